@@ -1,0 +1,70 @@
+# `make` alone prints what there is to make.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+BIN := .venv/bin
+STAMP := .venv/.meander-setup
+# Assigned first and exported after: `export X=$(…)` would swallow a failure.
+JAVA = JAVA_HOME="$$(scripts/java.sh)" && export JAVA_HOME &&
+# More for pytest or a benchmark: make test ARGS="-k manifest"
+ARGS ?=
+BENCH ?= throughput
+
+.PHONY: help
+help: ## print this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(STAMP): requirements.lock pyproject.toml
+	@scripts/setup.sh
+
+.PHONY: setup
+setup: $(STAMP) ## make .venv from requirements.lock, and find or install Java
+	@$(JAVA) echo "Ready: $(BIN)/meander, Java in $$JAVA_HOME"
+
+.PHONY: demo
+demo: $(STAMP) ## run the demo: about a minute, ends by itself
+	@$(JAVA) $(BIN)/meander demo $(ARGS)
+
+.PHONY: test
+test: $(STAMP) ## all tests but the slow ones
+	@$(JAVA) $(BIN)/python -m pytest -m "not slow" $(ARGS)
+
+# Exit 5 says that nothing was selected, which is no failure here.
+.PHONY: test-slow
+test-slow: $(STAMP) ## only the slow tests
+	@$(JAVA) { $(BIN)/python -m pytest -m slow $(ARGS) || [ $$? -eq 5 ]; }
+
+.PHONY: test-all
+test-all: $(STAMP) ## every test
+	@$(JAVA) $(BIN)/python -m pytest $(ARGS)
+
+.PHONY: lint
+lint: $(STAMP) ## ruff, rules and format
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+.PHONY: format
+format: $(STAMP) ## let ruff repair what it can
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+.PHONY: types
+types: $(STAMP) ## mypy, strict on the package
+	@$(BIN)/mypy
+
+.PHONY: bench
+bench: $(STAMP) ## a benchmark beside its peers: make bench BENCH=floor ARGS="--json"
+	@$(JAVA) $(BIN)/meander bench $(BENCH) $(ARGS)
+
+# Resolved for every supported Python and platform; without the address of the index it came from.
+.PHONY: lock
+lock: ## resolve requirements.lock anew (needs uv)
+	@uv pip compile --quiet --universal --python-version 3.11 --all-extras --generate-hashes --upgrade \
+		--no-emit-index-url --no-header --no-annotate pyproject.toml -o requirements.lock
+	@! grep -nE '://' requirements.lock
+
+.PHONY: clean
+clean: ## remove caches and build output; .venv stays
+	@rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log
+	@find src tests examples -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,97 @@
+"""Meander: streams that change course without stopping. Stateful stream processing on Apache Spark, in Python."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from meander.aggregates import (
+    Aggregator,
+    collect,
+    count,
+    count_distinct,
+    first,
+    last,
+    max,
+    mean,
+    min,
+    quantile,
+    std,
+    sum,
+    top_k,
+    var,
+)
+from meander.connect.console import console
+from meander.connect.discard import discard
+from meander.connect.files import files
+from meander.connect.foreach_batch import foreach_batch
+from meander.connect.generator import generator
+from meander.connect.memory import memory
+from meander.connect.parquet import parquet
+from meander.errors import BadInput, Busy, ConfigError, Corrupted, Fenced, FlowError, MeanderError, Retryable
+from meander.flow import Flow, KeyedStream, Stream, filter, map_batches, select, with_columns
+from meander.run import Progress, Run
+from meander.state.reading import read_dead_letters, read_state
+
+if TYPE_CHECKING:
+    from meander.connect.spark_stream import spark_stream as spark_stream
+    from meander.engine.session import spark as spark
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Aggregator",
+    "BadInput",
+    "Busy",
+    "ConfigError",
+    "Corrupted",
+    "Fenced",
+    "Flow",
+    "FlowError",
+    "KeyedStream",
+    "MeanderError",
+    "Progress",
+    "Retryable",
+    "Run",
+    "Stream",
+    "collect",
+    "console",
+    "count",
+    "count_distinct",
+    "discard",
+    "files",
+    "filter",
+    "first",
+    "foreach_batch",
+    "generator",
+    "last",
+    "map_batches",
+    "max",
+    "mean",
+    "memory",
+    "min",
+    "parquet",
+    "quantile",
+    "read_dead_letters",
+    "read_state",
+    "select",
+    "spark",
+    "spark_stream",
+    "std",
+    "sum",
+    "top_k",
+    "var",
+    "with_columns",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """``spark`` and ``spark_stream`` import PySpark, which tasks and pure users of the state should not wait for."""
+    if name == "spark":
+        from meander.engine.session import spark
+
+        return spark
+    if name == "spark_stream":
+        from meander.connect.spark_stream import spark_stream
+
+        return spark_stream
+    raise AttributeError(f"module 'meander' has no attribute '{name}'")

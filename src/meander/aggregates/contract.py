@@ -1,0 +1,102 @@
+"""The contract between an aggregate and the engine: parts of state, and how they begin, merge and end.
+
+An aggregate is a few state columns (*parts*). ``init`` makes them from the rows of a group, ``merge`` makes
+one state of several, ``finish`` makes the value. The engine applies ``init`` to fixed pieces of the input and
+``merge`` in a fixed order.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import polars as pl
+
+from meander.errors import FlowError
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """One state column of an aggregate.
+
+    ``init`` runs in ``group_by(...).agg`` over input columns, ``merge`` in the same context over state columns
+    named ``{alias}.{part}``, several states in order. ``fold`` is set where merge is nothing but that fold of
+    this column, nulls ignored and all-null giving null. ``lift`` is set where init is a fold too: of 1 per row
+    (``rows``), of 1 where the column is not null and 0 where it is (``valid``), or of the column cast to dtype
+    (``value``). Both let the engine take faster ways to the same result.
+    """
+
+    dtype: pl.DataType
+    init: pl.Expr
+    merge: pl.Expr
+    fold: str | None = None
+    lift: tuple[str, str | None] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Agg:
+    """An aggregate under a name. ``alias`` returns a renamed copy."""
+
+    kind: ClassVar[str] = "aggregate"
+    column: str | None = None
+    label: str | None = None
+
+    def alias(self, name: str) -> Agg:
+        if not name:
+            raise FlowError(f"{self.call()}: an alias must not be empty")
+        return dataclasses.replace(self, label=name)
+
+    @property
+    def name(self) -> str:
+        return self.label or self._default_name()
+
+    def inputs(self) -> tuple[str, ...]:
+        """The input columns it reads."""
+        return () if self.column is None else (self.column,)
+
+    def parts(self, schema: pl.Schema) -> dict[str, Part]:
+        """The state columns, in order; FlowError on an unknown column or an unsuitable type."""
+        raise NotImplementedError
+
+    def output(self, schema: pl.Schema) -> pl.DataType:
+        raise NotImplementedError
+
+    def finish(self) -> pl.Expr:
+        """Row by row from state columns to the value, under ``name``."""
+        return self._finish().alias(self.name)
+
+    def describe(self) -> str:
+        return f"{self.call()} as {self.name}"
+
+    def code(self) -> tuple[Any, ...]:
+        """The Python code that decides its results beside ``describe``; none for a built-in one. For digests."""
+        return ()
+
+    def _finish(self) -> pl.Expr:
+        raise NotImplementedError
+
+    def _default_name(self) -> str:
+        return self.kind if self.column is None else f"{self.kind}_{self.column}"
+
+    def call(self) -> str:
+        """``sum(amount)``: how it is named in messages."""
+        options = [f"{f.name}={getattr(self, f.name)}" for f in dataclasses.fields(self) if f.name not in ("column", "label")]
+        return f"{self.kind}({', '.join(([self.column] if self.column else []) + options)})"
+
+    def _state(self, part: str) -> pl.Expr:
+        return pl.col(f"{self.name}.{part}")
+
+    def _dtype(self, schema: pl.Schema, suits: Callable[[pl.DataType], bool], needs: str) -> pl.DataType:
+        assert self.column is not None
+        if self.column not in schema:
+            raise FlowError(f"{self.call()}: there is no column {self.column!r}; columns are {', '.join(schema)}")
+        dtype = schema[self.column]
+        if not suits(dtype):
+            raise FlowError(f"{self.call()}: column {self.column!r} is {dtype}; it needs {needs}: cast it first")
+        return dtype
+
+    def _value(self) -> pl.Expr:
+        assert self.column is not None
+        return pl.col(self.column)

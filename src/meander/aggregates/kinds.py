@@ -1,0 +1,242 @@
+"""The kinds of aggregates there are: the state each keeps, and its expressions.
+
+Merging is associative for all of them, except that sums, means and variances of floats round differently in
+another order: that order is what the engine fixes. Integers wrap at 64 bits, as everywhere in Arrow.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import polars as pl
+
+from meander import sketches
+from meander.aggregates.contract import Agg, Part
+
+_INT = pl.Int64()
+_FLOAT = pl.Float64()
+
+
+def _numeric(dtype: pl.DataType) -> bool:
+    return dtype.is_integer() or dtype.is_float()
+
+
+def _summable(dtype: pl.DataType) -> bool:
+    return dtype.is_numeric() or isinstance(dtype, pl.Duration)
+
+
+def _orderable(dtype: pl.DataType) -> bool:
+    return dtype.is_numeric() or dtype.is_temporal() or isinstance(dtype, (pl.String, pl.Boolean))
+
+
+def _flat(dtype: pl.DataType) -> bool:
+    return _orderable(dtype) or isinstance(dtype, pl.Binary)
+
+
+def _hashable(dtype: pl.DataType) -> bool:
+    return _flat(dtype) and not dtype.is_decimal()
+
+
+def _anything(dtype: pl.DataType) -> bool:
+    return not isinstance(dtype, pl.Null)
+
+
+def _sum_or_null(values: pl.Expr) -> pl.Expr:
+    """Polars' sum of nulls is 0; SQL's is null, and so is ours."""
+    return pl.when(values.count() > 0).then(values.sum())
+
+
+class Count(Agg):
+    kind = "count"
+
+    def parts(self, schema: pl.Schema) -> dict[str, Part]:
+        merge = self._state("n").sum()
+        if self.column is None:
+            return {"n": Part(_INT, pl.len().cast(_INT), merge, "sum", ("rows", None))}
+        self._dtype(schema, lambda _: True, "a column")
+        return {"n": Part(_INT, self._value().count().cast(_INT), merge, "sum", ("valid", self.column))}
+
+    def output(self, schema: pl.Schema) -> pl.DataType:
+        return _INT
+
+    def _finish(self) -> pl.Expr:
+        return self._state("n")
+
+
+class Sum(Agg):
+    kind = "sum"
+
+    def parts(self, schema: pl.Schema) -> dict[str, Part]:
+        dtype = self.output(schema)
+        return {
+            "sum": Part(dtype, _sum_or_null(self._value().cast(dtype)), _sum_or_null(self._state("sum")), "sum", ("value", self.column))
+        }
+
+    def output(self, schema: pl.Schema) -> pl.DataType:
+        dtype = self._dtype(schema, _summable, "a number or a duration")
+        if dtype.is_signed_integer():
+            return _INT
+        if dtype.is_unsigned_integer():
+            return pl.UInt64()
+        if isinstance(dtype, pl.Decimal):
+            return pl.Decimal(38, dtype.scale)
+        return _FLOAT if dtype.is_float() else dtype
+
+    def _finish(self) -> pl.Expr:
+        return self._state("sum")
+
+
+@dataclass(frozen=True, eq=False)
+class Extreme(Agg):
+    """min, max, first and last: one column, folded the same way at every step."""
+
+    fold: str = "min"
+
+    def _fold(self, values: pl.Expr) -> pl.Expr:
+        return {
+            "min": values.min,
+            "max": values.max,
+            "first": values.drop_nulls().first,
+            "last": values.drop_nulls().last,
+        }[self.fold]()
+
+    def parts(self, schema: pl.Schema) -> dict[str, Part]:
+        return {
+            "value": Part(
+                self.output(schema), self._fold(self._value()), self._fold(self._state("value")), self.fold, ("value", self.column)
+            )
+        }
+
+    def output(self, schema: pl.Schema) -> pl.DataType:
+        if self.fold in ("first", "last"):
+            return self._dtype(schema, _anything, "a type")
+        return self._dtype(schema, _orderable, "something that has an order")
+
+    def _finish(self) -> pl.Expr:
+        return self._state("value")
+
+    def _default_name(self) -> str:
+        return f"{self.fold}_{self.column}"
+
+    def call(self) -> str:
+        return f"{self.fold}({self.column})"
+
+
+class Mean(Agg):
+    kind = "mean"
+
+    def parts(self, schema: pl.Schema) -> dict[str, Part]:
+        self._dtype(schema, _numeric, "a number")
+        return {
+            "n": Part(_INT, self._value().count().cast(_INT), self._state("n").sum(), "sum", ("valid", self.column)),
+            "sum": Part(_FLOAT, _sum_or_null(self._value().cast(_FLOAT)), _sum_or_null(self._state("sum")), "sum", ("value", self.column)),
+        }
+
+    def output(self, schema: pl.Schema) -> pl.DataType:
+        return _FLOAT
+
+    def _finish(self) -> pl.Expr:
+        return self._state("sum") / self._state("n")
+
+
+@dataclass(frozen=True, eq=False)
+class Var(Agg):
+    """Sample variance by Chan's merge of (n, mean, m2): stable where the sum of squares is not."""
+
+    kind: ClassVar[str] = "var"
+    root: bool = False
+
+    def parts(self, schema: pl.Schema) -> dict[str, Part]:
+        self._dtype(schema, _numeric, "a number")
+        x = self._value().cast(_FLOAT)
+        n, mean, m2 = self._state("n"), self._state("mean"), self._state("m2")
+        return {
+            "n": Part(_INT, self._value().count().cast(_INT), n.sum(), "sum", ("valid", self.column)),
+            "mean": Part(_FLOAT, x.mean(), sketches.moments_merge(n, mean, m2, "mean")),
+            "m2": Part(_FLOAT, (x.var(ddof=0) * x.count()).fill_null(0.0), sketches.moments_merge(n, mean, m2, "m2")),
+        }
+
+    def output(self, schema: pl.Schema) -> pl.DataType:
+        return _FLOAT
+
+    def _finish(self) -> pl.Expr:
+        value = pl.when(self._state("n") > 1).then(self._state("m2") / (self._state("n") - 1))
+        return value.sqrt() if self.root else value
+
+    def _default_name(self) -> str:
+        return f"{'std' if self.root else 'var'}_{self.column}"
+
+    def call(self) -> str:
+        return f"{'std' if self.root else 'var'}({self.column})"
+
+
+@dataclass(frozen=True, eq=False)
+class CountDistinct(Agg):
+    kind: ClassVar[str] = "count_distinct"
+    approximate: bool = False
+
+    def parts(self, schema: pl.Schema) -> dict[str, Part]:
+        dtype = self._dtype(schema, _hashable if self.approximate else _flat, "a flat type that has a stable hash")
+        if self.approximate:
+            init = sketches.kmv_init(self._value())
+            return {"hashes": Part(pl.List(pl.UInt64), init, sketches.kmv_merge(self._state("hashes")))}
+        merge = self._state("values").explode().drop_nulls().unique(maintain_order=True).implode()
+        return {"values": Part(pl.List(dtype), self._value().drop_nulls().unique(maintain_order=True).implode(), merge)}
+
+    def output(self, schema: pl.Schema) -> pl.DataType:
+        return _INT
+
+    def _finish(self) -> pl.Expr:
+        if self.approximate:
+            return sketches.kmv_estimate(self._state("hashes"))
+        return self._state("values").list.len().cast(_INT)
+
+
+@dataclass(frozen=True, eq=False)
+class Quantile(Agg):
+    kind: ClassVar[str] = "quantile"
+    q: float = 0.5
+
+    def parts(self, schema: pl.Schema) -> dict[str, Part]:
+        self._dtype(schema, _numeric, "a number")
+        init = sketches.buckets_init(self._value().cast(_FLOAT))
+        return {"buckets": Part(sketches.BUCKETS, init, sketches.buckets_merge(self._state("buckets")))}
+
+    def output(self, schema: pl.Schema) -> pl.DataType:
+        return _FLOAT
+
+    def _finish(self) -> pl.Expr:
+        return sketches.buckets_quantile(self._state("buckets"), self.q)
+
+
+@dataclass(frozen=True, eq=False)
+class TopK(Agg):
+    kind: ClassVar[str] = "top_k"
+    k: int = 1
+
+    def _top(self, values: pl.Expr) -> pl.Expr:
+        return values.drop_nulls().sort(descending=True).head(self.k).implode()
+
+    def parts(self, schema: pl.Schema) -> dict[str, Part]:
+        return {"values": Part(self.output(schema), self._top(self._value()), self._top(self._state("values").explode()))}
+
+    def output(self, schema: pl.Schema) -> pl.DataType:
+        return pl.List(self._dtype(schema, _orderable, "something that has an order"))
+
+    def _finish(self) -> pl.Expr:
+        return self._state("values")
+
+
+class Collect(Agg):
+    kind = "collect"
+
+    def parts(self, schema: pl.Schema) -> dict[str, Part]:
+        merge = self._state("values").explode().drop_nulls().implode()
+        return {"values": Part(self.output(schema), self._value().drop_nulls().implode(), merge)}
+
+    def output(self, schema: pl.Schema) -> pl.DataType:
+        return pl.List(self._dtype(schema, _flat, "a flat type"))
+
+    def _finish(self) -> pl.Expr:
+        return self._state("values")

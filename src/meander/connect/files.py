@@ -1,0 +1,133 @@
+"""The source that reads a folder of Parquet, JSON-lines or CSV files, each file once, in order of arrival.
+
+This is its description. ``file_splits`` (driver) finds the files and cuts them into splits; ``file_rows`` and ``text_rows`` (task)
+read one. Guarantees: every file that is in the folder and stays unchanged is taken exactly once; a file that vanishes or changes
+after it was decided is an error, never other rows; a split reads the same rows every time.
+
+- A file must be complete when it appears (write under a name that starts with "." or "_", then rename), or be left alone for
+  ``settle`` seconds: younger files are not taken, except by ``process_available``, which says that all input is complete.
+- Names that start with "." or "_" and everything that is not a regular file are ignored; subfolders are not read. A name is
+  taken once: a new file under the name of one that was taken is not read.
+- Large Parquet files are cut at row groups, large JSON and CSV files at fixed byte positions. Cuts depend on the file and on
+  the source's own limits, never on parallelism. CSV records are lines: a line break inside quotes is not supported.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from meander.connect import file_rows
+from meander.connect.file_rows import FORMATS
+from meander.connect.file_splits import FilesCursor, Limits, scan
+from meander.connect.source import Batch
+from meander.errors import ConfigError, FlowError
+
+_TYPES: dict[str, pl.DataType] = {
+    "string": pl.String(),
+    "double": pl.Float64(),
+    "float": pl.Float32(),
+    "long": pl.Int64(),
+    "bigint": pl.Int64(),
+    "int": pl.Int32(),
+    "integer": pl.Int32(),
+    "short": pl.Int16(),
+    "boolean": pl.Boolean(),
+    "timestamp": pl.Datetime("us"),
+    "date": pl.Date(),
+    "binary": pl.Binary(),
+}
+
+
+@dataclass(frozen=True)
+class FilesSource:
+    """A folder of files of one format and one schema."""
+
+    path: str
+    format: str
+    columns: tuple[tuple[str, pl.DataType], ...]
+    limits: Limits
+    settle: float
+    optional: tuple[str, ...]
+
+    def schema(self) -> pl.Schema:
+        return pl.Schema(self.columns)
+
+    def cursor(self, offset: dict[str, Any], seen: set[str], throttle: float = 1.0) -> FilesCursor:
+        return FilesCursor(self.path, self.format, self.limits, self.settle, offset.get("partial"), seen, throttle)
+
+    def read(self, payload: dict[str, Any]) -> Batch:
+        return file_rows.read(self.path, self.format, self.schema(), frozenset(self.optional), payload)
+
+    def describe(self) -> str:
+        return f"files {self.format} {self.path}"
+
+
+def files(
+    path: str | os.PathLike[str],
+    format: str = "parquet",
+    schema: Mapping[str, Any] | None = None,
+    max_files_per_epoch: int | None = None,
+    max_rows_per_epoch: int | None = None,
+    max_bytes_per_epoch: int | None = None,
+    settle: float = 1.0,
+    optional: Sequence[str] = (),
+) -> FilesSource:
+    """A folder of ``"parquet"``, ``"json"`` (one object per line) or ``"csv"`` (with a header) files; subfolders are not read.
+
+    ``schema`` maps columns to types ("string", "double", "long", "timestamp", … or Polars types); for Parquet it may be left out and
+    is then the first file's. Only these columns are read. Limits bound one epoch; files younger than ``settle`` seconds wait.
+    A JSON field that is absent makes a bad row unless its name is in ``optional`` (then it is null); an explicit null is a null.
+    """
+    text = os.fspath(path)
+    if "://" in text:
+        raise ConfigError(f"files({text!r}): only folders of a mounted file system are read; mount it, or use spark_stream")
+    if format not in FORMATS:
+        raise ConfigError(f"files({text!r}, format={format!r}): unknown format; there are {', '.join(FORMATS)}")
+    folder = os.path.abspath(text)
+    if not os.path.isdir(folder):
+        raise ConfigError(f"files({text!r}): {folder} is not a folder; create it, or fix the path")
+    for name, limit in (("files", max_files_per_epoch), ("rows", max_rows_per_epoch), ("bytes", max_bytes_per_epoch)):
+        if limit is not None and limit < 1:
+            raise ConfigError(f"files({text!r}, max_{name}_per_epoch={limit}): must be at least 1, or None for no limit")
+    if schema is None:
+        schema = _first_schema(folder, text, format)
+    columns = tuple((name, _dtype(name, kind, format)) for name, kind in schema.items())
+    if not columns:
+        raise FlowError(f"files({text!r}): the schema has no columns; give at least one")
+    unknown = set(optional) - set(schema)
+    if unknown:
+        raise FlowError(f"files({text!r}): optional columns {sorted(unknown)} are not in the schema; it has {', '.join(schema)}")
+    limits = Limits(max_files_per_epoch, max_rows_per_epoch, max_bytes_per_epoch)
+    return FilesSource(folder, format, columns, limits, float(settle), tuple(optional))
+
+
+def _first_schema(folder: str, text: str, format: str) -> Mapping[str, Any]:
+    if format != "parquet":
+        raise FlowError(f"files({text!r}, format={format!r}): give schema={{column: type}}; {format} files do not say their types")
+    names = sorted((stat.st_mtime_ns, name) for name, stat in scan(folder, set()))
+    for _, name in names:
+        try:
+            return pl.read_parquet_schema(os.path.join(folder, name))
+        except Exception:  # not Parquet, or broken: the next one may tell
+            continue
+    raise FlowError(f"files({text!r}): there is no Parquet file to take the schema from; give schema={{column: type}}")
+
+
+def _dtype(name: str, kind: Any, format: str) -> pl.DataType:
+    if isinstance(kind, str):
+        if kind.lower() not in _TYPES:
+            raise FlowError(f"column {name!r}: unknown type {kind!r}; there are {', '.join(_TYPES)}, and every Polars type")
+        dtype = _TYPES[kind.lower()]
+    elif isinstance(kind, pl.DataType):
+        dtype = kind
+    elif isinstance(kind, type) and issubclass(kind, pl.DataType):
+        dtype = kind()
+    else:
+        raise FlowError(f"column {name!r}: {kind!r} is not a type; give a name such as 'string' or a Polars type")
+    file_rows.check_readable(name, dtype, format)
+    return dtype

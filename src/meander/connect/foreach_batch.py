@@ -1,0 +1,70 @@
+"""The sink that hands every epoch's rows to a function of the user's, on the driver.
+
+**At least once.** The function is called again with the last committed epoch after a failure between its call and
+the record that the epoch is published. To make the effect exactly once it must store the epoch together with the
+rows and ignore an epoch that is not above the last one stored:
+
+    def save(frame: pl.DataFrame, epoch: int) -> None:
+        with connection.transaction():
+            last = connection.execute("select coalesce(max(epoch), 0) from applied").fetchone()[0]
+            if epoch <= last:
+                return                                    # stored before the failure
+            connection.execute_many("insert into totals values (?, ?, ?)", frame.rows())
+            connection.execute("insert into applied values (?)", [epoch])
+
+Epochs come in order, one at a time; epochs without rows are not passed on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import polars as pl
+
+from meander.connect import arrow_ipc
+from meander.connect.sink import Staged
+from meander.errors import ConfigError, FlowError
+
+Function = Callable[[pl.DataFrame, int], None]
+
+
+@dataclass(frozen=True)
+class ForeachBatchSink:
+    """Calls ``function(frame, epoch)`` once per epoch with rows; see the module for what it must do about repetition."""
+
+    function: Function | None
+
+    def encode(self, frame: pl.DataFrame) -> bytes:
+        return arrow_ipc.encode(frame)
+
+    def open(self) -> None:
+        self._called()
+
+    def publish(self, epoch: int, files: list[Staged]) -> None:
+        function = self._called()
+        frame = arrow_ipc.gather(files)
+        if frame is not None and frame.height:
+            function(frame, epoch)
+
+    def describe(self) -> str:
+        return f"foreach_batch {getattr(self.function, '__qualname__', 'function')}"
+
+    def _called(self) -> Function:
+        if self.function is None:
+            raise ConfigError("foreach_batch: this copy of the sink is an executor's and has no function; publish on the driver")
+        return self.function
+
+    def __reduce__(self) -> tuple[type[ForeachBatchSink], tuple[None]]:
+        # The function may hold connections and locks that cannot be pickled, and executors only encode.
+        return (ForeachBatchSink, (None,))
+
+
+def foreach_batch(fn: Function) -> ForeachBatchSink:
+    """A sink that calls ``fn(frame: pl.DataFrame, epoch: int)`` on the driver, at least once per epoch with rows.
+
+    ``fn`` must ignore an epoch that is not above the last one it stored: after a failure the last epoch is passed again.
+    """
+    if not callable(fn):
+        raise FlowError(f"foreach_batch: {fn!r} is not a function; give one that takes (frame, epoch)")
+    return ForeachBatchSink(fn)

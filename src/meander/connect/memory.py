@@ -1,0 +1,73 @@
+"""The sink that keeps published rows in the driver's memory, for tests, notebooks and small results.
+
+The description travels to the executors without its content; the rows live where the flow was started.
+Publishing is idempotent by epoch, so a recovery that publishes an epoch again adds nothing. The object belongs
+to one flow and one store: epochs of a second store would be taken for repetitions of the first one's.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import cast
+
+import polars as pl
+import pyarrow as pa
+
+from meander.connect import arrow_ipc
+from meander.connect.sink import Staged
+
+
+class MemorySink:
+    """Published rows by epoch; safe to read from any thread while the flow runs."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._epochs: dict[int, pl.DataFrame] = {}
+
+    def encode(self, frame: pl.DataFrame) -> bytes:
+        return arrow_ipc.encode(frame)
+
+    def open(self) -> None:
+        """Nothing to check: memory is always there."""
+
+    def publish(self, epoch: int, files: list[Staged]) -> None:
+        with self._lock:
+            if epoch in self._epochs:
+                return
+        frame = arrow_ipc.gather(files)
+        with self._lock:
+            if frame is not None:
+                self._epochs.setdefault(epoch, frame)
+
+    def frame(self) -> pl.DataFrame:
+        """All published rows in epoch order; no columns as long as nothing was published."""
+        with self._lock:
+            frames = [self._epochs[epoch] for epoch in sorted(self._epochs)]
+        # A modification may have changed the columns in mid-stream: rows of either plan stay readable.
+        return pl.concat(frames, how="diagonal_relaxed") if frames else pl.DataFrame()
+
+    def table(self) -> pa.Table:
+        """The same rows as an Arrow table."""
+        return cast(pa.Table, self.frame().to_arrow(compat_level=pl.CompatLevel.oldest()))
+
+    def epochs(self) -> dict[int, pl.DataFrame]:
+        """The rows of each published epoch that had any."""
+        with self._lock:
+            return dict(sorted(self._epochs.items()))
+
+    def clear(self) -> None:
+        """Forget the rows but not the epochs: what was published once does not come back."""
+        with self._lock:
+            self._epochs = {epoch: frame.clear() for epoch, frame in self._epochs.items()}
+
+    def describe(self) -> str:
+        return "memory"
+
+    def __reduce__(self) -> tuple[type[MemorySink], tuple[()]]:
+        # Executors only encode; the rows must not travel with every task.
+        return (MemorySink, ())
+
+
+def memory() -> MemorySink:
+    """A sink whose rows are read back with ``.table()`` or ``.frame()``."""
+    return MemorySink()

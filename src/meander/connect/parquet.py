@@ -1,0 +1,123 @@
+"""The sink that publishes an epoch's rows as Parquet files in a folder.
+
+A staged file becomes visible under its final name in one step (a link), so that ``pl.read_parquet("out/*.parquet")``
+sees published files only, whole, at any time. A name is made of epoch and slot: publishing again meets the same
+name with the same bytes and does nothing. Other bytes under that name are another flow's output: an error,
+never overwritten and never taken for our own.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from meander.connect.sink import Staged
+from meander.errors import ConfigError, Corrupted
+
+# What a file system says when it cannot link here: then the bytes are copied.
+_NO_LINK = {errno.EXDEV, errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS}
+
+
+@dataclass(frozen=True)
+class ParquetSink:
+    """One file ``part-<epoch>-<slot>.parquet`` per epoch and slot that has rows."""
+
+    path: str
+
+    def encode(self, frame: pl.DataFrame) -> bytes:
+        # Measured on one core: Polars writes 1M rows in about half of pyarrow's time, and lz4 costs a third less than zstd
+        # for files that are an eighth larger.
+        out = io.BytesIO()
+        frame.write_parquet(out, compression="lz4")
+        return out.getvalue()
+
+    def open(self) -> None:
+        folder = Path(self.path)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            probe = folder / f".probe-{os.getpid()}"
+            probe.write_bytes(b"")
+            probe.unlink()
+        except OSError as error:
+            raise ConfigError(f"parquet({self.path!r}): cannot write there ({error.strerror}); give another folder") from error
+
+    def publish(self, epoch: int, files: list[Staged]) -> None:
+        folder = Path(self.path)
+        slots = [staged.file.slot for staged in files]
+        if len(set(slots)) < len(slots):
+            raise Corrupted(f"parquet({self.path!r}): epoch {epoch} has two files for one slot {sorted(slots)}; report this")
+        for staged in files:
+            if staged.file.rows:
+                _publish_one(folder / f"part-{epoch:010d}-{staged.file.slot:04d}.parquet", staged)
+        if files:
+            _sync_folder(folder)
+
+    def describe(self) -> str:
+        return f"parquet {self.path}"
+
+
+def parquet(path: str | os.PathLike[str]) -> ParquetSink:
+    """A sink that writes Parquet files into a folder, each visible only when its epoch is committed."""
+    text = os.fspath(path)
+    if "://" in text:
+        raise ConfigError(f"parquet({text!r}): only folders of this machine's file systems are supported; mount it, or use foreach_batch")
+    return ParquetSink(os.path.abspath(text))
+
+
+def _publish_one(target: Path, staged: Staged) -> None:
+    if staged.local is not None:
+        try:
+            os.link(staged.local, target)
+            return
+        except FileExistsError:
+            _check_same(target, staged)
+            return
+        except OSError as error:
+            if error.errno not in _NO_LINK:
+                raise
+    if target.exists():
+        _check_same(target, staged)
+        return
+    _copy(target, staged)
+
+
+def _copy(target: Path, staged: Staged) -> None:
+    temporary = target.with_name(f".{target.name}.tmp")
+    with open(temporary, "wb") as out:
+        out.write(staged.get())
+        out.flush()
+        os.fsync(out.fileno())
+    try:
+        os.link(temporary, target)
+        os.unlink(temporary)
+    except FileExistsError:
+        _check_same(target, staged)
+        os.unlink(temporary)
+    except OSError as error:
+        if error.errno not in _NO_LINK:
+            raise
+        # No links at all here. Epochs are published by one live driver, so the name checked above is still free.
+        os.rename(temporary, target)
+
+
+def _check_same(target: Path, staged: Staged) -> None:
+    if staged.local is not None and os.path.samefile(staged.local, target):
+        return
+    if target.read_bytes() != staged.get():
+        raise Corrupted(
+            f"{target} is there already with other content: another flow or an older store wrote it. "
+            "Nothing was overwritten; give the sink an empty folder, or move the old files away and start again"
+        )
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,57 @@
+"""What a sink is: how an epoch's rows are staged in the store, and how the staged files are published.
+
+Tasks encode rows into files that are durable in the store before the epoch commits and that nobody
+sees. After the commit the driver publishes exactly the files the log entry names, in epoch order.
+Publishing is idempotent: recovery publishes the last committed epoch again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import polars as pl
+
+
+@dataclass(frozen=True)
+class StagedFile:
+    """A file of one sink, one epoch and one slot (or source task), durable and invisible until published."""
+
+    name: str
+    slot: int
+    rows: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.name, "slot": self.slot, "rows": self.rows}
+
+    @staticmethod
+    def from_json(fields: dict[str, Any]) -> StagedFile:
+        return StagedFile(**fields)
+
+
+@dataclass(frozen=True)
+class Staged:
+    """What the driver hands to a sink at publication: the file, and how to get at its bytes."""
+
+    file: StagedFile
+    get: Callable[[], bytes]
+    local: Path | None
+    """The staged file's own path where the store is a directory, so that it can be linked, not copied."""
+
+
+class Sink(Protocol):
+    """A sink's description: immutable and picklable (what is live stays on the driver)."""
+
+    def encode(self, frame: pl.DataFrame) -> bytes:
+        """The rows as the bytes of one staged file, in the task."""
+
+    def open(self) -> None:
+        """Called once on the driver before the first publication: check that the target can be written."""
+
+    def publish(self, epoch: int, files: list[Staged]) -> None:
+        """Make the files of one epoch visible, on the driver. Must be idempotent by epoch."""
+
+    def describe(self) -> str:
+        """One short line for explain and status."""

@@ -1,0 +1,89 @@
+"""What a source is, to the driver that chooses an epoch's input and to the task that reads it.
+
+A source is described by a frozen object that travels to the executors. On the driver it gives a
+*cursor*, which cuts the input into *splits*: fixed pieces that can be read again at any time with the
+same rows in the same order. Splits never depend on the parallelism; a row's position is (split, offset).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import polars as pl
+
+
+@dataclass(frozen=True)
+class Split:
+    """A fixed piece of one source's input.
+
+    ``payload`` is JSON and is all that is needed to read the piece again. ``rows`` is exact where the
+    source knows it and an estimate otherwise; ``bytes`` is the size that limits and paths are chosen by.
+    ``born`` is when the first and the last row came to be, in seconds since 1970: latency starts there.
+    """
+
+    payload: dict[str, Any]
+    rows: int
+    bytes: int
+    born: tuple[float, float] = (0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class BadRow:
+    """One row (or a whole file) that could not be read: goes to the dead letters, never away."""
+
+    position: str
+    reason: str
+    content: str
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The rows of one split, in order, and those that could not be read."""
+
+    frame: pl.DataFrame
+    bad: tuple[BadRow, ...] = ()
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One epoch's share of a source: what to read, and the offset after it (JSON, small)."""
+
+    splits: tuple[Split, ...]
+    offset: dict[str, Any]
+    seen: tuple[str, ...] = field(default=())
+    """Names to be remembered for ever (files): kept in a table beside the manifest, not in the offset."""
+
+
+class Cursor(Protocol):
+    """A source's place in its input, on the driver. Not shared between threads."""
+
+    def choose(self, now: float, everything: bool) -> Choice | None:
+        """The next epoch's input within the source's limits, or None where there is none now.
+
+        Moves the cursor on. ``now`` is the decision's clock. ``everything`` is set when the caller says that
+        whatever is there is complete (``process_available``); otherwise a source may leave input that is
+        still being written (files younger than their settle time).
+        """
+
+    def finished(self) -> bool:
+        """True when no input can ever come again (a generator with all its events taken)."""
+
+
+class Source(Protocol):
+    """A source's description: immutable, comparable, and picklable."""
+
+    def schema(self) -> pl.Schema:
+        """The columns of every row that ``read`` returns."""
+
+    def cursor(self, offset: dict[str, Any], seen: set[str], throttle: float = 1.0) -> Cursor:
+        """A cursor that stands where ``offset`` says ({} for the beginning)."""
+
+    def read(self, payload: dict[str, Any]) -> Batch:
+        """The rows of one split: the same rows in the same order, every time, on every machine.
+
+        Raises Corrupted when what the split names is not what was decided any more.
+        """
+
+    def describe(self) -> str:
+        """One short line for explain and status."""

@@ -1,0 +1,121 @@
+"""Compaction beside the epochs: a helper process of the driver, of lowest priority, that merges segments while epochs run.
+
+It shares nothing with the epochs but the store: it reads immutable segments and writes a new one; only the driver's log entry makes
+that one count. A helper that dies costs its merge and is started again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import select
+import struct
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from meander.clock import Clock
+from meander.coordinate.routing import groups_of
+from meander.state.compaction import Merge, choose_merge
+from meander.state.manifest import Json, Manifest
+from meander.state.segment import SegmentRef
+
+
+class Compactor(Protocol):
+    """Chooses and performs merges, one at a time."""
+
+    def consider(self, manifest: Manifest, routing: Mapping[str, list[int]], slots: Mapping[str, int]) -> None:
+        """Begin the next merge that is due, if none is under way."""
+
+    def collect(self) -> Json | None:
+        """The log entry of a finished merge, or None."""
+
+    def close(self) -> None: ...
+
+
+def next_merge(manifest: Manifest, routing: Mapping[str, list[int]], slots: Mapping[str, int], changed: set[str] | None = None) -> Merge | None:
+    """The merge that shortens the longest list of runs."""
+    found: list[tuple[int, Merge]] = []
+    for name, table in manifest.tables.items():
+        if name not in routing or (changed is not None and name not in changed):
+            continue
+        for slot in range(slots[name]):
+            groups = groups_of(routing[name], slot)
+            alive = table.alive_for(groups)
+            merge = choose_merge(name, table.keys, alive, groups)
+            if merge is not None:
+                found.append((len(alive), merge))
+    return max(found, key=lambda pair: pair[0])[1] if found else None
+
+
+def merge_entry(merge: Merge, name: str, rows: int, size: int) -> Json:
+    newest = max(ref.sequence for ref in merge.inputs)
+    output = SegmentRef(name, rows, size, newest, merge.groups)
+    return {"kind": "compaction", "table": merge.table, "inputs": [ref.name for ref in merge.inputs], "output": output.to_json()}
+
+
+class ProcessCompactor:
+    """The helper process."""
+
+    def __init__(self, store_url: str, clock: Clock, generation: int, key_groups: int) -> None:
+        self._request = (store_url, generation, key_groups)
+        self._clock = clock
+        self._process: subprocess.Popen[bytes] | None = None
+        self._under_way: Merge | None = None
+
+    def consider(self, manifest: Manifest, routing: Mapping[str, list[int]], slots: Mapping[str, int]) -> None:
+        if self._under_way is not None:
+            return
+        merge = next_merge(manifest, routing, slots)
+        if merge is None:
+            return
+        store, generation, key_groups = self._request
+        name = f"segments/{merge.table}/{generation:08d}-{manifest.epoch:010d}-merge-{self._clock.new_id()}.arrow"
+        with contextlib.suppress(OSError):
+            _write(self._helper(), (store, key_groups, merge, name))
+            self._under_way = merge
+
+    def collect(self) -> Json | None:
+        if self._under_way is None or self._process is None or self._process.stdout is None:
+            return None
+        if self._process.poll() is not None:
+            self._under_way = self._process = None
+            return None
+        if not select.select([self._process.stdout], [], [], 0)[0]:
+            return None
+        answer = _read(self._process.stdout)
+        merge, self._under_way = self._under_way, None
+        return None if answer is None else merge_entry(merge, *answer)
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            for pipe in (self._process.stdin, self._process.stdout):
+                if pipe is not None:
+                    with contextlib.suppress(OSError):
+                        pipe.close()
+            self._process = None
+
+    def _helper(self) -> Any:
+        if self._process is None:
+            environment = {**os.environ, "POLARS_MAX_THREADS": "1", "OMP_NUM_THREADS": "1"}
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "meander.engine.compaction_helper"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+            )
+        return self._process.stdin
+
+
+def _write(pipe: Any, message: Any) -> None:
+    data = pickle.dumps(message)
+    pipe.write(struct.pack(">Q", len(data)) + data)
+    pipe.flush()
+
+
+def _read(pipe: Any) -> Any:
+    header = pipe.read(8)
+    if len(header) < 8:
+        return None
+    return pickle.loads(pipe.read(struct.unpack(">Q", header)[0]))

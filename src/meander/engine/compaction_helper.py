@@ -1,0 +1,44 @@
+"""The compaction helper's main: merges what it is asked for until its pipe closes."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from meander.engine.compaction import _read, _write
+from meander.errors import Corrupted, MeanderError
+from meander.state.compaction import Merge, run_merge
+from meander.state.segment import Segment
+from meander.state.store import Store, open_store
+
+
+def main() -> None:
+    os.nice(19)
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    stores: dict[str, Store] = {}
+    while (request := _read(sys.stdin.buffer)) is not None:
+        url, key_groups, merge, name = request
+        store = stores.setdefault(url, open_store(url))
+        try:
+            answer = _merge(store, merge, name, key_groups)
+        except MeanderError as error:  # the merge is chosen again later; epochs do not depend on it
+            print(f"meander: compaction of '{merge.table}' failed: {error}", file=sys.stderr)
+            answer = None
+        _write(answers, answer)
+
+
+def _merge(store: Store, merge: Merge, name: str, key_groups: int) -> tuple[str, int, int]:
+    def open_segment(wanted: str) -> Segment:
+        data = store.map(wanted)
+        if data is None:
+            raise Corrupted(f"segment '{wanted}' is not in store {store.url}")
+        return Segment(wanted, data)
+
+    data, rows = run_merge(merge, open_segment, key_groups)
+    if rows:
+        store.put(name, data)
+    return name, rows, data.size
+
+
+if __name__ == "__main__":
+    main()

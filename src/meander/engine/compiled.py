@@ -1,0 +1,129 @@
+"""A plan made ready to run: levels, who feeds whom, and every aggregate's state columns. Spark-free.
+
+Compiled once per process and plan, from the plan's pickled bytes; tasks find it by digest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import polars as pl
+from pyspark import cloudpickle
+
+from meander.aggregates import Part
+from meander.plan.graph import Node, Plan
+from meander.plan.operators import Aggregate, MapBatches, SinkOp, SourceOp
+from meander.plan.stages import levels
+
+
+@dataclass(frozen=True)
+class Keyed:
+    """A stateful operator, ready: its keys, its state columns, and how its output is made of them."""
+
+    name: str
+    number: int
+    level: int
+    source: str
+    keys: tuple[str, ...]
+    parts: Mapping[str, Part]
+    output: tuple[pl.Expr, ...]
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return self.keys
+
+
+@dataclass(frozen=True)
+class Level:
+    """What one stage's task does, in order."""
+
+    number: int
+    sources: tuple[str, ...]
+    keyed: tuple[str, ...]
+    stateless: tuple[Node, ...]
+    sinks: tuple[Node, ...]
+    feeds: tuple[tuple[str, str], ...]
+    """(operator of this level, stateful operator of a later one)."""
+    carries: tuple[tuple[str, int], ...]
+    """(operator of this level, later level whose stateless operators need its rows)."""
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A plan with everything a driver or a task asks of it."""
+
+    plan: Plan
+    digest: str
+    keyed: Mapping[str, Keyed]
+    levels: tuple[Level, ...]
+    sources: Mapping[str, SourceOp] = field(default_factory=dict)
+    sinks: Mapping[str, SinkOp] = field(default_factory=dict)
+
+    @cached_property
+    def repeatable_first_stage(self) -> bool:
+        """Whether several slots may each compute the first stage and get the same rows."""
+        first = {node.name for node in self.levels[0].stateless}
+        return all(n.op.deterministic for n in self.plan.nodes if n.name in first and isinstance(n.op, MapBatches))
+
+
+def compile_plan(plan: Plan) -> Compiled:
+    """Derive what tasks need from a validated plan."""
+    level_of = levels(plan)
+    keyed: dict[str, Keyed] = {}
+    for number, node in enumerate(plan.nodes):
+        if isinstance(node.op, Aggregate):
+            schema = plan.schema(node.inputs[0])
+            parts = {f"{agg.name}.{part}": spec for agg in node.op.aggs for part, spec in agg.parts(schema).items()}
+            output = (*(pl.col(k) for k in node.op.keys), *(agg.finish() for agg in node.op.aggs))
+            keyed[node.name] = Keyed(node.name, number, level_of[node.name], node.inputs[0], node.op.keys, parts, output)
+    depth = max(level_of.values()) + 1
+    return Compiled(
+        plan,
+        plan.digest(),
+        keyed,
+        tuple(_compile_level(plan, level_of, number) for number in range(depth)),
+        {n.name: n.op for n in plan.nodes if isinstance(n.op, SourceOp)},
+        {n.name: n.op for n in plan.nodes if isinstance(n.op, SinkOp)},
+    )
+
+
+def _compile_level(plan: Plan, level_of: dict[str, int], number: int) -> Level:
+    here = [node for node in plan.nodes if level_of[node.name] == number]
+    feeds, carries = [], []
+    for node in here:
+        later: set[int] = set()
+        for name in plan.consumers(node.name):
+            consumer = plan.node(name)
+            if isinstance(consumer.op, Aggregate):
+                feeds.append((node.name, consumer.name))
+            elif level_of[consumer.name] > number:
+                later.add(level_of[consumer.name])
+        carries.extend((node.name, level) for level in sorted(later))
+    return Level(
+        number,
+        tuple(n.name for n in here if isinstance(n.op, SourceOp)),
+        tuple(n.name for n in here if isinstance(n.op, Aggregate)),
+        tuple(n for n in here if not isinstance(n.op, SourceOp | Aggregate | SinkOp)),
+        tuple(n for n in here if isinstance(n.op, SinkOp)),
+        tuple(feeds),
+        tuple(carries),
+    )
+
+
+def pack_plan(plan: Plan) -> bytes:
+    """The plan's bytes, with the code of functions that executors cannot import."""
+    packed: bytes = cloudpickle.dumps(plan)
+    return packed
+
+
+_compiled: dict[str, Compiled] = {}
+
+
+def unpack_plan(digest: str, packed: bytes) -> Compiled:
+    """The compiled plan of these bytes: unpickled once per process."""
+    if digest not in _compiled:
+        _compiled.clear()  # one plan at a time: a modified flow must not pile its past up in every worker
+        _compiled[digest] = compile_plan(cloudpickle.loads(packed))
+    return _compiled[digest]

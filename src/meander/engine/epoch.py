@@ -1,0 +1,221 @@
+"""One epoch on Spark: from a decision and a manifest to what its tasks wrote, or an error.
+
+The attempts whose work an epoch commits must be one consistent set. After a lost shuffle file Spark runs only the missing tasks
+again, so that two consumers can have read two attempts of one producer; the tokens that came with the data show it, and the
+epoch is run again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from pyspark import SparkContext
+
+from meander import errors
+from meander.connect.source import Split
+from meander.coordinate.routing import groups_of, slots_of
+from meander.engine.compiled import Compiled, pack_plan
+from meander.engine.exchange import SparkJobs, Started
+from meander.engine.messages import Common, Control, Seen, SplitTask, Task
+from meander.engine.session import executors
+from meander.errors import Retryable
+from meander.state.manifest import Json, Manifest
+
+SMALL_ROWS = 20_000
+SMALL_BYTES = 4_000_000
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The input of one epoch, and everything else that its output depends on."""
+
+    epoch: int
+    now: float
+    splits: tuple[tuple[str, Split], ...]
+    offsets: dict[str, Json]
+    seen: dict[str, list[str]] = field(default_factory=dict)
+    batch: Json | None = None
+
+    @property
+    def rows(self) -> int:
+        return sum(split.rows for _, split in self.splits)
+
+    @property
+    def bytes(self) -> int:
+        return sum(split.bytes for _, split in self.splits)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What an epoch's tasks wrote: the new segments per table, the staged files per sink, and what was counted."""
+
+    segments: dict[str, list[Any]]
+    staged: dict[str, list[Json]]
+    counts: dict[str, int]
+    seconds: dict[str, float]
+
+
+class Runner(Protocol):
+    """Runs epochs. The one on Spark is below; a simulation has its own."""
+
+    def prepare(self, decision: Decision, routing: dict[str, list[int]]) -> Any:
+        """Begin what does not depend on state, ahead of time."""
+
+    def begin(self, decision: Decision, manifest: Manifest, routing: dict[str, list[int]], prepared: Any) -> Callable[[], Outcome]:
+        """Submit the epoch; the result waits for it. Raises Retryable where running it again may help."""
+
+    def settle(self) -> None:
+        """After the commit: let go of what the epoch needed."""
+
+    def recover(self) -> None:
+        """After a failure: whatever was known of the cluster may be wrong."""
+
+
+class SparkRunner:
+    """Epochs of one compiled plan on one Spark context."""
+
+    def __init__(
+        self, context: SparkContext, compiled: Compiled, store_url: str, strict: bool = False, small_epochs: bool = True, cores: int | None = None
+    ) -> None:
+        self._context = context
+        self._jobs = SparkJobs(context)
+        self._compiled = compiled
+        self._packed = pack_plan(compiled.plan)
+        self._store = store_url
+        self._strict = strict
+        self._small_epochs = small_epochs
+        self._cores = cores or max(1, context.defaultParallelism)
+        self._places: list[str] | None = None
+        self._ahead: Started | None = None
+
+    # -- the Runner's verbs ---------------------------------------------------------------------------------------
+
+    def prepare(self, decision: Decision, routing: dict[str, list[int]]) -> Started | None:
+        if len(self._compiled.levels) == 1 or self._is_small(decision):
+            return None
+        slots = self._slots(routing, self._source_tasks(decision))
+        # The first stage does not look at the manifest; generation and epoch name what it stages.
+        self._ahead = self._jobs.start_first_stage(self._source_controls(decision, routing, slots), slots[1], now=True)
+        return self._ahead
+
+    def begin(
+        self, decision: Decision, manifest: Manifest, routing: dict[str, list[int]], prepared: Started | None
+    ) -> Callable[[], Outcome]:
+        depth = len(self._compiled.levels)
+        if depth == 1:
+            slots = self._slots(routing, self._source_tasks(decision))
+            result = self._jobs.run_single(self._source_controls(decision, routing, slots))
+            return lambda: self._check(result(), {(0, i) for i in range(slots[0])})
+        places = self._pinned()
+        if prepared is None and self._is_small(decision):
+            slots = self._slots(routing, 0)
+            controls = self._state_controls(decision, manifest, routing, slots, all_splits=True)
+            result = self._jobs.run_small(controls, places)
+            return lambda: self._check(result(), _tasks(slots))
+        slots = self._slots(routing, self._source_tasks(decision))
+        if prepared is None:
+            prepared = self._jobs.start_first_stage(self._source_controls(decision, routing, slots), slots[1], now=False)
+        if self._ahead is prepared:
+            self._ahead = None
+        result = self._jobs.run_rest(prepared, self._state_controls(decision, manifest, routing, slots), places)
+        return lambda: self._check(result(), _tasks(slots))
+
+    def settle(self) -> None:
+        self._jobs.forget_shuffles(keep=() if self._ahead is None else (self._ahead.shuffle_id,))
+
+    def recover(self) -> None:
+        self._places = None
+
+    def generation(self, number: int) -> None:
+        """Told once, after the takeover: it is in the name of everything that tasks write."""
+        self._generation = number
+
+    # -- pieces ---------------------------------------------------------------------------------------------------
+
+    _generation = 0
+
+    def _is_small(self, decision: Decision) -> bool:
+        fits = decision.rows <= SMALL_ROWS and decision.bytes <= SMALL_BYTES
+        return self._small_epochs and fits and self._compiled.repeatable_first_stage
+
+    def _source_tasks(self, decision: Decision) -> int:
+        return max(1, min(len(decision.splits), self._cores))
+
+    def _slots(self, routing: dict[str, list[int]], source_tasks: int) -> tuple[int, ...]:
+        """Tasks per level; 0 for the first where it is part of the second."""
+        return (source_tasks, *(max(slots_of(routing[name]) for name in level.keyed) for level in self._compiled.levels[1:]))
+
+    def _common(self, decision: Decision, routing: dict[str, list[int]], slots: tuple[int, ...]) -> Common:
+        key_groups = len(next(iter(routing.values()))) if routing else 1
+        return Common(
+            decision.epoch, self._generation, self._store, self._compiled.digest, self._packed, key_groups, routing, slots, self._strict
+        )
+
+    def _split_tasks(self, decision: Decision) -> list[SplitTask]:
+        return [SplitTask(unit, source, split.payload) for unit, (source, split) in enumerate(decision.splits)]
+
+    def _source_controls(self, decision: Decision, routing: dict[str, list[int]], slots: tuple[int, ...]) -> list[Control]:
+        common = self._common(decision, routing, slots)
+        dealt: list[list[SplitTask]] = [[] for _ in range(slots[0])]
+        loads = [0] * slots[0]
+        for task, (_, split) in zip(self._split_tasks(decision), decision.splits, strict=True):
+            lightest = loads.index(min(loads))
+            dealt[lightest].append(task)
+            loads[lightest] += max(split.rows, 1)
+        return [Control(common, 0, index, tuple(splits)) for index, splits in enumerate(dealt)]
+
+    def _state_controls(
+        self, decision: Decision, manifest: Manifest, routing: dict[str, list[int]], slots: tuple[int, ...], all_splits: bool = False
+    ) -> list[list[Control]]:
+        common = self._common(decision, routing, slots)
+        levels = []
+        for level in self._compiled.levels[1:]:
+            controls = []
+            for slot in range(slots[level.number]):
+                segments = {
+                    name: manifest.tables[name].alive_for(groups_of(routing[name], slot)) for name in level.keyed if name in manifest.tables
+                }
+                splits = tuple(self._split_tasks(decision)) if all_splits and level.number == 1 else ()
+                controls.append(Control(common, level.number, slot, splits, segments))
+            levels.append(controls)
+        return levels
+
+    def _pinned(self) -> list[str]:
+        """Where slots should run. A hint: nothing depends on it but speed."""
+        if self._places is None:
+            found = executors(self._context)
+            self._places = list(found.values()) if len(found) > 1 else []
+        return self._places
+
+    def _check(self, seen: Sequence[Seen], expected: set[Task]) -> Outcome:
+        """One attempt per task, seen by everyone, or the epoch runs again."""
+        self_made = next((s.error for s in seen if s.error is not None), None)
+        if self_made is not None:
+            kind, message = self_made
+            raise getattr(errors, kind)(message)
+        tokens = {token for s in seen for token in s.tokens}
+        attempts: dict[Task, set[str]] = {}
+        for task, nonce in tokens:
+            attempts.setdefault(task, set()).add(nonce)
+        if set(attempts) != expected or any(len(nonces) > 1 for nonces in attempts.values()):
+            raise Retryable("tasks of one epoch saw different attempts of the same task; the epoch runs again")
+        segments: dict[str, list[Any]] = {}
+        staged: dict[str, list[Json]] = {}
+        counts: dict[str, int] = {}
+        seconds: dict[str, float] = {}
+        for report in sorted((r for s in seen for r in s.reports), key=lambda r: r.task):
+            for name, ref in report.segments.items():
+                segments.setdefault(name, []).append(ref.to_json())
+            for sink, file in report.staged.items():
+                staged.setdefault(sink, []).append(file)
+            for name, value in report.counts.items():
+                counts[name] = counts.get(name, 0) + value
+            for part, value in report.seconds.items():
+                seconds[part] = seconds.get(part, 0.0) + value
+        return Outcome(segments, staged, counts, seconds)
+
+
+def _tasks(slots: tuple[int, ...]) -> set[Task]:
+    return {(level, index) for level, count in enumerate(slots) for index in range(count)}

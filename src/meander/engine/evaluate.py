@@ -1,0 +1,110 @@
+"""Stateless operators on rows, and what becomes of rows on which they fail. Spark-free.
+
+An operator that raises on a batch is tried on its halves, and so on, until the rows that it cannot take are alone: they become
+dead letters with the reason, the others go on. That is sound because stateless operators are row-local by contract; a
+``map_batches`` that declares itself otherwise is not taken apart, its exception stops the flow.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from meander.engine.rows import Rows
+from meander.errors import BadInput
+from meander.plan.graph import Node
+from meander.plan.operators import Filter, MapBatches
+
+_CONTENT_LIMIT = 10_000
+
+
+@dataclass(frozen=True)
+class DeadLetter:
+    """A row that an operator could not take."""
+
+    operator: str
+    position: str
+    reason: str
+    content: str
+
+
+def evaluate(node: Node, rows: Rows, dead: list[DeadLetter], epoch: int, strict: bool) -> Rows:
+    """One operator on some rows of its input."""
+    try:
+        return _apply(node, rows)
+    except BadInput:
+        raise
+    except Exception as error:  # a user's function may raise anything
+        whole = isinstance(node.op, MapBatches) and not node.op.row_local
+        if strict or whole or rows.frame.height == 0:
+            raise BadInput(_message(node, rows, error, epoch, strict)) from error
+        return _apply_to_good_rows(node, rows, error, dead)
+
+
+def _apply(node: Node, rows: Rows) -> Rows:
+    op = node.op
+    if isinstance(op, Filter):
+        return rows.filter(rows.frame.select(op.predicate.alias("keep")).get_column("keep"))
+    if not isinstance(op, MapBatches):
+        return rows.with_frame(op.apply(rows.frame))
+    if rows.units is not None and not op.row_local:
+        return _stack([Rows(op.apply(part.frame), part.unit, place=part.place) for part in rows.by_unit()], rows)
+    result = op.apply(rows.frame)
+    if result.height == rows.frame.height:
+        return rows.with_frame(result)
+    if rows.units is None:
+        return Rows(result, rows.unit, place=rows.place)
+    # Rows were dropped or added: only a call per unit tells which unit each row belongs to.
+    return _stack([Rows(op.apply(part.frame), part.unit, place=part.place) for part in rows.by_unit()], rows)
+
+
+def _stack(parts: list[Rows], like: Rows) -> Rows:
+    units = np.concatenate([np.full(p.frame.height, p.unit, np.uint64) for p in parts])
+    return Rows(pl.concat([p.frame for p in parts]), None, units, place=like.place)
+
+
+def _apply_to_good_rows(node: Node, rows: Rows, error: Exception, dead: list[DeadLetter]) -> Rows:
+    """Bisect: the bad rows to the dead letters, the operator's result over all others."""
+    bad: list[int] = []
+    pending: list[tuple[int, int, Exception]] = [(0, rows.frame.height, error)]
+    while pending:
+        begin, end, reason = pending.pop()
+        if end - begin == 1:
+            bad.append(begin)
+            content = json.dumps(rows.frame.row(begin, named=True), default=str)[:_CONTENT_LIMIT]
+            dead.append(DeadLetter(node.name, rows.position(begin), f"{type(reason).__name__}: {reason}", content))
+            continue
+        middle = (begin + end) // 2
+        for a, b in ((middle, end), (begin, middle)):
+            try:
+                _apply(node, rows.take(np.arange(a, b)))
+            except Exception as half:  # a user's function may raise anything
+                pending.append((a, b, half))
+    keep = np.ones(rows.frame.height, np.bool_)
+    keep[bad] = False
+    good = rows.take(np.flatnonzero(keep))
+    try:
+        return _apply(node, good)
+    except Exception as again:  # it fails on the whole, not on any row: it is not row-local
+        raise BadInput(
+            f"operator '{node.name}' fails on a batch ({type(again).__name__}: {again}) but on none of its rows: "
+            "it is not row-local. Declare it with map_batches(..., row_local=False) and make it take every batch."
+        ) from again
+
+
+def _message(node: Node, rows: Rows, error: Exception, epoch: int, strict: bool) -> str:
+    place = rows.place
+    if strict and rows.frame.height:
+        found: list[DeadLetter] = []
+        try:
+            _apply_to_good_rows(node, rows, error, found)
+        except BadInput:
+            found = []
+        if found:
+            first = min(found, key=lambda d: d.position)
+            more = f" (and {len(found) - 1} more rows)" if len(found) > 1 else ""
+            return f"operator '{node.name}', epoch {epoch}, row {first.position}: {first.reason}{more}; the row is {first.content}"
+    return f"operator '{node.name}', epoch {epoch}, rows of {place}: {type(error).__name__}: {error}"

@@ -1,0 +1,158 @@
+"""Epochs as Spark jobs: the one place that builds RDDs.
+
+Every level of a plan is a stage of one job. The functions are fixed and travel once; what differs from epoch to epoch is data:
+the control messages. They sit in an RDD of their own whose location preferences are the routing table, and are zipped on
+the JVM's side with what the shuffle brings, so that each stage runs in one Python worker per task, where it should.
+
+Zipping wants as many control elements as blobs: every task of a level sends exactly one blob to each task of the next, so there are
+as many blobs as tasks, and the control message is followed by that many empty ones.
+"""
+
+from __future__ import annotations
+
+import pickle
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark import SparkContext
+from pyspark.core.rdd import _wrap_function
+from pyspark.serializers import NoOpSerializer, PairDeserializer
+
+from meander.engine import tasks
+from meander.engine.messages import Control, Seen
+from meander.errors import Retryable
+
+_RAW = NoOpSerializer()
+_PAIRS = PairDeserializer(NoOpSerializer(), NoOpSerializer())
+
+
+@dataclass
+class Started:
+    """An epoch whose first stage is under way, or will be with the rest."""
+
+    exchanged: Any | None
+    shuffle_id: int | None
+    map_stage: Any | None
+    tasks: int
+
+
+class SparkJobs:
+    """Runs control messages as Spark jobs. Not shared between threads."""
+
+    def __init__(self, context: SparkContext) -> None:
+        self._context = context
+        jvm = context._jvm
+        assert jvm is not None
+        self._jvm = jvm
+        self._scala_context = context._jsc.sc()
+        self._any = jvm.scala.reflect.ClassTag.Any()
+        self._functions: dict[str, Any] = {}
+        self._places: tuple[Sequence[str], Any] | None = None
+        self._shuffles: list[int] = []
+
+    # -- building ------------------------------------------------------------------------------------------------
+
+    def start_first_stage(self, controls: Sequence[Control], slots: int, now: bool) -> Started:
+        """Build the first stage and its exchange; with ``now`` also submit it, ahead of the job that needs it."""
+        exchanged, shuffle_id = self._exchange(self._stage(tasks.first_stage, self._located(controls, 1, ()), _RAW), slots)
+        map_stage = None
+        if now:
+            map_stage = self._scala_context.submitMapStage(exchanged.rdd().dependencies().head())
+        return Started(exchanged, shuffle_id, map_stage, len(controls))
+
+    def run_rest(self, started: Started, levels: Sequence[Sequence[Control]], places: Sequence[str]) -> Callable[[], list[Seen]]:
+        """Submit the other levels, each pinned to its places. Returns at once; the result waits for the job."""
+        exchanged, senders = started.exchanged, started.tasks
+        for number, controls in enumerate(levels):
+            values = self._jvm.PythonRDD.valueOfPair(exchanged)
+            zipped = values.zip(self._located(controls, senders, places))
+            last = number == len(levels) - 1
+            stage = self._stage(tasks.last_stage if last else tasks.next_stage, zipped, _PAIRS)
+            if last:
+                return self._collect(stage)
+            exchanged, _ = self._exchange(stage, len(levels[number + 1]))
+            senders = len(controls)
+        raise AssertionError("an epoch with an exchange has a level after it")
+
+    def run_single(self, controls: Sequence[Control]) -> Callable[[], list[Seen]]:
+        """A flow without state: one stage."""
+        return self._collect(self._stage(tasks.only_stage, self._located(controls, 1, ()), _RAW))
+
+    def run_small(self, levels: Sequence[Sequence[Control]], places: Sequence[str]) -> Callable[[], list[Seen]]:
+        """A small epoch: the first two levels in one stage, without an exchange between them."""
+        first = self._located(levels[0], 1, places)
+        if len(levels) == 1:
+            return self._collect(self._stage(tasks.small_last_stage, first, _RAW))
+        exchanged, shuffle_id = self._exchange(self._stage(tasks.small_next_stage, first, _RAW), len(levels[1]))
+        return self.run_rest(Started(exchanged, shuffle_id, None, len(levels[0])), levels[1:], places)
+
+    def forget_shuffles(self, keep: Sequence[int | None] = ()) -> None:
+        """Remove the shuffle files of finished epochs now, not at the JVM's next full collection."""
+        cleaner = self._scala_context.cleaner()
+        for shuffle_id in [s for s in self._shuffles if s not in keep]:
+            self._shuffles.remove(shuffle_id)
+            if cleaner.isDefined():
+                cleaner.get().doCleanupShuffle(shuffle_id, False)
+
+    # -- pieces --------------------------------------------------------------------------------------------------
+
+    def _stage(self, function: Callable[..., Any], parent: Any, deserializer: Any) -> Any:
+        name = function.__name__
+        if name not in self._functions:
+            self._functions[name] = _wrap_function(self._context, function, deserializer, _RAW)
+        return self._jvm.PythonRDD(parent.rdd(), self._functions[name], False, False).asJavaRDD()
+
+    def _exchange(self, stage: Any, slots: int) -> tuple[Any, int]:
+        pairs = self._jvm.PairwiseRDD(stage.rdd()).asJavaPairRDD()
+        exchanged = pairs.partitionBy(self._jvm.PythonPartitioner(slots, 0))
+        shuffle_id = exchanged.rdd().dependencies().head().shuffleId()
+        self._shuffles.append(shuffle_id)
+        return exchanged, shuffle_id
+
+    def _located(self, controls: Sequence[Control], elements: int, places: Sequence[str]) -> Any:
+        """One partition per control message, with a preference for a place: the routing table as Spark sees it."""
+        messages = self._jvm.java.util.ArrayList()
+        padding = self._jvm.java.util.Collections.nCopies(elements - 1, bytearray()) if elements > 1 else None
+        for control in controls:
+            messages.add(bytearray(pickle.dumps(control, protocol=5)))
+            if padding is not None:
+                messages.addAll(padding)
+        data = self._jvm.PythonUtils.toSeq(messages)
+        located = self._jvm.org.apache.spark.rdd.ParallelCollectionRDD(
+            self._scala_context, data, len(controls), self._preferences(len(controls), places), self._any
+        )
+        return located.toJavaRDD()
+
+    def _preferences(self, count: int, places: Sequence[str]) -> Any:
+        wanted = [places[i % len(places)] for i in range(count)] if places else []
+        if self._places is None or self._places[0] != wanted:
+            preferences = self._jvm.java.util.HashMap()
+            for index, place in enumerate(wanted):
+                one = self._jvm.java.util.ArrayList()
+                one.add(place)
+                preferences.put(index, self._jvm.PythonUtils.toSeq(one))
+            self._places = (wanted, self._jvm.PythonUtils.toScalaMap(preferences))
+        return self._places[1]
+
+    def _collect(self, stage: Any) -> Callable[[], list[Seen]]:
+        future = stage.collectAsync()
+
+        def result() -> list[Seen]:
+            try:
+                return [pickle.loads(bytes(raw)) for raw in future.get()]
+            except (Py4JJavaError, Py4JError) as error:
+                raise Retryable(f"a Spark job failed: {_shorten(str(error))}") from error
+
+        return result
+
+
+def _shorten(text: str) -> str:
+    """The line of a Spark exception that says what happened, and the Python traceback if there is one."""
+    traceback = re.search(r"Traceback \(most recent call last\):.*?(?=\n\s*\n|\n\tat )", text, re.DOTALL)
+    if traceback:
+        return traceback.group(0).strip()
+    cause = re.search(r"(SparkException|Exception): (.*)", text)
+    return cause.group(2)[:2000] if cause else text[:2000]

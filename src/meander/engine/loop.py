@@ -1,0 +1,242 @@
+"""The driver's loop: decide, run, commit, publish; and recovery, which is the same from the middle. Spark-free.
+
+One epoch:
+
+1. decide: every source's cursor offers its next splits; together they are the epoch's input
+2. run: tasks write segments and staged output under names of their own attempt
+3. commit: one log entry, put if absent; before it nothing has happened, after it everything has
+4. publish: the files the entry names become visible; redone on recovery, so it must be idempotent
+5. tidy: snapshots, compaction, and removing what no retained epoch needs
+
+While epoch e runs, e+1 is decided and its first stage begun, since neither looks at state. It is never committed before e.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from meander.clock import Clock
+from meander.connect.sink import Sink, Staged, StagedFile
+from meander.connect.source import Cursor, Source
+from meander.coordinate.routing import rebalance, slots_of, spread
+from meander.engine.compaction import Compactor
+from meander.engine.epoch import Decision, Outcome, Runner
+from meander.engine.tidy import Tidy
+from meander.errors import ConfigError, Corrupted, Retryable
+from meander.state.log import Log
+from meander.state.manifest import Json, Manifest
+from meander.state.seen import flush_seen, load_seen
+from meander.state.store import Store
+
+_EPOCH_ATTEMPTS = 5
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a loop works on: a flow's ends and its stateful operators, by name."""
+
+    plan: Json
+    """Version and digest, as the log records them."""
+    sources: Mapping[str, Source]
+    sinks: Mapping[str, Sink]
+    keyed: Mapping[str, tuple[str, ...]]
+    """Stateful operators and their key columns."""
+
+
+@dataclass(frozen=True)
+class EpochDone:
+    """What listeners are told after each epoch."""
+
+    epoch: int
+    decision: Decision
+    outcome: Outcome
+    seconds: dict[str, float]
+    manifest: Manifest
+
+
+class Loop:
+    """One generation's work on a store. Not shared between threads."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        log: Log,
+        parts: Parts,
+        runner: Runner,
+        parallelism: int,
+        compactor: Compactor,
+        retain: int = 64,
+        listener: Callable[[EpochDone], None] = lambda done: None,
+        ahead: bool = True,
+    ) -> None:
+        self.log = log
+        self._store, self._clock, self._parts, self._runner = store, clock, parts, runner
+        self._compactor = compactor
+        self._listener = listener
+        self._work_ahead = ahead
+        self._tidy = Tidy(store, log.manifest, retain)
+        self._next: tuple[Decision, Any] | None = None
+        manifest = log.manifest
+        _check_continuity(manifest, parts)
+        self.routing = {name: _route(manifest, name, parallelism) for name in parts.keyed}
+        self._cursors: dict[str, Cursor] = {
+            name: source.cursor(manifest.offsets.get(name, {}), load_seen(store, manifest, name)) for name, source in parts.sources.items()
+        }
+
+    # -- recovery -------------------------------------------------------------------------------------------------
+
+    def recover(self) -> None:
+        """Finish what the last generation committed and may not have published."""
+        for sink in self._parts.sinks.values():
+            sink.open()
+        self._publish(self.log.manifest)
+        self._tidy.sweep()
+
+    # -- one epoch ------------------------------------------------------------------------------------------------
+
+    def step(self, everything: bool = False) -> bool:
+        """Run one epoch if there is input for one."""
+        decision, prepared = self._next or (self._decide(self.log.manifest.epoch + 1, everything), None)
+        self._next = None
+        if decision is None:
+            self._tidy_up(idle=True)
+            return False
+        self.run_epoch(decision, prepared, lambda: self._look_ahead(decision, everything))
+        return True
+
+    def run_epoch(self, decision: Decision, prepared: Any = None, meanwhile: Callable[[], None] = lambda: None) -> None:
+        """Run, commit and publish one decided epoch."""
+        began = self._clock.monotonic()
+        outcome = self._run(decision, prepared, meanwhile)
+        ran = self._clock.monotonic()
+        before = self.log.manifest
+        manifest = self.log.append(self._entry(decision, outcome))
+        committed = self._clock.monotonic()
+        self._publish(manifest)
+        published = self._clock.monotonic()
+        self._runner.settle()
+        self._tidy.published(before)
+        self._tidy_up()
+        seconds = {"run": ran - began, "commit": committed - ran, "publish": published - committed, "tidy": self._clock.monotonic() - published}
+        self._listener(EpochDone(decision.epoch, decision, outcome, seconds, manifest))
+
+    def finished(self) -> bool:
+        """Whether no source can ever have more."""
+        return self._next is None and all(cursor.finished() for cursor in self._cursors.values())
+
+    def close(self) -> None:
+        self._compactor.close()
+
+    # -- pieces ---------------------------------------------------------------------------------------------------
+
+    def _decide(self, epoch: int, everything: bool) -> Decision | None:
+        now = max(self._clock.now(), self.log.manifest.now)
+        splits, offsets, seen = [], {}, {}
+        for name, cursor in self._cursors.items():
+            choice = cursor.choose(now, everything)
+            if choice is None:
+                continue
+            splits.extend((name, split) for split in choice.splits)
+            offsets[name] = choice.offset
+            if choice.seen:
+                seen[name] = list(choice.seen)
+        return Decision(epoch, now, tuple(splits), offsets, seen) if splits else None
+
+    def _look_ahead(self, current: Decision, everything: bool) -> None:
+        if not self._work_ahead:
+            return
+        decision = self._decide(current.epoch + 1, everything)
+        if decision is not None:
+            self._next = (decision, self._runner.prepare(decision, self.routing))
+
+    def _run(self, decision: Decision, prepared: Any, meanwhile: Callable[[], None]) -> Outcome:
+        for attempt in range(_EPOCH_ATTEMPTS):
+            try:
+                pending = self._runner.begin(decision, self.log.manifest, self.routing, prepared if attempt == 0 else None)
+                if attempt == 0:
+                    meanwhile()
+                return pending()
+            except Retryable:
+                if attempt == _EPOCH_ATTEMPTS - 1:
+                    raise
+                self._runner.recover()
+                self._clock.sleep(0.1 * 2**attempt)
+        raise AssertionError("unreachable")
+
+    def _entry(self, decision: Decision, outcome: Outcome) -> Json:
+        return {
+            "kind": "epoch",
+            "epoch": decision.epoch,
+            "now": decision.now,
+            "plan": self._parts.plan,
+            "splits": [[source, split.payload] for source, split in decision.splits],
+            "offsets": decision.offsets,
+            "seen": decision.seen,
+            "batch": decision.batch,
+            "routing": self.routing,
+            "tables": {name: {"keys": self._parts.keyed[name], "segments": segments} for name, segments in outcome.segments.items()},
+            "staged": outcome.staged,
+            "counts": {"epochs": 1, **outcome.counts},
+        }
+
+    def _publish(self, manifest: Manifest) -> None:
+        for name, files in manifest.staged.items():
+            sink = self._parts.sinks.get(name)
+            if sink is None:
+                raise ConfigError(f"epoch {manifest.epoch} has output for the sink '{name}', which this flow does not have; start it with that sink once")
+            sink.publish(manifest.epoch, [self._staged(StagedFile.from_json(file)) for file in files])
+
+    def _staged(self, file: StagedFile) -> Staged:
+        def get() -> bytes:
+            data = self._store.get(file.name)
+            if data is None:
+                raise Corrupted(f"staged file '{file.name}' is named by the log but is not in store {self._store.url}")
+            return data
+
+        return Staged(file, get, self._store.local(file.name))
+
+    def _tidy_up(self, idle: bool = False) -> None:
+        finished = self._compactor.collect()
+        if finished is not None:
+            self._tidy.dropped(self.log.manifest, self.log.append(finished))
+        slots = {name: slots_of(table) for name, table in self.routing.items()}
+        self._compactor.consider(self.log.manifest, self.routing, slots)
+        if self.log.due_for_snapshot() and not idle:
+            before = self.log.manifest
+            self.log.snapshot(flush_seen(self._store, self._clock, before))
+            self._tidy.dropped(before, self.log.manifest)
+            self._tidy.snapshotted(self.log.manifest)
+        self._tidy.collect(self.log.manifest)
+
+
+def _route(manifest: Manifest, name: str, parallelism: int) -> list[int]:
+    before = manifest.routing.get(name)
+    if before is None:
+        return spread(manifest.key_groups, parallelism)
+    return before if slots_of(before) == parallelism else rebalance(before, parallelism)
+
+
+def _check_continuity(manifest: Manifest, parts: Parts) -> None:
+    """A store goes on only with the flow it holds the state of."""
+    for name, table in manifest.tables.items():
+        if name in parts.keyed and tuple(parts.keyed[name]) != table.keys:
+            raise ConfigError(
+                f"operator '{name}' is keyed by {', '.join(parts.keyed[name])}, but its stored state by {', '.join(table.keys)}; "
+                "give the operator another name, or use another store"
+            )
+    if manifest.plan and manifest.plan["digest"] != parts.plan["digest"]:
+        raise ConfigError(
+            f"the store holds flow '{manifest.plan['flow']}' as it was (plan {manifest.plan['digest'][:12]}), this one differs "
+            f"(plan {parts.plan['digest'][:12]}). Start the flow that made the store, or use another store."
+        )
+
+
+def with_routing(loop: Loop, routing: dict[str, list[int]]) -> None:
+    """Put a routing table in force from the next epoch."""
+    loop.routing = {**loop.routing, **routing}
+    if loop._next is not None:
+        loop._next = (loop._next[0], None)  # begun under the old table: its input stays decided, its work is done again
+

@@ -1,0 +1,80 @@
+"""What the driver tells a task, and what a task reports back. Spark-free; pickled.
+
+A report belongs to one *attempt*: one execution of one task, with a nonce of its own. Everything an attempt writes has the
+nonce in its name, and everything it sends carries its token, so that the driver commits only what one set of attempts
+wrote and saw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from meander.state.segment import SegmentRef
+
+Task = tuple[int, int]
+"""(level, index within the level)."""
+
+
+@dataclass(frozen=True)
+class SplitTask:
+    """One split to read: its unit (its place in the decision), its source, and what the source needs to read it."""
+
+    unit: int
+    source: str
+    payload: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Common:
+    """What every task of an epoch is told."""
+
+    epoch: int
+    generation: int
+    store: str
+    digest: str
+    plan: bytes
+    key_groups: int
+    routing: Mapping[str, list[int]]
+    slots: tuple[int, ...]
+    """Tasks per level."""
+    strict: bool = False
+
+
+@dataclass(frozen=True)
+class Control:
+    """One task's orders."""
+
+    common: Common
+    level: int
+    index: int
+    splits: tuple[SplitTask, ...] = ()
+    segments: Mapping[str, tuple[SegmentRef, ...]] = field(default_factory=dict)
+    """Per stateful operator of this level, the segments that are alive for this slot's key groups."""
+
+
+@dataclass
+class Report:
+    """What one attempt did."""
+
+    task: Task
+    nonce: str
+    segments: dict[str, SegmentRef] = field(default_factory=dict)
+    staged: dict[str, dict[str, Any]] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def count(self, name: str, by: int) -> None:
+        if by:
+            self.counts[name] = self.counts.get(name, 0) + by
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The tokens and reports that have come together so far, on their way to the driver."""
+
+    tokens: frozenset[tuple[Task, str]]
+    reports: tuple[Report, ...]
+    error: tuple[str, str] | None = None
+    """The kind and the message of an error that trying again would not mend."""

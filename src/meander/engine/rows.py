@@ -1,0 +1,74 @@
+"""Rows on their way through a stage, and where each of them comes from. Spark-free.
+
+A *unit* is the piece of the flow's data that never depends on the parallelism: a split of a source, or a key
+group of a stateful operator. Whatever is folded before an exchange is folded within one unit, and folded
+further in the order of units: that is why the result is the same at any parallelism.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+Units = npt.NDArray[np.uint64]
+
+
+def source_unit(split: int) -> int:
+    """The unit of a source's split: splits come first, in the decision's order."""
+    return split
+
+
+def state_unit(operator: int, key_group: int) -> int:
+    """The unit of a key group's output; ``operator`` is the operator's place in the plan."""
+    return (operator + 1) << 32 | key_group
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Some rows of one stream, in order.
+
+    ``unit`` is their one unit, or None where ``units`` has one per row. ``index`` is every row's offset in its
+    unit's first appearance (a row of a source: its place in the split), or None where a function has mixed them.
+    """
+
+    frame: pl.DataFrame
+    unit: int | None
+    units: Units | None = None
+    index: npt.NDArray[np.int64] | None = None
+    place: str = ""
+    """Where the rows come from, for people: a file, a partition, an operator."""
+
+    def filter(self, mask: pl.Series) -> Rows:
+        if mask.null_count():
+            mask = mask.fill_null(False)
+        if mask.all():
+            return self
+        keep = mask.to_numpy()
+        index = self.index[keep] if self.index is not None else np.flatnonzero(keep)
+        return replace(self, frame=self.frame.filter(mask), index=index, units=None if self.units is None else self.units[keep])
+
+    def take(self, rows: npt.NDArray[np.intp]) -> Rows:
+        index = self.index[rows] if self.index is not None else rows.astype(np.int64)
+        return replace(self, frame=self.frame[rows], index=index, units=None if self.units is None else self.units[rows])
+
+    def with_frame(self, frame: pl.DataFrame) -> Rows:
+        """The same rows with other columns."""
+        return replace(self, frame=frame)
+
+    def by_unit(self) -> list[Rows]:
+        """One object per unit, in order. Rows of a unit are always next to each other."""
+        if self.units is None or len(self.units) == 0:
+            return [self]
+        cuts = np.flatnonzero(self.units[1:] != self.units[:-1]) + 1
+        edges = [0, *cuts.tolist(), len(self.units)]
+        return [
+            Rows(self.frame[a:b], int(self.units[a]), None, None if self.index is None else self.index[a:b], self.place)
+            for a, b in zip(edges, edges[1:], strict=False)
+        ]
+
+    def position(self, row: int) -> str:
+        offset = row if self.index is None else int(self.index[row])
+        return f"{self.place}:{offset}"

@@ -1,0 +1,67 @@
+"""Spark sessions with the settings Meander wants, and what can be learnt of a session. Only place that starts Spark."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from meander.errors import ConfigError
+
+SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.speculation": "false",
+    "spark.shuffle.reduceLocality.enabled": "false",
+    "spark.locality.wait.process": "500ms",
+    "spark.locality.wait.node": "100ms",
+    "spark.locality.wait.rack": "0",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
+    "spark.python.worker.reuse": "true",
+    "spark.cleaner.periodicGC.interval": "5min",
+}
+_WORKER_THREADS = {"POLARS_MAX_THREADS": "1", "OMP_NUM_THREADS": "1", "ARROW_IO_THREADS": "1"}
+
+
+def spark(master: str | None = None, app_name: str = "meander", **settings: str) -> SparkSession:
+    """A Spark session that suits Meander: an embedded local one, or on ``master``.
+
+    ``settings`` are Spark's own, with underscores for dots: ``spark(master="local[4]", spark_driver_memory="4g")``.
+    """
+    chosen = master or f"local[{os.cpu_count() or 2}]"
+    # Spark gives up at the first failure of a task in local mode unless told otherwise.
+    chosen = re.sub(r"^local\[(\d+|\*)\]$", r"local[\1,4]", chosen)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    builder = SparkSession.builder.master(chosen).appName(app_name)
+    merged = {**SETTINGS, **{f"spark.executorEnv.{k}": v for k, v in _WORKER_THREADS.items()}}
+    merged.update({name.replace("_", "."): value for name, value in settings.items()})
+    try:
+        session = builder.config(map=merged).getOrCreate()
+    except Exception as error:
+        if "Java gateway process exited" in str(error) or "JAVA_GATEWAY_EXITED" in str(error):
+            raise ConfigError("Spark needs a Java 17 or 21 runtime: install one (for instance openjdk-17-jre-headless) or set JAVA_HOME") from error
+        raise
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+def prepare_context(context: SparkContext) -> None:
+    """Make a context, ours or a user's own, fit to run epochs: one thread per worker, which is what makes float sums repeatable."""
+    for name, value in _WORKER_THREADS.items():
+        context.environment[name] = value
+
+
+def executors(context: SparkContext) -> dict[str, str]:
+    """The live executors, by id: the location hint that pins a task to each."""
+    jvm, jsc = context._jvm, context._jsc.sc()
+    assert jvm is not None
+    listed = jvm.scala.jdk.javaapi.CollectionConverters.asJava(jsc.statusStore().executorList(True))
+    hosts = {str(e.id()): str(e.hostPort()).rsplit(":", 1)[0] for e in listed}
+    if len(hosts) > 1:
+        hosts.pop("driver", None)
+    return {name: f"executor_{host}_{name}" for name, host in sorted(hosts.items())}

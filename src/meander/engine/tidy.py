@@ -1,0 +1,101 @@
+"""Removing what no retained epoch needs. Spark-free.
+
+What is garbage is known when it becomes garbage (a compaction's inputs, a published epoch's staged files, a snapshot's predecessors), so
+tidying costs what there is to remove and never lists the store. What only a dead generation knew of, such as the segments of an epoch
+that was never committed, is found once, at the start, by listing, and only among names of older generations.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from meander.state.log import entries_after, entry_name, read_snapshot, snapshot_name, snapshots
+from meander.state.manifest import Manifest
+from meander.state.store import Store
+
+
+class Tidy:
+    """The garbage of one generation's work, and when it may go."""
+
+    def __init__(self, store: Store, manifest: Manifest, retain: int) -> None:
+        self._store = store
+        self._retain = retain
+        self._start = manifest
+        self._garbage: deque[tuple[int, str]] = deque()
+        self._snapshots: deque[tuple[int, int, int]] = deque()
+        """(epoch, generation, position), oldest first."""
+        self._old_entries: deque[tuple[int, int]] = deque()
+        """(position, generation) of retained entries of older generations, without their seals, oldest first."""
+        self._oldest_own = manifest.position + 1
+
+    def published(self, before: Manifest) -> None:
+        """An epoch is committed and published: the staged files of the one before it are not needed any more."""
+        for files in before.staged.values():
+            for file in files:
+                self._store.delete(file["name"])
+
+    def dropped(self, before: Manifest, after: Manifest) -> None:
+        """Segments or name files were replaced: they go when no retained epoch reads them."""
+        for name in sorted(_lasting(before) - _lasting(after)):
+            self._garbage.append((after.epoch, name))
+
+    def snapshotted(self, manifest: Manifest) -> None:
+        self._snapshots.append((manifest.epoch, manifest.generation, manifest.position))
+
+    def collect(self, manifest: Manifest) -> None:
+        """Remove what has left retention."""
+        horizon = manifest.epoch - self._retain
+        while self._garbage and self._garbage[0][0] < horizon:
+            self._store.delete(self._garbage.popleft()[1])
+        # The newest snapshot at or before the horizon is the base of everything retained; what is older is not needed.
+        while len(self._snapshots) > 1 and self._snapshots[1][0] <= horizon:
+            _, generation, position = self._snapshots.popleft()
+            self._store.delete(snapshot_name(generation, position))
+            self._drop_entries_up_to(self._snapshots[0][2])
+
+    def _drop_entries_up_to(self, last: int) -> None:
+        """Entries up to a snapshot say nothing that it does not."""
+        while self._old_entries and self._old_entries[0][0] <= last:
+            position, generation = self._old_entries.popleft()
+            self._store.delete(entry_name(generation, position))
+        for position in range(self._oldest_own, last + 1):
+            self._store.delete(entry_name(self._start.generation, position))
+        self._oldest_own = max(self._oldest_own, last + 1)
+
+    def sweep(self) -> None:
+        """Once, at the start: take stock of what is retained, and remove what dead generations left behind."""
+        needed = set(self._start.object_names())
+        base: Manifest | None = None
+        for position, generation in snapshots(self._store):
+            manifest = read_snapshot(self._store, generation, position)
+            if manifest is not None:
+                base = base or manifest
+                self.snapshotted(manifest)
+                needed |= manifest.object_names()
+        state = base or Manifest()
+        for entry in entries_after(self._store, state):
+            after = state.apply(entry)
+            needed |= after.object_names()
+            self.dropped(state, after)
+            state = after
+        self._take_stock_of_entries()
+        for folder in ("segments/", "staged/", "seen/"):
+            for name in self._store.list(folder):
+                owner = name.rsplit("/", 1)[1].split("-", 1)[0]
+                if name not in needed and owner.isdigit() and int(owner) < self._start.generation:
+                    self._store.delete(name)
+
+    def _take_stock_of_entries(self) -> None:
+        by_generation: dict[int, list[int]] = {}
+        for name in self._store.list("log/"):
+            _, generation, position = name.split("/")
+            by_generation.setdefault(int(generation), []).append(int(position))
+        for generation, positions in by_generation.items():
+            if generation < self._start.generation:
+                seal = max(positions)  # kept for ever: it is what a writer of that generation meets when it wakes up
+                self._old_entries.extend((p, generation) for p in positions if p != seal)
+        self._old_entries = deque(sorted(self._old_entries))
+
+
+def _lasting(manifest: Manifest) -> set[str]:
+    return manifest.segment_names() | {name for files in manifest.seen.values() for name in files}

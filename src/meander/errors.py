@@ -1,0 +1,45 @@
+"""Every error Meander raises on purpose, by what the caller must do about it.
+
+    MeanderError
+    ├── FlowError        fix the flow: a name, a column, a type, a graph that cannot run
+    ├── BadInput         fix the data, or run without ``strict=True``
+    ├── ConfigError      fix the call or the environment: a store URL, a missing Java, an unknown option
+    ├── Busy             wait, or stop the other run: the store is in use by a live one
+    ├── Retryable        try again: a store or an executor that did not answer
+    ├── Fenced           stop: another run has taken the store over, nothing you do has an effect any more
+    └── Corrupted        stop and report: what is stored contradicts itself or its source
+
+A message names the object, says what is there instead, and what to do next.
+"""
+
+
+class MeanderError(Exception):
+    """The one class to catch for everything Meander raises on purpose."""
+
+
+class FlowError(MeanderError):
+    """The flow cannot run as written; nothing was started."""
+
+
+class BadInput(MeanderError):
+    """Strict mode met a row or a file that cannot be processed."""
+
+
+class ConfigError(MeanderError):
+    """A setting, a URL or the machine is not what is needed."""
+
+
+class Busy(MeanderError):
+    """Another live run owns the store; nothing was touched."""
+
+
+class Retryable(MeanderError):
+    """The store or an executor did not answer; the same call may succeed later."""
+
+
+class Fenced(MeanderError):
+    """A newer generation owns the store."""
+
+
+class Corrupted(MeanderError):
+    """Stored data contradicts itself, or a source changed after it was decided."""

@@ -1,0 +1,206 @@
+"""Flow, Stream and KeyedStream: what a user writes.
+
+A flow is named operators from sources to sinks. Every call checks itself against the columns it gets and
+raises FlowError on the line that is wrong; nothing runs before ``start``. Texts are SQL expressions
+(``"amount > 0"``, ``"price * 100 as cents"``); Polars expressions do the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from meander.aggregates import Agg, Aggregator, as_agg
+from meander.connect.sink import Sink
+from meander.connect.source import Source
+from meander.errors import FlowError
+from meander.plan.explain import explain
+from meander.plan.graph import Node, Plan, check_name
+from meander.plan.operators import Aggregate, BatchFunction, Filter, MapBatches, Operator, Select, SinkOp, SourceOp, Union, WithColumns
+from meander.plan.schemas import KEY_TYPES, is_key_type, missing_column
+
+if TYPE_CHECKING:
+    from meander.run import Run
+
+Expression = pl.Expr | str
+_CLOCK = re.compile(r"\b(now\s*\(|current_(timestamp|date|time)\b)", re.IGNORECASE)
+_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+class Flow:
+    """A dataflow under construction. Its name is part of what it stores: keep it."""
+
+    def __init__(self, name: str) -> None:
+        check_name("flow", name)
+        self.name = name
+        self._nodes: dict[str, Node] = {}
+        self._schemas: dict[str, pl.Schema] = {}
+
+    def source(self, name: str, source: Source) -> Stream:
+        return self._add(SourceOp(source), name)
+
+    def plan(self) -> Plan:
+        """The flow as it is now, validated as a whole, as version 1."""
+        return Plan(1, self.name, tuple(self._nodes.values()))
+
+    def explain(self) -> str:
+        """The plan as text: stages, operators, columns."""
+        return explain(self.plan())
+
+    def start(self, store: str, **options: Any) -> Run:
+        """Run the flow with its state in ``store``; see ``meander.run.start`` for the options."""
+        from meander.run import start  # the engine imports Spark, which writing a flow must not
+
+        return start(self, store, **options)
+
+    def _add(self, op: Operator, name: str | None, *inputs: Stream) -> Stream:
+        name = self._free_name(op.kind) if name is None else name
+        check_name(op.kind, name)
+        if name in self._nodes:
+            raise FlowError(f"{op.kind} {name!r}: there is already a {self._nodes[name].op.kind} of that name; give one of them another")
+        for stream in inputs:
+            if stream.flow is not self:
+                raise FlowError(f"{op.kind} {name!r}: its input {stream.name!r} belongs to another flow ({stream.flow.name!r})")
+        self._schemas[name] = op.output_schema([stream.schema for stream in inputs], name)
+        self._nodes[name] = Node(name, op, tuple(stream.name for stream in inputs))
+        return Stream(self, name)
+
+    def _free_name(self, kind: str) -> str:
+        """``filter_1``, ``filter_2``, ...: the same flow, written again, gets the same names."""
+        number = 1
+        while f"{kind}_{number}" in self._nodes:
+            number += 1
+        return f"{kind}_{number}"
+
+
+class Stream:
+    """The rows that leave one operator. Streams can be used more than once: each use gets all rows."""
+
+    def __init__(self, flow: Flow, name: str) -> None:
+        self.flow = flow
+        self.name = name
+
+    @property
+    def schema(self) -> pl.Schema:
+        return self.flow._schemas[self.name]
+
+    def filter(self, predicate: Expression, name: str | None = None) -> Stream:
+        """Only the rows where the predicate is true."""
+        return self.flow._add(Filter(_parse(predicate, self.schema), _text((predicate,), {})), name, self)
+
+    def with_columns(self, *exprs: Expression, name: str | None = None, **named: Expression) -> Stream:
+        """New columns beside the old; a column of the same name is replaced."""
+        return self.flow._add(WithColumns(_parse_all(exprs, named, self.schema), _text(exprs, named)), name, self)
+
+    def select(self, *exprs: Expression, name: str | None = None) -> Stream:
+        """These columns only."""
+        return self.flow._add(Select(_parse_all(exprs, {}, self.schema), _text(exprs, {})), name, self)
+
+    def map_batches(
+        self,
+        fn: BatchFunction,
+        name: str | None = None,
+        schema: Mapping[str, Any] | None = None,
+        row_local: bool = True,
+        deterministic: bool = False,
+    ) -> Stream:
+        """A Python function over frames of rows.
+
+        The function must treat every row for itself (unless ``row_local=False``): how rows are cut into frames
+        is not defined. Its output columns are ``schema``, or learned by calling it on a frame without rows.
+        """
+        return self.flow._add(map_batches(fn, schema, row_local, deterministic), name, self)
+
+    def union(self, *others: Stream, name: str | None = None) -> Stream:
+        """The rows of all; all must have the same columns."""
+        return self.flow._add(Union(), name, self, *others)
+
+    def key_by(self, *columns: str) -> KeyedStream:
+        for column in columns:
+            if column not in self.schema:
+                raise FlowError(f"key_by after {self.name!r}: {missing_column(column, self.schema)}")
+            if not is_key_type(self.schema[column]):
+                raise FlowError(
+                    f"key_by after {self.name!r}: column {column!r} is {self.schema[column]}; keys can be {KEY_TYPES}: cast it first"
+                )
+        if not columns:
+            raise FlowError(f"key_by after {self.name!r}: no column is given")
+        return KeyedStream(self, columns)
+
+    def sink(self, name: str, sink: Sink) -> Flow:
+        """Ends the stream; returns the flow."""
+        self.flow._add(SinkOp(sink), name, self)
+        return self.flow
+
+
+class KeyedStream:
+    """A stream with a key: what comes next keeps state per key."""
+
+    def __init__(self, stream: Stream, keys: tuple[str, ...]) -> None:
+        self.stream = stream
+        self.keys = keys
+
+    def aggregate(self, *aggs: Agg | Aggregator, name: str | None = None) -> Stream:
+        """One row per key touched and epoch: the key columns and the new values."""
+        return self.stream.flow._add(Aggregate(self.keys, tuple(as_agg(agg) for agg in aggs)), name, self.stream)
+
+
+def filter(predicate: Expression) -> Filter:
+    """A filter without a place, for ``run.replace`` and ``run.insert``."""
+    return Filter(_parse(predicate), _text((predicate,), {}))
+
+
+def with_columns(*exprs: Expression, **named: Expression) -> WithColumns:
+    """New columns without a place, for ``run.replace`` and ``run.insert``."""
+    return WithColumns(_parse_all(exprs, named), _text(exprs, named))
+
+
+def select(*exprs: Expression) -> Select:
+    """A choice of columns without a place, for ``run.replace`` and ``run.insert``."""
+    return Select(_parse_all(exprs, {}), _text(exprs, {}))
+
+
+def map_batches(
+    fn: BatchFunction, schema: Mapping[str, Any] | None = None, row_local: bool = True, deterministic: bool = False
+) -> MapBatches:
+    """A Python function without a place, for ``run.replace`` and ``run.insert``; see ``Stream.map_batches``."""
+    if not callable(fn):
+        raise FlowError(f"map_batches: {fn!r} is not a function from polars DataFrame to polars DataFrame")
+    try:
+        declared = None if schema is None else pl.Schema(schema)
+    except TypeError as error:
+        raise FlowError(f"map_batches: schema={schema!r}: {error}; give Polars types, as in {{'amount': pl.Float64}}") from error
+    return MapBatches(fn, declared, row_local, deterministic)
+
+
+def _parse_all(exprs: tuple[Expression, ...], named: Mapping[str, Expression], schema: pl.Schema | None = None) -> tuple[pl.Expr, ...]:
+    return (*(_parse(expr, schema) for expr in exprs), *(_parse(expr, schema).alias(name) for name, expr in named.items()))
+
+
+def _parse(given: Expression, schema: pl.Schema | None = None) -> pl.Expr:
+    """An expression of SQL text; a text that is a column's name is that column, whatever SQL makes of it."""
+    if isinstance(given, pl.Expr):
+        return given
+    if not isinstance(given, str):
+        raise FlowError(f"{given!r} is neither SQL text nor a Polars expression; wrap a constant in pl.lit(...)")
+    if _PLAIN.fullmatch(given) or (schema is not None and given in schema):
+        return pl.col(given)
+    if (clock := _CLOCK.search(_QUOTED.sub("", given))) is not None:
+        raise FlowError(
+            f"{given!r}: {clock.group()} would be the time at which the flow was written, for ever; take the time from a column"
+        )
+    try:
+        return pl.sql_expr(given)
+    except Exception as error:
+        raise FlowError(
+            f"{given!r} is not an SQL expression: {str(error).splitlines()[0]}; a Polars expression may say it instead"
+        ) from error
+
+
+def _text(exprs: tuple[Expression, ...], named: Mapping[str, Expression]) -> str:
+    """What the user wrote, for explain and status."""
+    return ", ".join([*map(str, exprs), *(f"{expr} as {name}" for name, expr in named.items())])

@@ -1,0 +1,21 @@
+"""The plan as text, for people: stages, what each operator does, and the columns that leave it."""
+
+from __future__ import annotations
+
+from meander.plan.graph import Plan
+from meander.plan.schemas import show_schema
+from meander.plan.stages import derive_stages
+
+
+def explain(plan: Plan) -> str:
+    """Lines of stages and operators, in the order in which rows pass them. Ends without a newline."""
+    lines = [f"flow {plan.flow}, plan version {plan.version}"]
+    for stage in derive_stages(plan):
+        lines += ["", f"stage {stage.number} ({'stateful: ' + ', '.join(stage.stateful) if stage.stateful else 'stateless'})"]
+        for name in stage.operators:
+            node = plan.node(name)
+            after = f" <- {', '.join(node.inputs)}" if node.inputs else ""
+            lines.append(f"  {node.op.kind} {name}{after}: {node.op.describe()}")
+            if node.op.kind != "sink":
+                lines.append(f"      columns: {show_schema(plan.schema(name))}")
+    return "\n".join(lines)

@@ -1,0 +1,135 @@
+"""Plan: a flow at one version, immutable, ordered from sources to sinks, and checked when it is built.
+
+A Plan that exists is one that can run: names are unique and fit for folders, every input exists, there is
+no cycle, every stream reaches a sink, and every operator accepts the columns it gets. A modification
+makes a new Plan with the next version; it never changes one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass, field
+
+import polars as pl
+
+from meander.errors import FlowError
+from meander.plan.operators import MapBatches, Operator, SinkOp, SourceOp
+from meander.plan.schemas import did_you_mean
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,62}")
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """An operator under the name that runtime changes refer to, and the names of its inputs in order."""
+
+    name: str
+    op: Operator
+    inputs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    version: int
+    flow: str
+    nodes: tuple[Node, ...]
+    """In topological order, whatever the order given; ties keep the order given."""
+    _schemas: dict[str, pl.Schema] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        check_name("flow", self.flow)
+        _check_names(self.nodes)
+        ordered = _sort(self.nodes)
+        _check_ends(self.flow, ordered)
+        schemas: dict[str, pl.Schema] = {}
+        nodes = []
+        for node in ordered:
+            schemas[node.name] = node.op.output_schema([schemas[name] for name in node.inputs], node.name)
+            if isinstance(node.op, MapBatches):  # what was learned of a function here is held against it when it runs
+                node = Node(node.name, node.op.with_schema(schemas[node.name]), node.inputs)
+            nodes.append(node)
+        object.__setattr__(self, "nodes", tuple(nodes))
+        object.__setattr__(self, "_schemas", schemas)
+
+    def node(self, name: str) -> Node:
+        for node in self.nodes:
+            if node.name == name:
+                return node
+        known = [node.name for node in self.nodes]
+        raise FlowError(f"flow {self.flow!r}: there is no operator {name!r}; operators are {', '.join(known)}{did_you_mean(name, known)}")
+
+    def schema(self, name: str) -> pl.Schema:
+        """The columns that leave the operator (for a sink: that it is given)."""
+        return self._schemas[self.node(name).name]
+
+    def consumers(self, name: str) -> tuple[str, ...]:
+        """The names of the operators that read this one, in topological order."""
+        self.node(name)
+        return tuple(node.name for node in self.nodes if name in node.inputs)
+
+    def digest(self) -> str:
+        """Hex over everything that decides the output: names, inputs, operators, schemas, code; not the version."""
+        content = [
+            [node.name, node.op.kind, node.op.canonical(), list(node.inputs), [[c, str(t)] for c, t in self._schemas[node.name].items()]]
+            for node in sorted(self.nodes, key=lambda node: node.name)
+        ]
+        return hashlib.sha256(json.dumps([self.flow, content]).encode()).hexdigest()
+
+
+def check_name(kind: str, name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise FlowError(
+            f"{kind} {name!r}: not a valid name; a name becomes a folder name: a letter, then up to 62 letters, digits, '_' or '-'"
+        )
+
+
+def _check_names(nodes: tuple[Node, ...]) -> None:
+    kinds: dict[str, str] = {}
+    for node in nodes:
+        check_name(node.op.kind, node.name)
+        if node.name in kinds:
+            raise FlowError(f"{node.op.kind} {node.name!r}: there is already a {kinds[node.name]} of that name; give one of them another")
+        kinds[node.name] = node.op.kind
+    # Folders of stores that ignore case (S3 does not, some disks do) would run into each other.
+    folded: dict[str, str] = {}
+    for name in kinds:
+        if (other := folded.setdefault(name.casefold(), name)) != name:
+            raise FlowError(f"{kinds[name]} {name!r}: it differs from {kinds[other]} {other!r} only in case; give one of them another name")
+    for node in nodes:
+        for name in node.inputs:
+            if name not in kinds:
+                raise FlowError(
+                    f"{node.op.kind} {node.name!r}: its input {name!r} does not exist; "
+                    f"operators are {', '.join(kinds)}{did_you_mean(name, kinds)}"
+                )
+            if kinds[name] == "sink":
+                raise FlowError(f"{node.op.kind} {node.name!r}: its input {name!r} is a sink; a sink has no output")
+
+
+def _sort(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+    ordered: list[Node] = []
+    done: set[str] = set()
+    waiting = list(nodes)
+    while waiting:
+        ready = next((node for node in waiting if done.issuperset(node.inputs)), None)
+        if ready is None:
+            raise FlowError(f"there is a cycle among {', '.join(node.name for node in waiting)}; a flow runs from sources to sinks")
+        waiting.remove(ready)
+        ordered.append(ready)
+        done.add(ready.name)
+    return tuple(ordered)
+
+
+def _check_ends(flow: str, ordered: tuple[Node, ...]) -> None:
+    if not any(isinstance(node.op, SourceOp) for node in ordered):
+        raise FlowError(f"flow {flow!r}: it has no source; begin with flow.source(name, ...)")
+    if not any(isinstance(node.op, SinkOp) for node in ordered):
+        raise FlowError(f"flow {flow!r}: it has no sink; end every stream with .sink(name, ...)")
+    reaching: set[str] = set()
+    for node in reversed(ordered):
+        if isinstance(node.op, SinkOp) or node.name in reaching:
+            reaching.update(node.inputs)
+        else:
+            raise FlowError(f"{node.op.kind} {node.name!r}: its rows reach no sink; end the stream with .sink(name, ...) or remove it")

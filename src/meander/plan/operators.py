@@ -1,0 +1,345 @@
+"""The operators of a plan: immutable descriptions that know their schema before anything runs.
+
+Owned here: what each operator demands of its input (``output_schema`` raises FlowError that names the
+operator and what is there instead) and what the stateless ones do to a frame (``apply``). The engine
+calls ``apply`` in a task; nothing here does I/O, and no operator changes the frame it is given.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import polars as pl
+
+from meander.aggregates import Agg
+from meander.connect.sink import Sink
+from meander.connect.source import Source
+from meander.errors import FlowError
+from meander.plan.code import code_of
+from meander.plan.rowlocal import batch_dependence
+from meander.plan.schemas import KEY_TYPES, is_key_type, missing_column, show_schema
+
+BatchFunction = Callable[[pl.DataFrame], pl.DataFrame]
+
+
+class Operator(Protocol):
+    """What every operator of a plan is."""
+
+    kind: ClassVar[str]
+    stateful: ClassVar[bool]
+
+    def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
+        """The columns that leave the operator; FlowError if it cannot run on these inputs."""
+
+    def describe(self) -> str:
+        """One line for a person."""
+
+    def canonical(self) -> str:
+        """Everything that decides what the operator does: equal text, same results. For digests."""
+
+
+@dataclass(frozen=True, eq=False)
+class SourceOp:
+    kind: ClassVar[str] = "source"
+    stateful: ClassVar[bool] = False
+    source: Source
+
+    def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
+        _expect_inputs(self.kind, name, inputs, 0)
+        schema = pl.Schema(self.source.schema())
+        if not schema:
+            raise FlowError(f"source {name!r}: it has no columns; give it a schema")
+        return schema
+
+    def describe(self) -> str:
+        return self.source.describe()
+
+    def canonical(self) -> str:
+        return self.source.describe()
+
+
+@dataclass(frozen=True, eq=False)
+class Filter:
+    """Keeps the rows where the predicate is true; false and null rows go."""
+
+    kind: ClassVar[str] = "filter"
+    stateful: ClassVar[bool] = False
+    predicate: pl.Expr
+    text: str | None = None
+    """What the user wrote, for people; the predicate decides."""
+
+    def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
+        (schema,) = _expect_inputs(self.kind, name, inputs, 1)
+        result = _check((self.predicate,), schema, self.kind, name, select=True)
+        if len(result) != 1 or result.dtypes()[0] != pl.Boolean:
+            raise FlowError(
+                f"filter {name!r}: the predicate {self.predicate} is {show_schema(result)}, not one Boolean; compare it with something"
+            )
+        return schema
+
+    def apply(self, frame: pl.DataFrame) -> pl.DataFrame:
+        return frame.filter(self.mask(frame))
+
+    def mask(self, frame: pl.DataFrame) -> pl.Series:
+        """One true or false per row, also where the predicate is a constant; null counts as false."""
+        # Selected from an expression that has the frame's height: a constant alone would give one row.
+        keep = pl.when(self.predicate).then(True).otherwise(False)
+        return frame.with_columns(keep.alias("keep")).get_column("keep")
+
+    def describe(self) -> str:
+        return self.text or str(self.predicate)
+
+    def canonical(self) -> str:
+        return _serial((self.predicate,))
+
+
+@dataclass(frozen=True, eq=False)
+class WithColumns:
+    """Adds columns, or replaces those of the same name."""
+
+    kind: ClassVar[str] = "with_columns"
+    stateful: ClassVar[bool] = False
+    exprs: tuple[pl.Expr, ...]
+    text: str | None = None
+
+    def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
+        (schema,) = _expect_inputs(self.kind, name, inputs, 1)
+        return _check(self.exprs, schema, self.kind, name, select=False)
+
+    def apply(self, frame: pl.DataFrame) -> pl.DataFrame:
+        return frame.with_columns(*self.exprs)
+
+    def describe(self) -> str:
+        return self.text or ", ".join(map(str, self.exprs))
+
+    def canonical(self) -> str:
+        return _serial(self.exprs)
+
+
+@dataclass(frozen=True, eq=False)
+class Select:
+    """Keeps exactly the given columns."""
+
+    kind: ClassVar[str] = "select"
+    stateful: ClassVar[bool] = False
+    exprs: tuple[pl.Expr, ...]
+    text: str | None = None
+
+    def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
+        (schema,) = _expect_inputs(self.kind, name, inputs, 1)
+        return _check(self.exprs, schema, self.kind, name, select=True)
+
+    def apply(self, frame: pl.DataFrame) -> pl.DataFrame:
+        # A literal alone selects to one row whatever the frame: with_columns keeps the height, then the columns are chosen.
+        width = frame.clear().select(*self.exprs).columns
+        return frame.with_columns(*self.exprs).select(width)
+
+    def describe(self) -> str:
+        return self.text or ", ".join(map(str, self.exprs))
+
+    def canonical(self) -> str:
+        return _serial(self.exprs)
+
+
+@dataclass(frozen=True, eq=False)
+class MapBatches:
+    """A Python function from frame to frame.
+
+    ``row_local`` is the user's word that the rows it returns depend on their own input rows only;
+    ``deterministic`` that the same frame always gives the same rows. The engine may run it on any cut
+    of the input in the first case, and more than once in the second.
+    """
+
+    kind: ClassVar[str] = "map_batches"
+    stateful: ClassVar[bool] = False
+    fn: BatchFunction
+    schema: pl.Schema | None = None
+    row_local: bool = True
+    deterministic: bool = False
+
+    def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
+        (schema,) = _expect_inputs(self.kind, name, inputs, 1)
+        if self.schema is not None:
+            return self.schema
+        try:
+            result = self.fn(schema.to_frame())
+        except Exception as error:
+            raise FlowError(
+                f"map_batches {name!r}: calling it on an empty frame to learn its columns failed with {type(error).__name__}: {error}; "
+                f"pass schema={{...}} to say what it returns. Its input columns are {show_schema(schema)}"
+            ) from error
+        if not isinstance(result, pl.DataFrame):
+            raise FlowError(f"map_batches {name!r}: the function returned {type(result).__name__}; it must return a polars DataFrame")
+        untyped = [column for column, dtype in result.schema.items() if dtype == pl.Null]
+        if untyped:
+            raise FlowError(
+                f"map_batches {name!r}: on an empty frame its columns {', '.join(untyped)} have no type; "
+                "pass schema={...} to say what it returns"
+            )
+        return result.schema
+
+    def with_schema(self, schema: pl.Schema) -> MapBatches:
+        """The same with its columns declared, so that what ``apply`` returns is always what was planned."""
+        return dataclasses.replace(self, schema=schema)
+
+    def apply(self, frame: pl.DataFrame) -> pl.DataFrame:
+        # A shallow copy, so that a function that assigns columns in place does not change the caller's frame.
+        result = self.fn(frame.clone())
+        if not isinstance(result, pl.DataFrame):
+            raise TypeError(f"map_batches returned {type(result).__name__}, not a polars DataFrame")
+        return result if self.schema is None else _conform(result, self.schema)
+
+    def describe(self) -> str:
+        return getattr(self.fn, "__qualname__", type(self.fn).__qualname__).replace("<locals>.", "")
+
+    def canonical(self) -> str:
+        return f"{code_of(self.fn)} {self.schema} {self.row_local} {self.deterministic}"
+
+
+@dataclass(frozen=True, eq=False)
+class Union:
+    """All rows of all inputs; columns are in the order of the first."""
+
+    kind: ClassVar[str] = "union"
+    stateful: ClassVar[bool] = False
+
+    def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
+        if len(inputs) < 2:
+            raise FlowError(f"union {name!r}: it has {len(inputs)} input; a union needs at least two")
+        first = inputs[0]
+        for number, other in enumerate(inputs[1:], 2):
+            if dict(other) != dict(first):
+                differs = [c for c in {**first, **other} if first.get(c) != other.get(c)]
+                raise FlowError(
+                    f"union {name!r}: input {number} differs in {', '.join(differs)}: it has {show_schema(other)}, "
+                    f"the first has {show_schema(first)}; make them equal with select"
+                )
+        return first
+
+    def describe(self) -> str:
+        return "all rows of all inputs"
+
+    def canonical(self) -> str:
+        return "union"
+
+
+@dataclass(frozen=True, eq=False)
+class Aggregate:
+    """One state row per key; emits the key and the new values of every key touched in an epoch."""
+
+    kind: ClassVar[str] = "aggregate"
+    stateful: ClassVar[bool] = True
+    keys: tuple[str, ...]
+    aggs: tuple[Agg, ...]
+
+    def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
+        (schema,) = _expect_inputs(self.kind, name, inputs, 1)
+        if not self.keys or not self.aggs:
+            raise FlowError(f"aggregate {name!r}: it needs at least one key column and one aggregate, as in key_by('k').aggregate(count())")
+        output: dict[str, pl.DataType] = {}
+        for key in self.keys:
+            if key not in schema:
+                raise FlowError(f"aggregate {name!r}: key_by: {missing_column(key, schema)}")
+            if not is_key_type(schema[key]):
+                raise FlowError(f"aggregate {name!r}: key column {key!r} is {schema[key]}; keys can be {KEY_TYPES}: cast it first")
+            if key in output:
+                raise FlowError(f"aggregate {name!r}: key column {key!r} is given twice")
+            output[key] = schema[key]
+        for agg in self.aggs:
+            for column in agg.inputs():
+                if column not in schema:
+                    raise FlowError(f"aggregate {name!r}: {agg.call()}: {missing_column(column, schema)}")
+            if agg.name in output:
+                raise FlowError(f"aggregate {name!r}: two columns would be named {agg.name!r}; rename one with .alias(...)")
+            try:
+                # State columns live beside the keys, so their names must not meet.
+                met = [column for part in agg.parts(schema) if (column := f"{agg.name}.{part}") in self.keys]
+                if met:
+                    raise FlowError(f"{agg.call()}: its state column {met[0]!r} has the name of a key; rename it with .alias(...)")
+                output[agg.name] = agg.output(schema)
+            except FlowError as error:
+                raise FlowError(f"aggregate {name!r}: {error}") from error
+        return pl.Schema(output)
+
+    def describe(self) -> str:
+        return f"by {', '.join(self.keys)}: {', '.join(agg.describe() for agg in self.aggs)}"
+
+    def canonical(self) -> str:
+        return f"{list(self.keys)} {[(agg.describe(), code_of(agg.code())) for agg in self.aggs]}"
+
+
+@dataclass(frozen=True, eq=False)
+class SinkOp:
+    kind: ClassVar[str] = "sink"
+    stateful: ClassVar[bool] = False
+    sink: Sink
+
+    def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
+        (schema,) = _expect_inputs(self.kind, name, inputs, 1)
+        return schema
+
+    def describe(self) -> str:
+        return self.sink.describe()
+
+    def canonical(self) -> str:
+        return self.sink.describe()
+
+
+def _expect_inputs(kind: str, name: str, inputs: list[pl.Schema], count: int) -> list[pl.Schema]:
+    if len(inputs) != count:
+        raise FlowError(f"{kind} {name!r}: it has {len(inputs)} inputs and takes {count}")
+    return inputs
+
+
+def _check(exprs: tuple[pl.Expr, ...], schema: pl.Schema, kind: str, name: str, *, select: bool) -> pl.Schema:
+    """The columns the expressions make of ``schema``, or FlowError.
+
+    Evaluated on a frame without rows: Polars finds some type errors (string > int) only there.
+    """
+    if not exprs:
+        raise FlowError(f"{kind} {name!r}: no expression is given")
+    for expr in exprs:
+        if (found := batch_dependence(expr, schema)) is not None:
+            raise FlowError(
+                f"{kind} {name!r}: {expr} contains {found}, which is not row-local: its result would depend on how rows are cut into "
+                f"batches; use key_by(...).aggregate(...) for what spans rows, map_batches for Python code"
+            )
+    frame = schema.to_frame()
+    try:
+        return (frame.select(*exprs) if select else frame.with_columns(*exprs)).schema
+    except pl.exceptions.ColumnNotFoundError as error:
+        for expr in exprs:
+            for column in expr.meta.root_names():
+                if column not in schema:
+                    raise FlowError(f"{kind} {name!r}: {missing_column(column, schema)}") from error
+        raise FlowError(f"{kind} {name!r}: {_first_line(error)}; columns are {show_schema(schema)}") from error
+    except Exception as error:
+        raise FlowError(f"{kind} {name!r}: {_first_line(error)}; columns are {show_schema(schema)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).split("\n", 1)[0].strip().rstrip(".;")
+
+
+def _serial(exprs: tuple[pl.Expr, ...]) -> str:
+    return "\n".join(expr.meta.serialize(format="json") for expr in exprs)
+
+
+def _conform(frame: pl.DataFrame, schema: pl.Schema) -> pl.DataFrame:
+    """The frame with the declared columns, in order; TypeError where that would lose something.
+
+    Casts only what cannot change a value silently: nulls, integers (overflow raises), integers to floats, float widths.
+    """
+    columns = []
+    for name, dtype in schema.items():
+        if name not in frame.columns:
+            raise TypeError(f"map_batches returned no column {name!r}; it returned {show_schema(frame.schema)}")
+        found = frame.schema[name]
+        harmless = found == pl.Null or (found.is_integer() and dtype.is_numeric()) or (found.is_float() and dtype.is_float())
+        if found != dtype and not harmless:
+            raise TypeError(f"map_batches returned {name!r} as {found}, and {dtype} was declared or learned; cast it, or pass schema=")
+        columns.append(pl.col(name).cast(dtype))
+    return frame.select(columns)

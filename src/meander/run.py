@@ -1,0 +1,197 @@
+"""Run: the handle of a running flow."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from meander.clock import Clock, SystemClock
+from meander.errors import ConfigError
+from meander.settings import Settings, seconds
+
+if TYPE_CHECKING:
+    from meander.engine.loop import EpochDone, Loop
+    from meander.flow import Flow
+
+
+class Progress(NamedTuple):
+    """What was processed since the last call."""
+
+    epochs: int
+    rows_in: int
+    rows_out: int
+    dead_letters: int = 0
+
+
+class Run:
+    """A running flow: ask it, change it, stop it.
+
+    The flow runs in a thread of its own (unless ``trigger=None``: then only in ``process_available``). A failure stops it and is
+    raised by the next call that waits for it. Usable as a context manager.
+    """
+
+    def __init__(self, name: str, loop: Loop, settings: Settings, clock: Clock, on_close: list[Callable[[], None]]) -> None:
+        self.name = name
+        self._loop = loop
+        self._settings = settings
+        self._clock = clock
+        self._on_close = on_close
+        self._stepping = threading.Lock()
+        self._stop = threading.Event()
+        self._wake = threading.Event()
+        self._failure: BaseException | None = None
+        self._recent: deque[EpochDone] = deque(maxlen=50)
+        self._reported: dict[str, int] = dict(loop.log.manifest.totals)
+        self._started = clock.monotonic()
+        self._closed = False
+        self.spark: Any = None
+        """The embedded Spark session, where this run made one."""
+        self._listeners: list[Callable[[EpochDone], None]] = []
+        self._thread = threading.Thread(target=self._run, name=f"meander-{name}", daemon=True)
+        if settings.trigger is not None:
+            self._thread.start()
+
+    # -- what users call ------------------------------------------------------------------------------------------
+
+    def process_available(self, flush: bool = False) -> Progress:
+        """Process all input there is, then return what was processed since the last such call (or the start).
+
+        ``flush`` closes what is still open in event time; a flow without event time has nothing open.
+        """
+        while True:
+            self._check()
+            with self._stepping:
+                self._check()
+                if not self._guarded_step(everything=True):
+                    break
+        totals = self._loop.log.manifest.totals
+        done = {name: value - self._reported.get(name, 0) for name, value in totals.items()}
+        self._reported = dict(totals)
+        return Progress(done.get("epochs", 0), done.get("rows_in", 0), done.get("rows_out", 0), done.get("dead_letters", 0))
+
+    def await_termination(self, timeout: float | str | None = None) -> bool:
+        """Wait until the flow has ended (its sources are exhausted, or it was stopped). False where the timeout came first."""
+        if self._settings.trigger is None:
+            raise ConfigError("this run has trigger=None: it runs only in process_available(), there is nothing to wait for")
+        self._thread.join(seconds(timeout))
+        self._check()
+        return not self._thread.is_alive()
+
+    def status(self) -> dict[str, Any]:
+        """What the flow is doing, as plain data."""
+        manifest = self._loop.log.manifest
+        recent = list(self._recent)
+        spent = [sum(done.seconds.values()) for done in recent]
+        rows = sum(done.outcome.counts.get("rows_in", 0) for done in recent)
+        state = "failed" if self._failure else "stopped" if self._closed else "running"
+        return {
+            "flow": self.name,
+            "state": state,
+            "error": str(self._failure) if self._failure else None,
+            "epoch": manifest.epoch,
+            "generation": manifest.generation,
+            "rows_in": manifest.totals.get("rows_in", 0),
+            "rows_out": manifest.totals.get("rows_out", 0),
+            "dead_letters": manifest.totals.get("dead_letters", 0),
+            "rows_per_second": rows / sum(spent) if spent and sum(spent) else 0.0,
+            "epoch_seconds": sorted(spent)[len(spent) // 2] if spent else 0.0,
+            "operators": {
+                name: {
+                    "parallelism": max(table) + 1,
+                    "segments": len(manifest.tables[name].segments) if name in manifest.tables else 0,
+                    "rows": manifest.tables[name].rows if name in manifest.tables else 0,
+                    "bytes": manifest.tables[name].bytes if name in manifest.tables else 0,
+                }
+                for name, table in self._loop.routing.items()
+            },
+            "last_epoch": _parts(recent[-1]) if recent else {},
+        }
+
+    def on_epoch(self, listener: Callable[[EpochDone], None]) -> None:
+        """Call a function after every epoch, in the flow's thread. For progress displays and measurements."""
+        self._listeners.append(listener)
+
+    def stop(self) -> None:
+        """Finish the epoch that is running, then end. The store can be started again at once."""
+        self._stop.set()
+        self._wake.set()
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._thread.join()
+        self._close()
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    # -- the thread -----------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        interval = self._settings.trigger or 0.0
+        while not self._stop.is_set() and self._failure is None:
+            began = self._clock.monotonic()
+            try:
+                with self._stepping:
+                    worked = not self._stop.is_set() and self._guarded_step(everything=False)
+                    over = not worked and self._loop.finished()
+            except BaseException:  # kept in _failure, raised where someone waits
+                break
+            if over:
+                break
+            pause = interval - (self._clock.monotonic() - began) if worked else max(self._settings.idle_poll, 0.01)
+            if pause > 0:
+                self._wake.wait(pause)
+        if self._failure is not None:
+            self._close()
+
+    def _guarded_step(self, everything: bool) -> bool:
+        if self._closed:
+            raise ConfigError(f"flow '{self.name}' is stopped; start it again with flow.start(...)")
+        try:
+            return self._loop.step(everything)
+        except BaseException as error:
+            self._failure = error
+            raise
+
+    def _epoch_done(self, done: EpochDone) -> None:
+        self._recent.append(done)
+        for listener in self._listeners:
+            listener(done)
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            self._close()
+            raise self._failure
+
+    def _close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._loop.close()
+        for close in self._on_close:
+            close()
+
+
+def _parts(done: EpochDone) -> dict[str, Any]:
+    wall = {name: round(value * 1000, 2) for name, value in done.seconds.items()}
+    work = {name: round(value * 1000, 2) for name, value in done.outcome.seconds.items()}
+    return {"epoch": done.epoch, "rows_in": done.outcome.counts.get("rows_in", 0), "wall_ms": wall, "task_ms": work}
+
+
+def start(flow: Flow, store: str | Path, spark: Any = None, clock: Clock | None = None, **options: Any) -> Run:
+    """What ``Flow.start`` does: see there."""
+    for name in ("trigger", "idle_poll"):
+        if name in options:
+            options[name] = seconds(options[name])
+    known = set(Settings.__dataclass_fields__)
+    unknown = sorted(set(options) - known)
+    if unknown:
+        raise ConfigError(f"unknown option '{unknown[0]}'; options are {', '.join(sorted(known))}, spark")
+    from meander.engine.open import open_run
+
+    return open_run(flow, str(store), spark, clock or SystemClock(), Settings(**options))
+

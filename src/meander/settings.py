@@ -1,0 +1,65 @@
+"""The settings of a run: frozen, checked once, passed in."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from meander.errors import ConfigError
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a flow runs. What it computes is the flow's own business and is not here."""
+
+    parallelism: int = 2
+    """Slots of every stateful operator."""
+    trigger: float | None = 0.0
+    """Seconds between the starts of two epochs; 0 for one after the other; None for only when asked to (``process_available``)."""
+    strict: bool = False
+    """Stop at the first bad row instead of writing it to the dead letters."""
+    takeover: bool = False
+    """Take the store from a run that still looks alive."""
+    retain_epochs: int = 64
+    """How many past epochs stay readable."""
+    key_groups: int = 128
+    """Into how many parts keys are divided, for ever: the upper limit of the parallelism."""
+    small_epochs: bool = True
+    """Let a small epoch do without the exchange."""
+    work_ahead: bool = True
+    """Begin the next epoch's first stage while an epoch runs."""
+    dead_letters: str | None = None
+    """The folder of the dead letters; by default inside the store."""
+    latency_file: str | None = None
+    """Write one line per event: when it came in and how long it took, in milliseconds."""
+    idle_poll: float = 0.2
+    """Seconds between two looks at sources that had nothing."""
+
+    def __post_init__(self) -> None:
+        if self.key_groups < 1 or self.key_groups & (self.key_groups - 1):
+            raise ConfigError(f"key_groups={self.key_groups}: it must be a power of two, such as 128")
+        if not 1 <= self.parallelism <= self.key_groups:
+            raise ConfigError(f"parallelism={self.parallelism}: it must be between 1 and the number of key groups, {self.key_groups}")
+        if self.retain_epochs < 1:
+            raise ConfigError(f"retain_epochs={self.retain_epochs}: at least 1")
+
+
+def seconds(value: float | str | None) -> float | None:
+    """A duration as people write it.
+
+    >>> seconds("500ms"), seconds("2 min"), seconds(3), seconds(None)
+    (0.5, 120.0, 3.0, None)
+    """
+    if value is None or isinstance(value, int | float):
+        return None if value is None else float(value)
+    match = re.fullmatch(r"\s*([0-9.]+)\s*([a-z]+)\s*", value)
+    if match is None or match.group(2) not in _UNITS:
+        raise ConfigError(f"duration '{value}': write a number and a unit, such as '500ms', '5s', '1h'")
+    return float(match.group(1)) * _UNITS[match.group(2)]
+
+
+def store_url(store: str | Path) -> str:
+    return str(store)

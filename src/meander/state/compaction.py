@@ -1,0 +1,98 @@
+"""Compaction: when to merge segments, and merging them. Pure.
+
+Segments of a slot are runs of an LSM tree. Runs of about the same size are merged once there are a few of them, so that a row is
+rewritten a number of times that grows with the logarithm of the state, and a lookup meets few runs. The merged segment takes
+over the slot's key groups from its inputs; what it does not take stays with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from meander.state.hashing import Hashes, key_groups_of
+from meander.state.segment import BLOCK_ROWS, HASH, Segment, SegmentRef, encode_blocks
+from meander.state.table import merge_segments
+
+FEWEST = 4
+MOST = 16
+_RATIO = 3.0
+
+
+@dataclass(frozen=True)
+class Merge:
+    """A decided compaction: these inputs, for these key groups. ``bottom``: nothing older is alive for them, so deletions can go."""
+
+    table: str
+    keys: tuple[str, ...]
+    inputs: tuple[SegmentRef, ...]
+    groups: int
+    bottom: bool
+
+
+def choose_merge(table: str, keys: tuple[str, ...], alive: Sequence[SegmentRef], groups: int) -> Merge | None:
+    """The next merge for one slot's key groups, or None where its runs are few enough.
+
+    Looks for the newest stretch of neighbours of about one size: the cheapest that shortens the list.
+    """
+    ordered = sorted(alive, key=lambda s: s.sequence)
+    end = len(ordered)
+    while end >= FEWEST:
+        begin, total, largest = end - 1, ordered[end - 1].rows, ordered[end - 1].rows
+        while begin > 0 and end - begin < MOST and ordered[begin - 1].rows <= _RATIO * max(largest, total / (end - begin)):
+            begin -= 1
+            total += ordered[begin].rows
+            largest = max(largest, ordered[begin].rows)
+        if end - begin >= FEWEST:
+            return Merge(table, keys, tuple(ordered[begin:end]), groups, begin == 0)
+        end -= 1
+    return None
+
+
+def run_merge(merge: Merge, open_segment: Callable[[str], Segment], key_groups: int) -> tuple[pa.Buffer, int]:
+    """The merged segment's bytes and its rows. Works through the hash range piece by piece: memory follows a block, not the state."""
+    newest_first = sorted(merge.inputs, key=lambda s: s.sequence, reverse=True)
+    opened = [(ref, open_segment(ref.name)) for ref in newest_first]
+    pieces = max(1, sum(ref.rows for ref in merge.inputs) // BLOCK_ROWS)
+    bounds = [0, *((1 << 64) * i // pieces for i in range(1, pieces)), 1 << 64]
+    blocks: list[pl.DataFrame] = []
+    firsts: list[int] = []
+    for begin, end in zip(bounds, bounds[1:], strict=False):
+        frames = [f for ref, segment in opened if (f := _range(segment, ref.groups & merge.groups, begin, end, key_groups)) is not None]
+        if not frames:
+            continue
+        merged = merge_segments(frames, merge.keys, drop_deleted=merge.bottom)
+        if merged.height:
+            blocks.append(merged)
+            firsts.append(begin)
+    if not blocks:
+        return pa.py_buffer(b""), 0
+    return encode_blocks(blocks, firsts), sum(b.height for b in blocks)
+
+
+def _range(segment: Segment, groups: int, begin: int, end: int, key_groups: int) -> pl.DataFrame | None:
+    """A segment's rows with a hash in [begin, end) and a key group among ``groups``."""
+    frames = []
+    for number in range(len(segment.firsts)):
+        after = int(segment.firsts[number + 1]) if number + 1 < len(segment.firsts) else 1 << 64
+        if after <= begin or int(segment.firsts[number]) >= end:
+            continue
+        block = segment.block(number)
+        a = int(np.searchsorted(block.hashes, np.uint64(begin), "left"))
+        b = len(block.hashes) if end == 1 << 64 else int(np.searchsorted(block.hashes, np.uint64(end), "left"))
+        if a < b:
+            frames.append(block.frame[a:b])
+    if not frames:
+        return None
+    frame = pl.concat(frames)
+    if groups != (1 << key_groups) - 1:
+        alive = np.array([bool(groups >> g & 1) for g in range(key_groups)])
+        hashes: Hashes = frame.get_column(HASH).to_numpy()
+        mask = alive[key_groups_of(hashes, key_groups)]
+        if not mask.all():
+            frame = frame.filter(pl.Series(mask))
+    return frame if frame.height else None

@@ -1,0 +1,196 @@
+"""Grouping rows by key: one sort by hash, then folds over runs.
+
+Everything stateful goes through here, in both stages of an epoch, so that the order in which values are
+folded is the same on every path: rows of one key in order of position, and never another. (Float sums
+folded in another order differ in their last bits.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from meander.aggregates import Part
+from meander.state.hashing import Hashes
+
+Index = npt.NDArray[np.intp]
+_FOLDS = {"sum": np.add, "min": np.fmin, "max": np.fmax}
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Rows in hash order: ``order`` sorts them, ``starts`` says where each group begins."""
+
+    order: Index
+    starts: Index
+    hashes: Hashes
+    """One per group, ascending."""
+    rows: int
+
+    @property
+    def heads(self) -> Index:
+        """The first row of every group, in the original numbering."""
+        return self.order[self.starts]
+
+    def ids(self) -> pl.Series:
+        """The group number of every row in sorted order."""
+        sizes = np.diff(np.append(self.starts, self.rows))
+        return pl.Series("__group", np.repeat(np.arange(len(self.starts), dtype=np.uint32), sizes)).set_sorted()
+
+
+def order_by_hash(hashes: Hashes) -> Index:
+    """A stable order by hash, several times faster than a stable argsort.
+
+    The row number replaces the hash's low bits, so that sorting plain words sorts stably; the few runs in
+    which different hashes share their high bits are put right afterwards.
+    """
+    n = len(hashes)
+    if n < 2:
+        return np.arange(n)
+    bits = (n - 1).bit_length()
+    low = np.uint64((1 << bits) - 1)
+    packed = (hashes & ~low) | np.arange(n, dtype=np.uint64)
+    packed.sort()
+    order = (packed & low).astype(np.intp)
+    ordered = hashes[order]
+    inversions = np.flatnonzero(ordered[:-1] > ordered[1:])
+    if len(inversions):
+        high = packed & ~low
+        spans = {(int(np.searchsorted(high, high[i], "left")), int(np.searchsorted(high, high[i], "right"))) for i in inversions}
+        for begin, end in spans:
+            run = order[begin:end]
+            order[begin:end] = run[np.argsort(hashes[run], kind="stable")]
+    return order
+
+
+def group_rows(keys: pl.DataFrame, hashes: Hashes, units: npt.NDArray[np.uint64] | None = None) -> Groups:
+    """Group rows by key, and by unit where ``units`` is given. Groups ascend by (hash, key, unit); rows keep their order within."""
+    n = len(hashes)
+    if n == 0:
+        return Groups(np.zeros(0, np.intp), np.zeros(0, np.intp), hashes, 0)
+    order = np.lexsort((units, hashes)) if units is not None else order_by_hash(hashes)
+    ordered = hashes[order]
+    same_hash = ordered[1:] == ordered[:-1]
+    same_key = same_hash.copy()
+    candidates = np.flatnonzero(same_hash)
+    if len(candidates):
+        same_key[candidates] = keys_equal(keys, order[candidates], keys, order[candidates + 1])
+    if not np.array_equal(same_key, same_hash):  # two keys share a hash: sort by the keys themselves, too
+        order = _order_by_key(keys, hashes, units)
+        ordered = hashes[order]
+        same_key = keys_equal(keys, order[:-1], keys, order[1:])
+    if units is not None:
+        same_key &= units[order[1:]] == units[order[:-1]]
+    starts = np.flatnonzero(np.concatenate([[True], ~same_key]))
+    return Groups(order, starts, ordered[starts], n)
+
+
+def keys_equal(left: pl.DataFrame, left_rows: Index, right: pl.DataFrame, right_rows: Index) -> npt.NDArray[np.bool_]:
+    """Row by row, whether two rows have the same key. Null equals null, NaN equals NaN, 0.0 equals -0.0."""
+    equal = np.ones(len(left_rows), np.bool_)
+    for name in left.columns:
+        a, b = left.get_column(name), right.get_column(name)
+        if a.dtype.is_integer() and _plain(a) and _plain(b):
+            equal &= a.to_numpy()[left_rows] == b.to_numpy()[right_rows]
+        else:
+            equal &= a.gather(left_rows).eq_missing(b.gather(right_rows)).to_numpy()
+    return equal
+
+
+def fold_rows(frame: pl.DataFrame, groups: Groups, parts: Mapping[str, Part]) -> dict[str, pl.Series]:
+    """Input rows to one partial state per group: the first half of every aggregate."""
+    return _fold(frame, groups, parts, lift=True)
+
+
+def fold_states(frame: pl.DataFrame, groups: Groups, parts: Mapping[str, Part]) -> dict[str, pl.Series]:
+    """Several states per group to one, in order: the second half."""
+    return _fold(frame, groups, parts, lift=False)
+
+
+def _fold(frame: pl.DataFrame, groups: Groups, parts: Mapping[str, Part], lift: bool) -> dict[str, pl.Series]:
+    folded: dict[str, pl.Series] = {}
+    slow: dict[str, pl.Expr] = {}
+    in_order: dict[tuple[str, str], npt.NDArray[Any]] = {}
+    for name, part in parts.items():
+        values = _fast_values(frame, groups, name, part, lift, in_order)
+        if values is None:
+            slow[name] = part.init if lift else part.merge
+        else:
+            folded[name] = pl.Series(name, values, dtype=part.dtype)
+    if slow:
+        grouped = frame[groups.order].with_columns(groups.ids()).group_by("__group", maintain_order=True)
+        result = grouped.agg([expr.alias(name) for name, expr in slow.items()])
+        for name in slow:
+            folded[name] = result.get_column(name).cast(parts[name].dtype)
+    return {name: folded[name] for name in parts}
+
+
+def _fast_values(
+    frame: pl.DataFrame, groups: Groups, name: str, part: Part, lift: bool, in_order: dict[tuple[str, str], npt.NDArray[Any]]
+) -> npt.NDArray[Any] | None:
+    """NumPy's segmented fold where the column allows it: plain numbers without nulls."""
+    fold, column = part.fold, name
+    if fold is None or not part.dtype.is_numeric() or part.dtype.is_decimal():
+        return None
+    if lift:
+        if part.lift is None:
+            return None
+        kind, source = part.lift
+        if kind == "rows" or (kind == "valid" and source is not None and frame.get_column(source).null_count() == 0):
+            return np.diff(np.append(groups.starts, groups.rows))
+        if kind == "valid" or source is None:
+            return None
+        column = source
+    series = frame.get_column(column)
+    if not _plain(series) or series.dtype == pl.Boolean:
+        return None
+    cached = (column, str(part.dtype))
+    if cached not in in_order:
+        in_order[cached] = series.cast(part.dtype).to_numpy()[groups.order]
+    values = in_order[cached]
+    if fold == "first":
+        return values[groups.starts]
+    if fold == "last":
+        return values[np.append(groups.starts[1:], groups.rows) - 1]
+    if len(groups.starts) == 0:
+        return values[:0]
+    return _FOLDS[fold].reduceat(values, groups.starts)
+
+
+def merge_pairs(old: pl.DataFrame, new: pl.DataFrame, parts: Mapping[str, Part]) -> pl.DataFrame:
+    """Two states per key, row by row, old before new, to one."""
+    columns: dict[str, pl.Series] = {}
+    slow: dict[str, pl.Expr] = {}
+    for name, part in parts.items():
+        a, b = old.get_column(name), new.get_column(name)
+        if part.fold is not None and part.dtype.is_numeric() and _plain(a) and _plain(b):
+            x, y = a.to_numpy(), b.to_numpy()
+            merged = x if part.fold == "first" else y if part.fold == "last" else _FOLDS[part.fold](x, y)
+            columns[name] = pl.Series(name, merged, dtype=part.dtype)
+        else:
+            slow[name] = part.merge
+    if slow:
+        pair = pl.Series("__group", np.arange(len(old), dtype=np.uint32))
+        stacked = pl.concat([old.with_columns(pair), new.with_columns(pair)])
+        result = stacked.group_by("__group", maintain_order=True).agg([expr.alias(name) for name, expr in slow.items()])
+        for name in slow:
+            columns[name] = result.get_column(name).cast(parts[name].dtype)
+    return pl.DataFrame([columns[name] for name in parts])
+
+
+def _plain(series: pl.Series) -> bool:
+    """Numbers without nulls: what NumPy can fold in place."""
+    return series.null_count() == 0 and series.dtype.is_numeric() and not series.dtype.is_decimal()
+
+
+def _order_by_key(keys: pl.DataFrame, hashes: Hashes, units: npt.NDArray[np.uint64] | None) -> Index:
+    columns = [pl.Series("__hash", hashes), *keys.get_columns()]
+    if units is not None:
+        columns.append(pl.Series("__unit", units))
+    ordered = pl.DataFrame(columns).with_row_index("__row").sort([c.name for c in columns] + ["__row"], nulls_last=False)
+    return ordered.get_column("__row").to_numpy().astype(np.intp)

@@ -1,0 +1,188 @@
+"""The log: the one place where anything is decided, and who may append to it.
+
+Vocabulary. A *generation* is one ownership of a store, from a takeover to the next. A *position* numbers the
+entries of all generations in one row. The entry of position n that generation g wrote is ``log/<g>/<n>``.
+
+How a store changes hands:
+
+1. The newcomer reads the newest generation's log to its end, position n.
+2. It puts a ``takeover`` entry at position n+1 **of the old generation**: the seal.
+3. If that name exists, the old owner was still alive: back to 1.
+4. Otherwise the old owner's next append meets the seal and raises ``Fenced``; the newcomer goes on at n+2 under its own
+   generation.
+
+Seals are never collected, all other entries are once they are out of retention. So a writer that wakes up after any
+time finds its next position taken, although the entries before it are long gone. That is why the names have the generation
+in them: with positions alone a collected name could be written again.
+
+Every entry has its writer's nonce. A put whose answer is lost or says "exists" is settled by reading back.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from meander.clock import Clock
+from meander.errors import ConfigError, Corrupted, Fenced, Retryable
+from meander.state.manifest import Json, Manifest
+from meander.state.store import Store
+
+SNAPSHOT_EVERY = 32
+_ATTEMPTS = 8
+
+
+def entry_name(generation: int, position: int) -> str:
+    return f"log/{generation:08d}/{position:012d}"
+
+
+def snapshot_name(generation: int, position: int) -> str:
+    return f"manifest/{generation:08d}-{position:012d}"
+
+
+def newest_generation(store: Store) -> int:
+    """The generation that owns the store; 0 where nobody ever did."""
+    sealed = [int(name.split("/")[1]) for name in store.list("log/")]
+    if not sealed:
+        return 0
+    newest = max(sealed)
+    # A fresh owner has sealed its predecessor but may not have written anything of its own yet.
+    positions = [int(name.split("/")[2]) for name in store.list(f"log/{newest:08d}/")]
+    last = _read_entry(store, newest, max(positions))
+    return newest + 1 if last is not None and last["kind"] == "takeover" else newest
+
+
+def read_manifest(store: Store, epoch: int | None = None) -> Manifest:
+    """The newest manifest, or the one right after ``epoch``, without owning the store."""
+    for _ in range(_ATTEMPTS):
+        manifest = _read_manifest(store, epoch)
+        if manifest is not None:
+            return manifest
+        # An entry was collected while it was being read: the log has moved on, look again.
+    raise Retryable(f"store {store.url}: the log moves on faster than it can be read; try again")
+
+
+def snapshots(store: Store) -> list[tuple[int, int]]:
+    """(position, generation) of every snapshot there is, oldest first."""
+    names = [name.removeprefix("manifest/").split("-") for name in store.list("manifest/")]
+    return sorted((int(position), int(generation)) for generation, position in names)
+
+
+def read_snapshot(store: Store, generation: int, position: int) -> Manifest | None:
+    data = store.get(snapshot_name(generation, position))
+    return None if data is None else Manifest.from_json(json.loads(data))
+
+
+def _read_manifest(store: Store, epoch: int | None) -> Manifest | None:
+    found = snapshots(store)
+    base = Manifest()
+    oldest = 0
+    for position, generation in reversed(found):
+        manifest = read_snapshot(store, generation, position)
+        if manifest is None:
+            return None
+        oldest = manifest.epoch
+        if epoch is None or manifest.epoch <= epoch:
+            base = manifest
+            break
+    else:
+        if epoch is not None and found and store.get(entry_name(0, 0)) is None:
+            raise ConfigError(f"store {store.url}: epoch {epoch} is not retained any more; the oldest is {oldest}")
+    result = base
+    for entry in entries_after(store, base):
+        if epoch is not None and result.epoch == epoch and entry["kind"] == "epoch":
+            break
+        result = result.apply(entry)
+    if epoch is not None and result.epoch != epoch:
+        raise ConfigError(f"store {store.url}: there is no epoch {epoch}; the newest is {result.epoch}")
+    return result
+
+
+def entries_after(store: Store, manifest: Manifest) -> Iterator[Json]:
+    """The log entries after a manifest, across generations, to the end."""
+    generation, position = manifest.generation, manifest.position + 1
+    while (entry := _read_entry(store, generation, position)) is not None:
+        yield entry
+        if entry["kind"] == "takeover":
+            generation = entry["generation"]
+        position += 1
+
+
+def _read_entry(store: Store, generation: int, position: int) -> Json | None:
+    data = store.get(entry_name(generation, position))
+    if data is None:
+        return None
+    try:
+        entry: Json = json.loads(data)
+    except ValueError as error:
+        raise Corrupted(f"log entry {entry_name(generation, position)} is not JSON ({error})") from error
+    return entry
+
+
+class Log:
+    """The right to append, as long as nobody has taken the store over."""
+
+    def __init__(self, store: Store, clock: Clock, manifest: Manifest) -> None:
+        self._store = store
+        self._clock = clock
+        self.manifest = manifest
+        self._since_snapshot = 0
+
+    @staticmethod
+    def take_over(store: Store, clock: Clock, key_groups: int = 128) -> Log:
+        """Become the owner: seal the old generation's log."""
+        while True:
+            manifest = read_manifest(store)
+            entry: Json = {
+                "kind": "takeover",
+                "generation": manifest.generation + 1,
+                "position": manifest.position + 1,
+                "nonce": clock.new_id(),
+                "now": clock.now(),
+            }
+            if manifest.position < 0:
+                entry["key_groups"] = key_groups
+            if _put_settled(store, clock, entry_name(manifest.generation, manifest.position + 1), entry):
+                return Log(store, clock, manifest.apply(entry))
+
+    def append(self, entry: Json) -> Manifest:
+        """Make one entry the log's next. Fenced where another generation came first: nothing has happened then."""
+        before = self.manifest
+        full = {**entry, "generation": before.generation, "position": before.position + 1, "nonce": self._clock.new_id()}
+        after = before.apply(full)
+        if not _put_settled(self._store, self._clock, entry_name(before.generation, before.position + 1), full):
+            raise Fenced(
+                f"store {self._store.url}: generation {before.generation} (this run) was replaced by a newer one; "
+                "nothing this run does has an effect any more. Stop it."
+            )
+        self.manifest = after
+        self._since_snapshot += 1
+        return after
+
+    def due_for_snapshot(self) -> bool:
+        return self._since_snapshot >= SNAPSHOT_EVERY
+
+    def snapshot(self, manifest: Manifest) -> None:
+        """Write the manifest down whole. It says nothing that the log does not: losing it loses no data."""
+        self.manifest = manifest
+        name = snapshot_name(manifest.generation, manifest.position)
+        self._store.put_if_absent(name, json.dumps(manifest.to_json(), separators=(",", ":")).encode())
+        self._since_snapshot = 0
+
+
+def _put_settled(store: Store, clock: Clock, name: str, entry: Json) -> bool:
+    """Put an entry and know for certain whether it is ours that stands there."""
+    data = json.dumps(entry, separators=(",", ":")).encode()
+    for attempt in range(_ATTEMPTS):
+        try:
+            if store.put_if_absent(name, data):
+                return True
+            there = store.get(name)
+        except Retryable:
+            if attempt == _ATTEMPTS - 1:
+                raise
+            clock.sleep(min(0.05 * 2**attempt, 2.0))
+            continue
+        if there is not None:
+            return bool(json.loads(there)["nonce"] == entry["nonce"])
+    raise Retryable(f"store {store.url}: '{name}' exists and cannot be read; the store does not honour put-if-absent")

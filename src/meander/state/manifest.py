@@ -1,0 +1,156 @@
+"""The manifest: everything a flow is at one position of its log, and how each log entry changes it.
+
+Pure. A manifest is the fold of the log's entries; a snapshot is that fold written down, so that nobody has to
+read the log from its beginning. Log entries are JSON objects with ``kind``:
+
+- ``takeover``: a new generation owns the store from here on
+- ``epoch``: one epoch's decision, its new segments and its staged output: the commit point
+- ``compaction``: segments replaced by one that holds the same rows
+
+Invariants, and what breaks otherwise:
+
+- an epoch entry's number is the manifest's plus one: a gap would lose input, a repeat would double it
+- a segment's key groups are disjoint from those of every other segment with the same sequence: otherwise two rows
+  of one key would be the newest
+- compaction may only take key groups from segments it has read: otherwise an update made meanwhile is lost
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from meander.errors import Corrupted
+from meander.state.segment import SegmentRef
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Table:
+    """One stateful operator's state: its key columns and its segments, oldest first."""
+
+    keys: tuple[str, ...]
+    segments: tuple[SegmentRef, ...] = ()
+
+    def alive_for(self, groups: int) -> tuple[SegmentRef, ...]:
+        return tuple(s for s in self.segments if s.groups & groups)
+
+    @property
+    def rows(self) -> int:
+        """Stored rows; a key that was updated since its last compaction counts more than once."""
+        return sum(s.rows for s in self.segments)
+
+    @property
+    def bytes(self) -> int:
+        return sum(s.bytes for s in self.segments)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a flow is after one log entry."""
+
+    generation: int = 0
+    position: int = -1
+    epoch: int = 0
+    key_groups: int = 128
+    plan: Json = field(default_factory=dict)
+    offsets: dict[str, Json] = field(default_factory=dict)
+    tables: dict[str, Table] = field(default_factory=dict)
+    routing: dict[str, list[int]] = field(default_factory=dict)
+    seen: dict[str, list[str]] = field(default_factory=dict)
+    """Per source, the files in the store that hold the names it has taken up to the last snapshot."""
+    recent: dict[str, list[str]] = field(default_factory=dict)
+    """Per source, the names taken since."""
+    staged: dict[str, list[Json]] = field(default_factory=dict)
+    """The last epoch's output files, per sink: published again on recovery."""
+    batch: Json | None = None
+    """The last batch of Structured Streaming that is an epoch here: query and batch id."""
+    totals: dict[str, int] = field(default_factory=dict)
+    now: float = 0.0
+
+    def apply(self, entry: Json) -> Manifest:
+        """The manifest after one more entry."""
+        kind = entry["kind"]
+        moved = replace(self, position=entry["position"], generation=entry["generation"])
+        if kind == "takeover":
+            return replace(moved, key_groups=entry.get("key_groups", self.key_groups))
+        if kind == "epoch":
+            return moved._after_epoch(entry)
+        if kind == "compaction":
+            return moved._after_compaction(entry)
+        raise Corrupted(f"log entry {entry['position']} has the unknown kind '{kind}': use a newer Meander")
+
+    def _after_epoch(self, entry: Json) -> Manifest:
+        if entry["epoch"] != self.epoch + 1:
+            raise Corrupted(f"log entry {entry['position']} is epoch {entry['epoch']}, expected {self.epoch + 1}")
+        tables = dict(self.tables)
+        for name, added in entry["tables"].items():
+            before = tables.get(name, Table(tuple(added["keys"])))
+            tables[name] = replace(before, segments=before.segments + tuple(SegmentRef.from_json(s) for s in added["segments"]))
+        recent = {name: list(names) for name, names in self.recent.items()}
+        for name, names in entry.get("seen", {}).items():
+            recent.setdefault(name, []).extend(names)
+        totals = {k: self.totals.get(k, 0) + entry["counts"].get(k, 0) for k in {*self.totals, *entry["counts"]}}
+        return replace(
+            self,
+            epoch=entry["epoch"],
+            plan=entry["plan"],
+            offsets={**self.offsets, **entry["offsets"]},
+            tables=tables,
+            routing=entry["routing"],
+            recent=recent,
+            staged=entry["staged"],
+            batch=entry.get("batch") or self.batch,
+            totals=totals,
+            now=entry["now"],
+        )
+
+    def _after_compaction(self, entry: Json) -> Manifest:
+        table = self.tables[entry["table"]]
+        output = SegmentRef.from_json(entry["output"])
+        inputs = set(entry["inputs"])
+        segments = []
+        for segment in table.segments:
+            kept = segment.without(output.groups) if segment.name in inputs else segment
+            if kept.groups:
+                segments.append(kept)
+        if output.rows:
+            segments.append(output)
+        segments.sort(key=lambda s: s.sequence)
+        return replace(self, tables={**self.tables, entry["table"]: replace(table, segments=tuple(segments))})
+
+    def segment_names(self) -> set[str]:
+        return {s.name for table in self.tables.values() for s in table.segments}
+
+    def object_names(self) -> set[str]:
+        """Everything in the store that this manifest needs."""
+        names = self.segment_names()
+        names.update(name for files in self.seen.values() for name in files)
+        names.update(file["name"] for files in self.staged.values() for file in files)
+        return names
+
+    def to_json(self) -> Json:
+        return {
+            "generation": self.generation,
+            "position": self.position,
+            "epoch": self.epoch,
+            "key_groups": self.key_groups,
+            "plan": self.plan,
+            "offsets": self.offsets,
+            "tables": {n: {"keys": t.keys, "segments": [s.to_json() for s in t.segments]} for n, t in self.tables.items()},
+            "routing": self.routing,
+            "seen": self.seen,
+            "recent": self.recent,
+            "staged": self.staged,
+            "batch": self.batch,
+            "totals": self.totals,
+            "now": self.now,
+        }
+
+    @staticmethod
+    def from_json(fields: Json) -> Manifest:
+        tables = {
+            name: Table(tuple(t["keys"]), tuple(SegmentRef.from_json(s) for s in t["segments"])) for name, t in fields["tables"].items()
+        }
+        return Manifest(**{**fields, "tables": tables})

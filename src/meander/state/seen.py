@@ -1,0 +1,47 @@
+"""The names a source has taken (files), kept beside the manifest so that neither it nor an epoch grows with their number.
+
+Names are appended to the log with their epoch; each snapshot moves what came since the last one into a file of its own, and a
+few files into one, larger ones more seldom.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from meander.clock import Clock
+from meander.state.manifest import Manifest
+from meander.state.store import Store
+
+_FILES_BEFORE_MERGE = 8
+
+
+def load_seen(store: Store, manifest: Manifest, source: str) -> set[str]:
+    """Every name the source has taken up to this manifest."""
+    names = set(manifest.recent.get(source, []))
+    for file in manifest.seen.get(source, []):
+        names.update(_read(store, file))
+    return names
+
+
+def flush_seen(store: Store, clock: Clock, manifest: Manifest) -> Manifest:
+    """The same manifest with its recent names in files."""
+    seen = {name: list(files) for name, files in manifest.seen.items()}
+    for source, names in manifest.recent.items():
+        if not names:
+            continue
+        files = seen.setdefault(source, [])
+        merged = list(names)
+        if len(files) >= _FILES_BEFORE_MERGE:
+            merged = [name for file in files for name in _read(store, file)] + merged
+            files.clear()
+        target = f"seen/{source}/{manifest.generation:08d}-{manifest.position:012d}-{clock.new_id()}"
+        store.put(target, json.dumps(merged).encode())
+        files.append(target)
+    return replace(manifest, seen=seen, recent={})
+
+
+def _read(store: Store, file: str) -> list[str]:
+    data = store.get(file)
+    names: list[str] = json.loads(data) if data is not None else []
+    return names

@@ -1,0 +1,129 @@
+"""Segments: immutable Arrow IPC files of state rows, sorted by key hash.
+
+A segment's columns are ``__hash``, the key columns, the value columns and, where it holds deletions,
+``__deleted``. Its record batches are *blocks*: contiguous in memory once mapped, cut so that rows of one
+hash never straddle two. The schema's metadata holds the sparse index (first hash and rows of every block),
+so that a reader with byte ranges can find a block without reading the others. Any Arrow reader can open it.
+
+A ``SegmentRef`` is what a manifest knows of a segment. Its ``groups`` are the key groups for which it is
+still alive: compaction takes key groups away from its inputs, and a reader must not look at rows of the others
+(they may have been deleted since).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from meander.errors import Corrupted
+from meander.state.hashing import Hashes
+
+HASH = "__hash"
+DELETED = "__deleted"
+BLOCK_ROWS = 65_536
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class SegmentRef:
+    """A segment as the manifest names it. ``sequence`` orders segments: the higher one is the newer."""
+
+    name: str
+    rows: int
+    bytes: int
+    sequence: int
+    groups: int
+    """Bit i is set while the segment is alive for key group i."""
+
+    def without(self, groups: int) -> SegmentRef:
+        return replace(self, groups=self.groups & ~groups)
+
+    def to_json(self) -> list[Any]:
+        return [self.name, self.rows, self.bytes, self.sequence, f"{self.groups:x}"]
+
+    @staticmethod
+    def from_json(fields: list[Any]) -> SegmentRef:
+        name, rows, size, sequence, groups = fields
+        return SegmentRef(name, rows, size, sequence, int(groups, 16))
+
+
+class Block:
+    """One record batch of a segment, without copies."""
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        self.batch = batch
+        self.hashes: Hashes = batch.column(HASH).to_numpy(zero_copy_only=True)
+
+    @cached_property
+    def frame(self) -> pl.DataFrame:
+        return pl.DataFrame(pl.from_arrow(self.batch, rechunk=False))
+
+
+class Segment:
+    """An opened segment."""
+
+    def __init__(self, name: str, buffer: pa.Buffer) -> None:
+        try:
+            reader = pa.ipc.open_file(buffer)
+            index = json.loads(reader.schema.metadata[b"meander"])
+        except (pa.ArrowException, KeyError, TypeError, ValueError) as error:
+            raise Corrupted(f"segment '{name}' cannot be read ({error}); the store was changed from outside, or lost data") from error
+        if index["format"] > _FORMAT:
+            raise Corrupted(f"segment '{name}' has format {index['format']}, this version reads up to {_FORMAT}: use a newer Meander")
+        self.name = name
+        self.rows: int = index["rows"]
+        self.firsts: Hashes = np.array([int(first, 16) for first in index["firsts"]], np.uint64)
+        self._reader = reader
+        self._blocks: dict[int, Block] = {}
+
+    def block(self, number: int) -> Block:
+        if number not in self._blocks:
+            self._blocks[number] = Block(self._reader.get_batch(number))
+        return self._blocks[number]
+
+    def frame(self) -> pl.DataFrame:
+        """All rows."""
+        frames = [self.block(i).frame for i in range(len(self.firsts))]
+        return pl.concat(frames) if frames else pl.DataFrame(pl.from_arrow(self._reader.read_all()))
+
+
+def encode_segment(frame: pl.DataFrame, block_rows: int = BLOCK_ROWS) -> pa.Buffer:
+    """The bytes of a segment. ``frame`` has the hash column first and is sorted by it."""
+    hashes: Hashes = frame.get_column(HASH).to_numpy()
+    cuts = _cut_between_hashes(hashes, block_rows)
+    blocks = [frame[begin:end] for begin, end in zip(cuts, cuts[1:], strict=False)]
+    return encode_blocks(blocks or [frame], [int(hashes[cut]) for cut in cuts[:-1]] or [0])
+
+
+def encode_blocks(blocks: list[pl.DataFrame], firsts: list[int]) -> pa.Buffer:
+    """The bytes of a segment made of blocks; ``firsts`` are lower bounds of their hashes, ascending, that separate them."""
+    index = {"format": _FORMAT, "rows": sum(b.height for b in blocks), "firsts": [f"{first:x}" for first in firsts]}
+    tables = [block.rechunk().to_arrow(compat_level=pl.CompatLevel.oldest()) for block in blocks]
+    schema = tables[0].schema.with_metadata({"meander": json.dumps(index)})
+    out = pa.BufferOutputStream()
+    with pa.ipc.new_file(out, schema) as writer:
+        for table in tables:
+            (batch,) = table.combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], schema=table.schema)]
+            writer.write_batch(batch)
+    return out.getvalue()
+
+
+def _cut_between_hashes(hashes: Hashes, block_rows: int) -> list[int]:
+    """Where blocks begin, and the end: rows of one hash stay together."""
+    if len(hashes) == 0:
+        return [0]
+    cuts = [0]
+    while len(hashes) - cuts[-1] > block_rows:
+        at = int(np.searchsorted(hashes, hashes[cuts[-1] + block_rows], "left"))
+        if at == cuts[-1]:  # one hash fills the block: let it grow
+            at = int(np.searchsorted(hashes, hashes[cuts[-1] + block_rows], "right"))
+        cuts.append(at)
+    if cuts[-1] != len(hashes):
+        cuts.append(len(hashes))
+    return cuts

@@ -1,0 +1,262 @@
+"""Which files are taken, when, and in which pieces."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from meander.connect import file_splits
+from meander.connect.files import FilesSource, files
+from meander.connect.source import Choice
+from meander.errors import ConfigError, Corrupted, FlowError
+
+NOW = 2_000_000_000.0  # after every file's mtime
+
+
+def write(folder: Path, name: str, values: list[int], at: float = 1_000_000_000.0) -> Path:
+    path = folder / name
+    path.write_text("".join(f'{{"a":{value}}}\n' for value in values))
+    os.utime(path, (at, at))
+    return path
+
+
+def source(folder: Path, **options: Any) -> FilesSource:
+    return files(folder, format="json", schema={"a": "long"}, **options)
+
+
+def drain(
+    described: FilesSource, offset: dict[str, Any] | None = None, seen: set[str] | None = None, everything: bool = True
+) -> list[Choice]:
+    cursor = described.cursor(offset or {}, seen or set())
+    choices = []
+    while (choice := cursor.choose(NOW, everything)) is not None:
+        choices.append(choice)
+    return choices
+
+
+def values(described: FilesSource, choices: list[Choice]) -> list[int]:
+    return [value for choice in choices for split in choice.splits for value in described.read(split.payload).frame["a"].to_list()]
+
+
+def test_files_are_taken_once_in_order_of_mtime_then_name(tmp_path: Path) -> None:
+    write(tmp_path, "b.json", [3], at=20)
+    write(tmp_path, "a.json", [2], at=20)
+    write(tmp_path, "z.json", [1], at=10)
+    described = source(tmp_path)
+    cursor = described.cursor({}, set())
+    choice = cursor.choose(NOW, False)
+    assert choice is not None
+    assert choice.seen == ("z.json", "a.json", "b.json")
+    assert choice.offset == {}
+    assert values(described, [choice]) == [1, 2, 3]
+    assert cursor.choose(NOW, True) is None
+    assert not cursor.finished()
+
+
+def test_hidden_files_folders_and_names_already_seen_are_ignored(tmp_path: Path) -> None:
+    for name in (".a.json", "_b.json", "old.json", "new.json"):
+        write(tmp_path, name, [1])
+    (tmp_path / "folder").mkdir()
+    assert [choice.seen for choice in drain(source(tmp_path), seen={"old.json"})] == [("new.json",)]
+
+
+def test_a_file_younger_than_the_settle_time_waits_unless_everything_is_asked_for(tmp_path: Path) -> None:
+    write(tmp_path, "old.json", [1], at=NOW - 5)
+    write(tmp_path, "young.json", [2], at=NOW - 0.5)
+    cursor = source(tmp_path).cursor({}, set())
+    first = cursor.choose(NOW, False)
+    assert first is not None
+    assert first.seen == ("old.json",)
+    assert cursor.choose(NOW, False) is None
+    second = cursor.choose(NOW + 1, False)
+    assert second is not None
+    assert second.seen == ("young.json",)
+    at_once = source(tmp_path).cursor({}, set()).choose(NOW, True)
+    assert at_once is not None
+    assert at_once.seen == ("old.json", "young.json")
+
+
+def test_a_file_that_arrives_later_is_found(tmp_path: Path) -> None:
+    described = source(tmp_path)
+    cursor = described.cursor({}, set())
+    assert cursor.choose(NOW, False) is None
+    write(tmp_path, "a.json", [1])
+    choice = cursor.choose(NOW, False)
+    assert choice is not None
+    assert choice.seen == ("a.json",)
+
+
+def test_an_unchanged_folder_is_not_scanned_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, "a.json", [1])
+    os.utime(tmp_path, (1_000_000_000, 1_000_000_000))
+    scans = []
+    scan = file_splits.scan
+    monkeypatch.setattr(file_splits, "scan", lambda folder, seen: scans.append(folder) or scan(folder, seen))
+    cursor = source(tmp_path).cursor({}, set())
+    assert cursor.choose(NOW, False) is not None
+    assert cursor.choose(NOW, False) is None
+    assert cursor.choose(NOW, False) is None
+    assert len(scans) == 1
+
+
+def test_a_young_folder_mtime_is_not_trusted_since_it_may_hide_a_file_of_the_same_tick(tmp_path: Path) -> None:
+    cursor = source(tmp_path).cursor({}, set())
+    assert cursor.choose(1_000_000_001.0, False) is None
+    os.utime(tmp_path, (1_000_000_000, 1_000_000_000))
+    assert cursor.choose(1_000_000_001.0, False) is None
+    write(tmp_path, "a.json", [1], at=900_000_000)
+    os.utime(tmp_path, (1_000_000_000, 1_000_000_000))
+    assert cursor.choose(1_000_000_001.5, False) is not None
+
+
+def test_the_file_limit_bounds_an_epoch_and_the_throttle_lowers_it(tmp_path: Path) -> None:
+    for number in range(5):
+        write(tmp_path, f"{number}.json", [number])
+    described = source(tmp_path, max_files_per_epoch=2)
+    assert [len(choice.splits) for choice in drain(described)] == [2, 2, 1]
+    slow = described.cursor({}, set(), throttle=0.1).choose(NOW, True)
+    assert slow is not None
+    assert len(slow.splits) == 1
+
+
+def test_the_byte_limit_takes_at_least_one_split(tmp_path: Path) -> None:
+    for number in range(3):
+        write(tmp_path, f"{number}.json", list(range(10)))
+    assert [len(choice.splits) for choice in drain(source(tmp_path, max_bytes_per_epoch=1))] == [1, 1, 1]
+
+
+def test_the_row_limit_holds_for_small_text_files_exactly(tmp_path: Path) -> None:
+    for number in range(4):
+        write(tmp_path, f"{number}.json", [1, 2, 3])
+    choices = drain(source(tmp_path, max_rows_per_epoch=7))
+    assert [sum(split.rows for split in choice.splits) for choice in choices] == [6, 6]
+
+
+def test_a_cursor_rebuilt_from_any_offset_continues_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_splits, "_SAMPLE", 64)
+    for number in range(3):
+        write(tmp_path, f"{number}.json", list(range(number * 100, number * 100 + 100)), at=number + 1)
+    described = source(tmp_path, max_bytes_per_epoch=300)
+    straight = drain(described)
+    assert len(straight) > 6
+    assert any(choice.offset for choice in straight)
+    assert values(described, straight) == list(range(300))
+    seen: set[str] = set()
+    for done, choice in enumerate(straight):
+        seen |= set(choice.seen)
+        offset = json.loads(json.dumps(choice.offset))
+        assert drain(described, offset, seen) == straight[done + 1 :]
+
+
+def test_a_half_taken_file_goes_on_under_other_limits_without_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_splits, "_SAMPLE", 64)
+    write(tmp_path, "a.json", list(range(200)))
+    before = source(tmp_path, max_bytes_per_epoch=300)
+    first = before.cursor({}, set()).choose(NOW, True)
+    assert first is not None
+    after = source(tmp_path, max_bytes_per_epoch=777)
+    assert values(before, [first]) + values(after, drain(after, first.offset, set(first.seen))) == list(range(200))
+
+
+def test_a_half_taken_file_that_changed_or_went_is_an_error_that_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_splits, "_SAMPLE", 64)
+    path = write(tmp_path, "a.json", list(range(200)))
+    described = source(tmp_path, max_bytes_per_epoch=300)
+    choice = described.cursor({}, set()).choose(NOW, True)
+    assert choice is not None
+    write(tmp_path, "a.json", list(range(201)))
+    with pytest.raises(Corrupted, match=r"a\.json has changed"):
+        described.cursor(choice.offset, set()).choose(NOW, True)
+    path.unlink()
+    with pytest.raises(Corrupted, match=r"a\.json is gone"):
+        described.cursor(choice.offset, set()).choose(NOW, True)
+
+
+def test_a_file_that_went_before_it_was_decided_is_no_input(tmp_path: Path) -> None:
+    for number in range(2):
+        write(tmp_path, f"{number}.json", [number], at=number + 1)
+    cursor = source(tmp_path, max_files_per_epoch=1).cursor({}, set())
+    assert cursor.choose(NOW, True) is not None
+    (tmp_path / "1.json").unlink()
+    assert cursor.choose(NOW, True) is None
+
+
+def test_parquet_is_cut_at_row_groups_by_the_row_limit_and_reads_back_whole(tmp_path: Path) -> None:
+    pl.DataFrame({"a": range(1000)}).write_parquet(tmp_path / "a.parquet", row_group_size=100)
+    described = files(tmp_path, max_rows_per_epoch=250)
+    choices = drain(described)
+    assert [split.payload["groups"] for choice in choices for split in choice.splits] == [[0, 2], [2, 4], [4, 6], [6, 8], [8, 10]]
+    assert [split.rows for choice in choices for split in choice.splits] == [200] * 5
+    assert values(described, choices) == list(range(1000))
+    assert [choice.seen for choice in choices] == [(), (), (), (), ("a.parquet",)]
+    assert values(described, drain(described, choices[1].offset)) == list(range(400, 1000))
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(lengths=st.lists(st.integers(0, 12), min_size=1, max_size=40), step=st.integers(1, 30), trailing=st.booleans(), crlf=st.booleans())
+def test_byte_ranges_that_meet_own_every_line_exactly_once(
+    tmp_path: Path, lengths: list[int], step: int, trailing: bool, crlf: bool
+) -> None:
+    lines = [json.dumps({"a": f"{number}{'é' * length}"}, ensure_ascii=False) for number, length in enumerate(lengths)]
+    end = "\r\n" if crlf else "\n"
+    path = tmp_path / "a.json"
+    path.write_bytes((end.join(lines) + (end if trailing else "")).encode())
+    stat = path.stat()
+    described = files(tmp_path, format="json", schema={"a": "string"})
+    rows = []
+    for start in range(0, stat.st_size, step):
+        base = {"path": "a.json", "size": stat.st_size, "mtime_ns": stat.st_mtime_ns}
+        batch = described.read({**base, "start": start, "end": min(start + step, stat.st_size)})
+        assert not batch.bad
+        rows += batch.frame["a"].to_list()
+    assert rows == [json.loads(line)["a"] for line in lines]
+
+
+def test_csv_ranges_know_the_header_and_do_not_read_it_as_a_row(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("x,a\n" + "".join(f"t,{value}\n" for value in range(50)))
+    stat = path.stat()
+    described = files(tmp_path, format="csv", schema={"a": "long"})
+    rows = []
+    for start in range(0, stat.st_size, 7):
+        base = {"path": "a.csv", "size": stat.st_size, "mtime_ns": stat.st_mtime_ns}
+        batch = described.read({**base, "start": start, "end": min(start + 7, stat.st_size)})
+        assert not batch.bad
+        rows += batch.frame["a"].to_list()
+    assert rows == list(range(50))
+
+
+def test_the_description_travels_and_compares(tmp_path: Path) -> None:
+    described = source(tmp_path, optional=["a"])
+    assert pickle.loads(pickle.dumps(described)) == described
+    assert hash(described) == hash(source(tmp_path, optional=["a"]))
+    assert described.describe() == f"files json {tmp_path}"
+
+
+def test_what_cannot_run_is_refused_when_it_is_described(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="mounted"):
+        files("s3://bucket/in")
+    with pytest.raises(ConfigError, match="unknown format"):
+        files(tmp_path, format="avro")
+    with pytest.raises(ConfigError, match="not a folder"):
+        files(tmp_path / "nowhere")
+    with pytest.raises(FlowError, match="give schema="):
+        files(tmp_path)
+    with pytest.raises(FlowError, match="give schema="):
+        files(tmp_path, format="json")
+    with pytest.raises(FlowError, match="unknown type 'decimal'"):
+        files(tmp_path, format="json", schema={"a": "decimal"})
+    with pytest.raises(FlowError, match="cannot be read from csv"):
+        files(tmp_path, format="csv", schema={"a": pl.List(pl.Int64)})
+    with pytest.raises(FlowError, match="not in the schema"):
+        files(tmp_path, format="json", schema={"a": "long"}, optional=["b"])
+    with pytest.raises(ConfigError, match="at least 1"):
+        files(tmp_path, format="json", schema={"a": "long"}, max_rows_per_epoch=0)

@@ -1,0 +1,191 @@
+"""Sinks: staged rows come out whole, once per epoch, and never before they are published."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from meander.connect import parquet as parquet_module
+from meander.connect.console import console
+from meander.connect.discard import discard
+from meander.connect.foreach_batch import foreach_batch
+from meander.connect.memory import memory
+from meander.connect.parquet import parquet
+from meander.connect.sink import Sink, Staged, StagedFile
+from meander.errors import ConfigError, Corrupted, FlowError
+
+FRAME = pl.DataFrame({"k": ["a", None, "c"], "n": [1, 2, 3], "t": pl.Series([0, 1, 2]).cast(pl.Datetime("us"))})
+
+
+def staged(sink: Sink, frame: pl.DataFrame, slot: int = 0, folder: Path | None = None) -> Staged:
+    data = sink.encode(frame)
+    local = None
+    if folder is not None:
+        folder.mkdir(exist_ok=True)
+        local = folder / f"staged-{slot}-{len(data)}"
+        local.write_bytes(data)
+    return Staged(StagedFile("staged", slot, frame.height), lambda: data, local)
+
+
+def test_memory_returns_what_was_published_in_epoch_and_slot_order() -> None:
+    out = memory()
+    out.open()
+    assert out.frame().height == out.table().num_rows == 0
+    out.publish(2, [staged(out, FRAME.tail(1))])
+    out.publish(1, [staged(out, FRAME[1:2], slot=1), staged(out, FRAME.head(1), slot=0)])
+    assert out.frame().equals(FRAME)
+    assert out.table().to_pylist() == FRAME.to_dicts()
+
+
+def test_memory_ignores_an_epoch_published_again() -> None:
+    out = memory()
+    for _ in range(2):
+        out.publish(1, [staged(out, FRAME)])
+    assert out.frame().height == 3
+    out.clear()
+    out.publish(1, [staged(out, FRAME)])
+    assert out.frame().height == 0
+
+
+def test_memory_travels_without_its_rows() -> None:
+    out = memory()
+    out.publish(1, [staged(out, pl.DataFrame({"n": range(100_000)}))])
+    data = pickle.dumps(out)
+    assert len(data) < 1000
+    assert pickle.loads(data).encode(FRAME) == out.encode(FRAME)
+
+
+def test_memory_can_be_read_while_epochs_are_published() -> None:
+    out = memory()
+    file = staged(out, FRAME)
+    writer = threading.Thread(target=lambda: [out.publish(epoch, [file]) for epoch in range(200)])
+    writer.start()
+    while writer.is_alive():
+        assert out.frame().height % 3 == 0
+    writer.join()
+    assert out.frame().height == 600
+
+
+def test_memory_keeps_rows_of_plans_with_other_columns() -> None:
+    out = memory()
+    out.publish(1, [staged(out, pl.DataFrame({"a": [1]}))])
+    out.publish(2, [staged(out, pl.DataFrame({"a": [2.5], "b": ["x"]}))])
+    assert out.frame().rows() == [(1.0, None), (2.5, "x")]
+
+
+def test_console_prints_epoch_and_rows_once(capsys: pytest.CaptureFixture[str]) -> None:
+    out = console(rows=2)
+    for _ in range(2):
+        out.publish(7, [staged(out, FRAME)])
+    text = capsys.readouterr().out
+    assert text.startswith("epoch 7: 3 rows, first 2\n")
+    assert text.count("epoch 7") == 1
+    assert pickle.loads(pickle.dumps(out)) == out
+    with pytest.raises(ConfigError):
+        console(rows=0)
+
+
+def test_foreach_batch_passes_every_epoch_with_rows_and_repeats_are_the_functions_to_ignore() -> None:
+    calls: list[tuple[int, int]] = []
+    out = foreach_batch(lambda frame, epoch: calls.append((epoch, frame.height)))
+    out.open()
+    out.publish(1, [staged(out, FRAME, slot=1), staged(out, FRAME, slot=0)])
+    out.publish(2, [])
+    out.publish(1, [staged(out, FRAME)])
+    assert calls == [(1, 6), (1, 3)]
+
+
+def test_foreach_batch_travels_without_its_function() -> None:
+    lock = threading.Lock()  # cannot be pickled
+
+    def save(frame: pl.DataFrame, epoch: int) -> None:
+        with lock:
+            raise AssertionError
+
+    copy = pickle.loads(pickle.dumps(foreach_batch(save)))
+    assert copy.encode(FRAME)
+    with pytest.raises(ConfigError, match="driver"):
+        copy.publish(1, [])
+    with pytest.raises(FlowError, match="not a function"):
+        foreach_batch("save")  # type: ignore[arg-type]
+
+
+def test_discard_counts_and_keeps_nothing() -> None:
+    out = discard()
+    assert out.encode(FRAME) == b""
+    for _ in range(2):
+        out.publish(1, [Staged(StagedFile("x", 0, 5), lambda: b"", None)])
+    assert out.rows() == 5
+    assert pickle.loads(pickle.dumps(out)).rows() == 0
+
+
+@pytest.mark.parametrize("linked", [True, False])
+def test_parquet_publishes_one_file_per_epoch_and_slot_and_again_changes_nothing(tmp_path: Path, linked: bool) -> None:
+    out = parquet(tmp_path / "out")
+    out.open()
+    folder = tmp_path / "store" if linked else None
+    files = [staged(out, FRAME, slot, folder) for slot in (0, 1)]
+    for _ in range(2):
+        out.publish(3, files)
+    assert sorted(os.listdir(tmp_path / "out")) == ["part-0000000003-0000.parquet", "part-0000000003-0001.parquet"]
+    assert pl.read_parquet(tmp_path / "out" / "*.parquet").equals(pl.concat([FRAME, FRAME]))
+    assert (os.stat(tmp_path / "out" / "part-0000000003-0000.parquet").st_nlink == 2) == linked
+
+
+def test_parquet_copies_where_links_are_not_possible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_link(source: object, target: object) -> None:
+        raise OSError(parquet_module.errno.EXDEV, "other device")
+
+    monkeypatch.setattr(os, "link", no_link)
+    out = parquet(tmp_path / "out")
+    out.open()
+    for _ in range(2):
+        out.publish(1, [staged(out, FRAME, folder=tmp_path / "store")])
+    assert os.listdir(tmp_path / "out") == ["part-0000000001-0000.parquet"]
+    assert pl.read_parquet(tmp_path / "out" / "*.parquet").equals(FRAME)
+
+
+def test_parquet_finishes_after_a_crash_in_the_middle_of_a_copy(tmp_path: Path) -> None:
+    out = parquet(tmp_path / "out")
+    out.open()
+    (tmp_path / "out" / ".part-0000000001-0000.parquet.tmp").write_bytes(b"half")
+    out.publish(1, [staged(out, FRAME)])
+    assert os.listdir(tmp_path / "out") == ["part-0000000001-0000.parquet"]
+
+
+def test_parquet_never_overwrites_nor_adopts_another_flows_file(tmp_path: Path) -> None:
+    out = parquet(tmp_path / "out")
+    out.open()
+    out.publish(1, [staged(out, FRAME)])
+    for folder in (None, tmp_path / "store"):
+        with pytest.raises(Corrupted, match=r"part-0000000001-0000\.parquet is there already"):
+            out.publish(1, [staged(out, FRAME.head(1), folder=folder)])
+    assert pl.read_parquet(tmp_path / "out" / "*.parquet").equals(FRAME)
+
+
+def test_parquet_publishes_no_file_without_rows(tmp_path: Path) -> None:
+    out = parquet(tmp_path / "out")
+    out.open()
+    out.publish(1, [staged(out, FRAME.clear())])
+    assert os.listdir(tmp_path / "out") == []
+
+
+def test_parquet_says_which_folder_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="file/out"):
+        parquet(tmp_path / "file" / "out").open()
+    with pytest.raises(ConfigError, match="s3://"):
+        parquet("s3://bucket/out")
+
+
+def test_two_files_of_one_slot_are_refused_before_anything_is_published(tmp_path: Path) -> None:
+    out = parquet(tmp_path / "out")
+    out.open()
+    with pytest.raises(Corrupted, match="two files for one slot"):
+        out.publish(1, [staged(out, FRAME), staged(out, FRAME.head(1))])
+    assert os.listdir(tmp_path / "out") == []

@@ -1,0 +1,165 @@
+"""The shape of the package: who may import whom, what is public, and how long a file may be."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "src" / "meander"
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+LONGEST_FILE = 500
+BANNED_NAMES = {"utils", "util", "helpers", "helper", "common", "core", "base", "manager", "misc"}
+
+# A room is a module or a package directly under meander; "meander" itself is the public face.
+GROUND = {"errors", "clock", "settings", "metrics"}
+VOCABULARY = {"aggregates", "sketches", "windows", "processor"}
+BELOW_ENGINE = GROUND | VOCABULARY | {"plan", "state", "connect", "coordinate"}
+BELOW_FLOW = BELOW_ENGINE | {"engine", "replicate", "run"}
+EVERYTHING_BUT_THE_TOP = BELOW_FLOW | {"flow", "testing", "meander"}
+
+# What each room may import beside itself. A room that is not here is a room nobody has thought about.
+MAY_IMPORT: dict[str, set[str]] = {
+    "errors": set(),
+    "clock": {"errors"},
+    "settings": {"errors"},
+    "metrics": {"errors", "clock"},
+    "sketches": GROUND,
+    "aggregates": GROUND | {"sketches"},
+    "windows": GROUND,
+    "processor": GROUND,
+    "connect": GROUND | VOCABULARY,
+    "state": GROUND | VOCABULARY,
+    "plan": GROUND | VOCABULARY | {"connect"},
+    "coordinate": GROUND | VOCABULARY | {"plan", "state", "connect"},
+    "engine": BELOW_ENGINE,
+    "replicate": BELOW_ENGINE | {"engine"},
+    "run": BELOW_ENGINE | {"engine", "replicate"},
+    "flow": BELOW_FLOW,
+    "meander": BELOW_FLOW | {"flow"},
+    "testing": EVERYTHING_BUT_THE_TOP,
+    "nexmark": EVERYTHING_BUT_THE_TOP,
+    "control": EVERYTHING_BUT_THE_TOP,
+    "bench": EVERYTHING_BUT_THE_TOP | {"nexmark", "control"},
+    "cli": EVERYTHING_BUT_THE_TOP | {"nexmark", "control", "bench"},
+}
+PLAN_SEES_OF_CONNECT = {"meander.connect.source", "meander.connect.sink"}
+MAY_IMPORT_SPARK = {"engine", "bench"}
+
+
+class Import(NamedTuple):
+    """One imported module, as written at one line of one file."""
+
+    file: Path
+    line: int
+    module: str
+
+    def __str__(self) -> str:
+        return f"{self.file.relative_to(ROOT)}:{self.line} imports {self.module}"
+
+
+def module_name(file: Path) -> str:
+    parts = ("meander", *file.relative_to(PACKAGE).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(file) for file in FILES}
+
+
+def room(module: str) -> str:
+    """The room a module of ours is in: meander.state.table is in state; meander is its own."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else "meander"
+
+
+def imports(file: Path) -> Iterator[Import]:
+    """Every import, also inside functions and under TYPE_CHECKING: direction is about who knows whom."""
+    package = module_name(file).split(".")
+    if file.name != "__init__.py":
+        package = package[:-1]
+    for node in ast.walk(ast.parse(file.read_text(), str(file))):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(file, node.lineno, alias.name)
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else []
+            origin = ".".join([*above, *([node.module] if node.module else [])])
+            for alias in node.names:
+                inner = f"{origin}.{alias.name}"
+                # `from meander import plan` brings a module in, `from meander import Flow` a name.
+                yield Import(file, node.lineno, inner if inner in MODULES else origin)
+
+
+ALL_IMPORTS = [found for file in FILES for found in imports(file)]
+OUR_IMPORTS = [found for found in ALL_IMPORTS if found.module.split(".")[0] == "meander"]
+
+
+def test_every_room_has_a_place_in_the_house() -> None:
+    unknown = {room(module) for module in MODULES} - MAY_IMPORT.keys()
+    assert not unknown, f"say in MAY_IMPORT what these may import: {sorted(unknown)}"
+
+
+def test_imports_point_one_way() -> None:
+    wrong = []
+    for found in OUR_IMPORTS:
+        here, there = room(module_name(found.file)), room(found.module)
+        if there != here and there not in MAY_IMPORT.get(here, set()):
+            wrong.append(str(found))
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_rules_themselves_have_no_cycle() -> None:
+    done: set[str] = set()
+    while len(done) < len(MAY_IMPORT):
+        ready = {name for name, allowed in MAY_IMPORT.items() if name not in done and allowed - {name} <= done}
+        assert ready, f"these import each other: {sorted(MAY_IMPORT.keys() - done)}"
+        done |= ready
+
+
+def test_the_plan_knows_sources_and_sinks_only_by_their_protocols() -> None:
+    wrong = [
+        str(found)
+        for found in OUR_IMPORTS
+        if room(module_name(found.file)) == "plan" and room(found.module) == "connect" and found.module not in PLAN_SEES_OF_CONNECT
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_only_the_engine_and_the_benchmarks_import_spark() -> None:
+    wrong = [
+        str(found)
+        for found in ALL_IMPORTS
+        if found.module.split(".")[0] in {"pyspark", "py4j"} and room(module_name(found.file)) not in MAY_IMPORT_SPARK
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_public_name_is_there_and_no_other() -> None:
+    meander = importlib.import_module("meander")
+    assert len(meander.__all__) == len(set(meander.__all__))
+    missing = [name for name in meander.__all__ if not hasattr(meander, name)]
+    assert not missing
+    visible = {name for name, value in vars(meander).items() if not name.startswith("_") and not isinstance(value, ModuleType)}
+    assert visible - {"annotations"} == {name for name in meander.__all__ if not name.startswith("_")}
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(PACKAGE)))
+def test_a_file_is_short_enough_to_read(file: Path) -> None:
+    length = len(file.read_text().splitlines())
+    assert length <= LONGEST_FILE, f"{length} lines: split it by idea"
+
+
+def test_modules_are_named_for_ideas() -> None:
+    wrong = [str(path.relative_to(ROOT)) for path in PACKAGE.rglob("*") if path.stem.strip("_") in BANNED_NAMES]
+    assert not wrong
+
+
+def test_the_package_says_that_it_is_typed() -> None:
+    assert (PACKAGE / "py.typed").is_file()
