@@ -139,7 +139,9 @@ ACROSS_ROWS = [
     amount.shift(1), amount.rank(), amount.diff(), amount.forward_fill(), amount.rolling_mean(3), amount.first(), amount / pl.len(),
     amount.is_duplicated().cast(pl.Float64), amount.reverse(), amount.interpolate(), amount.sort_by("ts"), amount.unique(), amount.head(1),
     amount.fill_null(strategy="mean"), pl.int_range(pl.len()), pl.when(amount > amount.max()).then(1), pl.col("customer").str.to_datetime(),
-    amount.map_elements(lambda x: x, return_dtype=pl.Float64), pl.concat_list("amount").list.sample(n=1), (amount.max() + 1).alias("x"),
+    amount.map_elements(lambda x: x, return_dtype=pl.Float64), pl.concat_list("amount").list.sample(n=1),
+    pl.concat_list("amount").list.eval(pl.element().shuffle()),
+    (amount.max() + 1).alias("x"),
     pl.lit(pl.Series([1, 2])), pl.struct(amount.sum()), amount.name.suffix("_x").sum(), amount.sum().name.keep(),
 ]  # fmt: skip
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -51,7 +52,7 @@ class Flow:
         """The plan as text: stages, operators, columns."""
         return explain(self.plan())
 
-    def start(self, store: str, **options: Any) -> Run:
+    def start(self, store: str | Path, **options: Any) -> Run:
         """Run the flow with its state in ``store``; see ``meander.run.start`` for the options."""
         from meander.run import start  # the engine imports Spark, which writing a flow must not
 

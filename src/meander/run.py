@@ -6,15 +6,24 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from meander.clock import Clock, SystemClock
 from meander.errors import ConfigError
 from meander.settings import Settings, seconds
 
 if TYPE_CHECKING:
-    from meander.engine.loop import EpochDone, Loop
-    from meander.flow import Flow
+    from meander.engine.loop import EpochDone
+    from meander.engine.open import Opened
+    from meander.plan.graph import Plan
+
+
+class Planned(Protocol):
+    """What can be started: a flow."""
+
+    name: str
+
+    def plan(self) -> Plan: ...
 
 
 class Progress(NamedTuple):
@@ -33,23 +42,24 @@ class Run:
     raised by the next call that waits for it. Usable as a context manager.
     """
 
-    def __init__(self, name: str, loop: Loop, settings: Settings, clock: Clock, on_close: list[Callable[[], None]]) -> None:
+    def __init__(self, name: str, opened: Opened, settings: Settings, clock: Clock) -> None:
         self.name = name
-        self._loop = loop
+        self._driver = opened.driver
+        self._loop = loop = opened.driver.loop
         self._settings = settings
         self._clock = clock
-        self._on_close = on_close
+        self._on_close = opened.close
+        self._listeners = opened.listeners
+        self._listeners.append(lambda done: self._recent.append(done))
+        self.spark: Any = opened.session
+        """The embedded Spark session, where this run made one."""
         self._stepping = threading.Lock()
         self._stop = threading.Event()
         self._wake = threading.Event()
         self._failure: BaseException | None = None
         self._recent: deque[EpochDone] = deque(maxlen=50)
         self._reported: dict[str, int] = dict(loop.log.manifest.totals)
-        self._started = clock.monotonic()
         self._closed = False
-        self.spark: Any = None
-        """The embedded Spark session, where this run made one."""
-        self._listeners: list[Callable[[EpochDone], None]] = []
         self._thread = threading.Thread(target=self._run, name=f"meander-{name}", daemon=True)
         if settings.trigger is not None:
             self._thread.start()
@@ -137,7 +147,7 @@ class Run:
             try:
                 with self._stepping:
                     worked = not self._stop.is_set() and self._guarded_step(everything=False)
-                    over = not worked and self._loop.finished()
+                    over = not worked and self._driver.finished()
             except BaseException:  # kept in _failure, raised where someone waits
                 break
             if over:
@@ -152,15 +162,10 @@ class Run:
         if self._closed:
             raise ConfigError(f"flow '{self.name}' is stopped; start it again with flow.start(...)")
         try:
-            return self._loop.step(everything)
+            return self._driver.step(everything)
         except BaseException as error:
             self._failure = error
             raise
-
-    def _epoch_done(self, done: EpochDone) -> None:
-        self._recent.append(done)
-        for listener in self._listeners:
-            listener(done)
 
     def _check(self) -> None:
         if self._failure is not None:
@@ -171,7 +176,7 @@ class Run:
         if self._closed:
             return
         self._closed = True
-        self._loop.close()
+        self._driver.stop()
         for close in self._on_close:
             close()
 
@@ -182,7 +187,7 @@ def _parts(done: EpochDone) -> dict[str, Any]:
     return {"epoch": done.epoch, "rows_in": done.outcome.counts.get("rows_in", 0), "wall_ms": wall, "task_ms": work}
 
 
-def start(flow: Flow, store: str | Path, spark: Any = None, clock: Clock | None = None, **options: Any) -> Run:
+def start(flow: Planned, store: str | Path, spark: Any = None, clock: Clock | None = None, **options: Any) -> Run:
     """What ``Flow.start`` does: see there."""
     for name in ("trigger", "idle_poll"):
         if name in options:
@@ -191,7 +196,8 @@ def start(flow: Flow, store: str | Path, spark: Any = None, clock: Clock | None 
     unknown = sorted(set(options) - known)
     if unknown:
         raise ConfigError(f"unknown option '{unknown[0]}'; options are {', '.join(sorted(known))}, spark")
-    from meander.engine.open import open_run
+    from meander.engine.open import open_flow
 
-    return open_run(flow, str(store), spark, clock or SystemClock(), Settings(**options))
+    settings, clock = Settings(**options), clock or SystemClock()
+    return Run(flow.name, open_flow(flow.plan(), str(store), spark, clock, settings), settings, clock)
 

@@ -47,7 +47,7 @@ def evaluate(node: Node, rows: Rows, dead: list[DeadLetter], epoch: int, strict:
 def _apply(node: Node, rows: Rows) -> Rows:
     op = node.op
     if isinstance(op, Filter):
-        return rows.filter(rows.frame.select(op.predicate.alias("keep")).get_column("keep"))
+        return rows.filter(op.mask(rows.frame))
     if not isinstance(op, MapBatches):
         return rows.with_frame(op.apply(rows.frame))
     if rows.units is not None and not op.row_local:

@@ -123,6 +123,10 @@ class Loop:
         seconds = {"run": ran - began, "commit": committed - ran, "publish": published - committed, "tidy": self._clock.monotonic() - published}
         self._listener(EpochDone(decision.epoch, decision, outcome, seconds, manifest))
 
+    def now(self) -> float:
+        """The decision's clock: never behind the last decision, whoever made it."""
+        return max(self._clock.now(), self.log.manifest.now)
+
     def finished(self) -> bool:
         """Whether no source can ever have more."""
         return self._next is None and all(cursor.finished() for cursor in self._cursors.values())
@@ -133,7 +137,7 @@ class Loop:
     # -- pieces ---------------------------------------------------------------------------------------------------
 
     def _decide(self, epoch: int, everything: bool) -> Decision | None:
-        now = max(self._clock.now(), self.log.manifest.now)
+        now = self.now()
         splits, offsets, seen = [], {}, {}
         for name, cursor in self._cursors.items():
             choice = cursor.choose(now, everything)

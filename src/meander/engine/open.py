@@ -17,73 +17,76 @@ from meander.engine.compaction import ProcessCompactor
 from meander.engine.compiled import Compiled, compile_plan
 from meander.engine.epoch import SparkRunner
 from meander.engine.loop import EpochDone, Loop, Parts
-from meander.engine.session import prepare_context, spark as make_session
+from meander.engine.session import prepare_context
+from meander.engine.session import spark as make_session
 from meander.engine.stage import DEAD_LETTERS
+from meander.engine.structured import Driver, drive
 from meander.errors import ConfigError
-from meander.flow import Flow
+from meander.plan.graph import Plan
 from meander.plan.operators import Aggregate, MapBatches
-from meander.run import Run
 from meander.settings import Settings
 from meander.state.log import Log, newest_generation
 from meander.state.reading import plan_name
 from meander.state.store import Lock, Store, open_store
 
 
-def open_run(flow: Flow, store_url: str, session: Any, clock: Clock, settings: Settings) -> Run:
+@dataclass
+class Opened:
+    """A flow that owns its store and has recovered."""
+
+    driver: Driver
+    close: list[Callable[[], None]]
+    listeners: list[Callable[[EpochDone], None]]
+    session: Any
+    """The embedded Spark session, where one was made for this run."""
+
+
+def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: Settings) -> Opened:
     """Everything between ``flow.start(...)`` and the first epoch. Nothing in the store is touched before the lock is held."""
-    plan = flow.plan()
     compiled = compile_plan(plan)
     _ship_user_modules(compiled)
     store = open_store(store_url)
-    lock = _lock(store, settings.takeover)
+    previous = _lock(store, settings.takeover)
+    close: list[Callable[[], None]] = []
     try:
-        own_session = session is None
-        session = session or make_session()
-        context: SparkContext = session.sparkContext
+        made = None if session is not None else make_session()
+        context: SparkContext = (session or made).sparkContext
         prepare_context(context)
         log = Log.take_over(store, clock, settings.key_groups)
+        generation = log.manifest.generation
+        close.append(Lock(store, f"{generation:08d}").release)
         store.put_if_absent(plan_name(compiled.digest), cloudpickle.dumps(_for_readers(compiled)))
-        next_lock = Lock(store, f"{log.manifest.generation:08d}")
-        parts = _parts(compiled, store, settings)
         runner = SparkRunner(context, compiled, store.url, settings.strict, settings.small_epochs)
-        runner.generation(log.manifest.generation)
-        compactor = ProcessCompactor(store.url, clock, log.manifest.generation, log.manifest.key_groups)
-        hook = _Hook()
+        runner.generation(generation)
+        compactor = ProcessCompactor(store.url, clock, generation, log.manifest.key_groups)
+        listeners: list[Callable[[EpochDone], None]] = []
         loop = Loop(
-            store, clock, log, parts, runner, settings.parallelism, compactor, settings.retain_epochs, hook, ahead=settings.work_ahead
+            store,
+            clock,
+            log,
+            _parts(compiled, store, settings),
+            runner,
+            settings.parallelism,
+            compactor,
+            settings.retain_epochs,
+            lambda done: [listener(done) for listener in listeners] and None,
+            settings.work_ahead,
         )
+        close.insert(0, loop.close)
         loop.recover()
     except BaseException:
-        if lock is not None:
-            lock.release()
+        for undo in close:
+            undo()
         raise
-    if lock is not None:
-        lock.release()
-    closing: list[Callable[[], None]] = [next_lock.release]
+    finally:
+        if previous is not None:
+            previous.release()
     if settings.latency_file is not None:
         latency = LatencyFile(settings.latency_file)
-        hook.also.append(lambda done: latency.append([split for _, split in done.decision.splits], clock.now()))
-    run = Run(flow.name, loop, settings, clock, closing)
-    hook.run = run
-    if own_session:
-        run.spark = session
-    return run
-
-
-@dataclass
-class _Hook:
-    """Passes finished epochs on to a run that does not exist yet when the loop is made."""
-
-    run: Run | None = None
-
-    def __post_init__(self) -> None:
-        self.also: list[Callable[[EpochDone], None]] = []
-
-    def __call__(self, done: EpochDone) -> None:
-        for listener in self.also:
-            listener(done)
-        if self.run is not None:
-            self.run._epoch_done(done)
+        listeners.append(lambda done: latency.append([split for _, split in done.decision.splits], clock.now()))
+        close.append(latency.close)
+    driver = drive(loop, compiled, store, settings)
+    return Opened(driver, close, listeners, made)
 
 
 def _lock(store: Store, takeover: bool) -> Lock | None:

@@ -59,7 +59,8 @@ def _walk(tree: Any, schema: pl.Schema) -> str | None:
     if kind == "Agg":
         return f"{_name(body).lower()}()"
     if kind == "Eval" and _name(body["variant"]) in ("List", "ListAgg", "Array", "ArrayAgg"):
-        return _walk(body["expr"], schema)  # what happens inside one row's list stays inside that row
+        # What happens inside one row's list stays inside that row, unless it is random.
+        return "something random" if '"Random"' in json.dumps(body["evaluation"]) else _walk(body["expr"], schema)
     if kind not in _CHILDREN:
         return f"{kind.lower()}(...)"
     return _first((body[child] for child in _CHILDREN[kind]), schema)

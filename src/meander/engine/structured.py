@@ -1,0 +1,200 @@
+"""Who drives the loop: Meander itself, or Structured Streaming through ``foreachBatch``.
+
+With a ``spark_stream`` source Spark chooses the input, so that every source it can read works. Each of its batches becomes one epoch:
+
+1. Spark writes the batch as Parquet into the store's inbox. From here on its rows have fixed splits and positions, however Spark
+   partitions the batch when it computes it again.
+2. The epoch runs over those files like any other, and commits together with the query's and the batch's id.
+3. Only then does the function return, and Spark commits the batch in its own log.
+
+A crash between 2 and 3 makes Spark send the batch again: its id is in the manifest already, and it is skipped. Any other repetition, a
+gap, or another query id means that Spark's checkpoint and the store do not belong together: an error, never a skip.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow.parquet as pq
+
+from meander.connect.source import Split
+from meander.connect.spark_stream import SparkStreamSource
+from meander.engine.compiled import Compiled
+from meander.engine.epoch import Decision
+from meander.engine.loop import Loop
+from meander.errors import ConfigError, Corrupted, FlowError
+from meander.settings import Settings
+from meander.state.manifest import Json
+from meander.state.store import Store
+
+_SPLIT_ROWS = 1_000_000
+
+
+class Driver(Protocol):
+    """What a run steps."""
+
+    loop: Loop
+
+    def step(self, everything: bool) -> bool:
+        """One piece of work; False where there is none now."""
+
+    def finished(self) -> bool: ...
+
+    def stop(self) -> None: ...
+
+
+class Direct:
+    """Meander's own sources: the loop decides."""
+
+    def __init__(self, loop: Loop) -> None:
+        self.loop = loop
+        self.step = loop.step
+        self.finished = loop.finished
+
+    def stop(self) -> None:
+        """Nothing runs between two steps."""
+
+
+class Structured:
+    """A streaming DataFrame: Structured Streaming decides."""
+
+    def __init__(self, loop: Loop, source_name: str, source: SparkStreamSource, store: Store, settings: Settings) -> None:
+        self.loop = loop
+        self._name = source_name
+        self._frame = source.dataframe()
+        self._clock_trigger = settings.trigger
+        folder = store.local(f"inbox/{source_name}")
+        if folder is None:
+            raise ConfigError(f"store {store.url}: a spark_stream needs a store that is a folder")
+        _refuse_stateful(source_name, self._frame)
+        self._inbox = folder
+        shutil.rmtree(folder, ignore_errors=True)  # of batches that were never committed: Spark sends them again
+        self._checkpoint = str(folder.parent.parent / "spark-checkpoint" / source_name)
+        self._query: Any = None
+        self._query_id: str | None = None
+        self._known = threading.Event()
+        self._failure: BaseException | None = None
+
+    def step(self, everything: bool) -> bool:
+        if everything:
+            if self._query is not None and self._query.isActive:
+                self._query.processAllAvailable()
+            else:
+                self._start(availableNow=True)
+                self._query.awaitTermination()
+            self._raise()
+            return False
+        if self._query is None:
+            self._start(processingTime=f"{int((self._clock_trigger or 0.0) * 1000)} milliseconds")
+        self._raise()
+        return False
+
+    def finished(self) -> bool:
+        return False
+
+    def stop(self) -> None:
+        if self._query is not None and self._query.isActive:
+            self._query.stop()
+
+    def _start(self, **trigger: Any) -> None:
+        self._known.clear()
+        writer = self._frame.writeStream.foreachBatch(self._batch).option("checkpointLocation", self._checkpoint)
+        try:
+            self._query = writer.trigger(**trigger).start()
+        except Exception as error:
+            raise ConfigError(f"source '{self._name}': Structured Streaming cannot start the query: {error}") from error
+        self._query_id = str(self._query.id)
+        self._known.set()
+
+    def _raise(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        problem = self._query.exception()
+        if problem is not None:
+            raise ConfigError(f"source '{self._name}': the streaming query failed: {problem}") from problem
+
+    def _batch(self, frame: Any, batch_id: int) -> None:
+        """Called by Spark, in a thread of its own, one batch at a time."""
+        try:
+            self._known.wait()
+            identity: Json = {"query": self._query_id, "batch": batch_id}
+            if self._is_new(identity):
+                self._run_batch(frame, identity)
+        except BaseException as error:
+            self._failure = error
+            raise
+
+    def _is_new(self, identity: Json) -> bool:
+        last = self.loop.log.manifest.batch
+        if last is None:
+            if identity["batch"] != 0:
+                raise Corrupted(
+                    f"source '{self._name}': Spark's checkpoint is at batch {identity['batch']}, but the store has no epoch of this query. "
+                    "Spark's checkpoint and the store belong together: use both as they were, or a new store."
+                )
+            return True
+        if identity["query"] != last["query"] or not 0 <= identity["batch"] - last["batch"] <= 1:
+            raise Corrupted(
+                f"source '{self._name}': Spark sent batch {identity['batch']} of query {identity['query']}, the store's last epoch is batch "
+                f"{last['batch']} of query {last['query']}. Spark's checkpoint and the store belong together: use both as they were."
+            )
+        return bool(identity["batch"] == last["batch"] + 1)
+
+    def _run_batch(self, frame: Any, identity: Json) -> None:
+        manifest = self.loop.log.manifest
+        folder = self._inbox / f"{manifest.generation:08d}-{identity['batch']:012d}"
+        frame.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+        frame.write.mode("overwrite").option("compression", "lz4_raw").parquet(str(folder))
+        now = self.loop.now()
+        splits = tuple((self._name, split) for split in _splits(folder, now))
+        self.loop.run_epoch(Decision(manifest.epoch + 1, now, splits, {}, batch=identity))
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _splits(folder: Path, now: float) -> list[Split]:
+    """One split per file and about a million rows, in the order of Spark's partitions."""
+    splits = []
+    for path in sorted(folder.glob("part-*.parquet")):
+        footer = pq.read_metadata(path)
+        begin = rows = 0
+        for group in range(footer.num_row_groups):
+            rows += footer.row_group(group).num_rows
+            if rows >= _SPLIT_ROWS or (group == footer.num_row_groups - 1 and rows):
+                payload = {"path": str(path), "groups": [begin, group + 1]}
+                splits.append(Split(payload, rows, os.path.getsize(path), (now, now)))
+                begin, rows = group + 1, 0
+    return splits
+
+
+def _refuse_stateful(name: str, frame: Any) -> None:
+    """State must be in one place: what keeps state in Spark would not be rescaled, changed or recovered with the flow."""
+    stack = [frame._jdf.queryExecution().analyzed()]
+    while stack:
+        node = stack.pop()
+        kind = str(node.nodeName())
+        children = node.children()
+        below = [children.apply(i) for i in range(children.size())]
+        streaming = [child for child in below if child.isStreaming()]
+        stateful = kind in ("Aggregate", "Distinct", "GlobalLimit") or kind.startswith(("Deduplicate", "FlatMapGroups", "TransformWith"))
+        if (stateful and streaming) or (kind == "Join" and len(streaming) > 1):
+            raise FlowError(
+                f"source '{name}': the streaming DataFrame has a stateful operator of Spark's own ({kind}); "
+                "write it as a Meander operator behind the source (key_by(...).aggregate(...))"
+            )
+        stack.extend(streaming)
+
+
+def drive(loop: Loop, compiled: Compiled, store: Store, settings: Settings) -> Driver:
+    """The driver for a flow's sources."""
+    streams = {name: op.source for name, op in compiled.sources.items() if isinstance(op.source, SparkStreamSource)}
+    if not streams:
+        return Direct(loop)
+    if len(compiled.sources) > 1:
+        others = ", ".join(sorted(compiled.sources))
+        raise FlowError(f"a flow with a spark_stream has no other source, since Spark drives it; this one has {others}")
+    ((name, source),) = streams.items()
+    return Structured(loop, name, source, store, settings)
