@@ -162,25 +162,26 @@ def _fast_values(
     return _FOLDS[fold].reduceat(values, groups.starts)
 
 
-def merge_pairs(old: pl.DataFrame, new: pl.DataFrame, parts: Mapping[str, Part]) -> pl.DataFrame:
+def merge_pairs(old: Mapping[str, pl.Series], new: Mapping[str, pl.Series], parts: Mapping[str, Part]) -> dict[str, pl.Series]:
     """Two states per key, row by row, old before new, to one."""
-    columns: dict[str, pl.Series] = {}
+    merged: dict[str, pl.Series] = {}
     slow: dict[str, pl.Expr] = {}
     for name, part in parts.items():
-        a, b = old.get_column(name), new.get_column(name)
+        a, b = old[name], new[name]
         if part.fold is not None and part.dtype.is_numeric() and _plain(a) and _plain(b):
             x, y = a.to_numpy(), b.to_numpy()
-            merged = x if part.fold == "first" else y if part.fold == "last" else _FOLDS[part.fold](x, y)
-            columns[name] = pl.Series(name, merged, dtype=part.dtype)
+            values = x if part.fold == "first" else y if part.fold == "last" else _FOLDS[part.fold](x, y)
+            merged[name] = pl.Series(name, values, dtype=part.dtype)
         else:
             slow[name] = part.merge
     if slow:
-        pair = pl.Series("__group", np.arange(len(old), dtype=np.uint32))
-        stacked = pl.concat([old.with_columns(pair), new.with_columns(pair)])
+        size = len(next(iter(old.values())))
+        pair = pl.Series("__group", np.arange(size, dtype=np.uint32))
+        stacked = pl.concat([pl.DataFrame([*old.values(), pair]), pl.DataFrame([*(new[name] for name in old), pair])])
         result = stacked.group_by("__group", maintain_order=True).agg([expr.alias(name) for name, expr in slow.items()])
         for name in slow:
-            columns[name] = result.get_column(name).cast(parts[name].dtype)
-    return pl.DataFrame([columns[name] for name in parts])
+            merged[name] = result.get_column(name).cast(parts[name].dtype)
+    return {name: merged[name] for name in parts}
 
 
 def _plain(series: pl.Series) -> bool:

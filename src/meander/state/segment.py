@@ -18,6 +18,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
@@ -54,11 +55,30 @@ class SegmentRef:
 
 
 class Block:
-    """One record batch of a segment, without copies."""
+    """One record batch of a segment, without copies. Columns are made ready one by one, on first use."""
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         self.batch = batch
-        self.hashes: Hashes = batch.column(HASH).to_numpy(zero_copy_only=True)
+        self._series: dict[str, pl.Series] = {}
+        self._arrays: dict[str, npt.NDArray[Any] | None] = {}
+        self.hashes: Hashes = self.series(HASH).to_numpy()  # a view, and unlike Arrow's own it does not import pandas
+
+    def series(self, name: str) -> pl.Series:
+        if name not in self._series:
+            self._series[name] = pl.Series(name, self.batch.column(name))
+        return self._series[name]
+
+    def array(self, name: str) -> npt.NDArray[Any] | None:
+        """The column as NumPy sees it, or None where that would not be the column itself (nulls, text, lists)."""
+        if name not in self._arrays:
+            column = self.batch.column(name)
+            plain = column.null_count == 0 and (pa.types.is_integer(column.type) or pa.types.is_floating(column.type))
+            self._arrays[name] = self.series(name).to_numpy() if plain else None
+        return self._arrays[name]
+
+    @property
+    def has_deletions(self) -> bool:
+        return DELETED in self.batch.schema.names
 
     @cached_property
     def frame(self) -> pl.DataFrame:

@@ -14,20 +14,19 @@ import numpy.typing as npt
 import polars as pl
 
 from meander.aggregates import Part
-from meander.state.grouping import Index, keys_equal, merge_pairs
+from meander.state.grouping import Index, group_rows, merge_pairs
 from meander.state.hashing import Hashes, key_groups_of
-from meander.state.segment import DELETED, HASH, Segment, SegmentRef
+from meander.state.segment import DELETED, HASH, Block, Segment, SegmentRef
 
 Open = Callable[[str], Segment]
 
 
 def find(
     refs: Sequence[SegmentRef], open_segment: Open, keys: pl.DataFrame, hashes: Hashes, key_groups: int, columns: Sequence[str]
-) -> tuple[Index, pl.DataFrame | None]:
+) -> tuple[Index, dict[str, pl.Series]]:
     """The stored rows of the given keys (ascending by hash): which keys have one, and ``columns`` of it."""
     pending = np.arange(len(hashes))
-    found: list[Index] = []
-    frames: list[pl.DataFrame] = []
+    found: list[tuple[Block, Index, Index]] = []
     groups: npt.NDArray[np.int64] | None = None
     everything = (1 << key_groups) - 1
     for ref in sorted(refs, key=lambda r: r.sequence, reverse=True):
@@ -39,55 +38,83 @@ def find(
                 groups = key_groups_of(hashes, key_groups)
             alive = np.array([bool(ref.groups >> g & 1) for g in range(key_groups)])
             wanted = pending[alive[groups[pending]]]
-        taken: list[Index] = []
-        segment = open_segment(ref.name)
-        bounds = np.append(np.searchsorted(hashes[wanted], segment.firsts[1:], "left"), len(wanted))
-        begin = 0
-        for number in range(len(segment.firsts)):
-            part, begin = wanted[begin : bounds[number]], int(bounds[number])
-            if len(part) == 0:
-                continue
-            block = segment.block(number)
-            hits, rows = _probe(block.hashes, block.frame, keys, hashes, part)
-            if len(hits) == 0:
-                continue
-            taken.append(hits)
-            if DELETED in block.frame.columns:
-                kept = ~block.frame.get_column(DELETED).to_numpy()[rows]
-                hits, rows = hits[kept], rows[kept]
-            found.append(hits)
-            frames.append(block.frame.select(columns)[rows])
+        taken = _find_in_segment(open_segment(ref.name), keys, hashes, wanted, found)
         if taken:
             gone = np.zeros(len(hashes), np.bool_)
-            gone[np.concatenate(taken)] = True
+            for hits in taken:
+                gone[hits] = True
             pending = pending[~gone[pending]]
-    if not frames:
-        return np.zeros(0, np.intp), None
-    return np.concatenate(found), pl.concat(frames)
+    which = np.concatenate([hits for _, hits, _ in found]) if found else np.zeros(0, np.intp)
+    return which, {name: _gather(name, found) for name in columns} if len(which) else {}
 
 
-def _probe(stored: Hashes, block: pl.DataFrame, keys: pl.DataFrame, hashes: Hashes, wanted: Index) -> tuple[Index, Index]:
-    """Which of the wanted keys are in a block, and in which row."""
-    at = np.searchsorted(stored, hashes[wanted])
-    inside = at < len(stored)
-    candidates, rows = wanted[inside], at[inside]
-    same = stored[rows] == hashes[candidates]
-    candidates, rows = candidates[same], rows[same]
-    hits, places = [], []
-    names = keys.columns
-    stored_keys = block.select(names)
-    while len(candidates):
-        equal = keys_equal(keys, candidates, stored_keys, rows)
-        hits.append(candidates[equal])
-        places.append(rows[equal])
-        candidates, rows = candidates[~equal], rows[~equal] + 1  # another key of the same hash: look at the next row
+def _find_in_segment(
+    segment: Segment, keys: pl.DataFrame, hashes: Hashes, wanted: Index, found: list[tuple[Block, Index, Index]]
+) -> list[Index]:
+    """Add what a segment has of the wanted keys to ``found``. Returns all keys it has a word on, deletions included."""
+    taken: list[Index] = []
+    probes = hashes[wanted]
+    bounds = np.append(np.searchsorted(probes, segment.firsts[1:], "left"), len(wanted))
+    begin = 0
+    for number, end in enumerate(bounds.tolist()):
+        if begin == end:
+            continue
+        block = segment.block(number)
+        hits, rows = _probe(block, keys, probes[begin:end], wanted[begin:end])
+        begin = end
+        if len(hits) == 0:
+            continue
+        taken.append(hits)
+        if block.has_deletions:
+            kept = ~block.series(DELETED).to_numpy()[rows]
+            hits, rows = hits[kept], rows[kept]
+        found.append((block, hits, rows))
+    return taken
+
+
+def _gather(name: str, found: Sequence[tuple[Block, Index, Index]]) -> pl.Series:
+    arrays = [(block.array(name), rows) for block, _, rows in found]
+    if all(array is not None for array, _ in arrays):
+        return pl.Series(name, np.concatenate([array[rows] for array, rows in arrays if array is not None]))
+    return pl.concat([block.series(name).gather(rows) for block, _, rows in found])
+
+
+def _probe(block: Block, keys: pl.DataFrame, probes: Hashes, wanted: Index) -> tuple[Index, Index]:
+    """Which of the wanted keys are in a block, and in which row. ``probes`` are the wanted keys' hashes."""
+    stored = block.hashes
+    if len(stored) == 0:
+        return wanted[:0], wanted[:0]
+    rows = np.minimum(np.searchsorted(stored, probes), len(stored) - 1)
+    same = stored[rows] == probes
+    candidates, rows = wanted[same], rows[same]
+    equal = _same_keys(block, rows, keys, candidates)
+    if equal.all():
+        return candidates, rows
+    hits, places = [candidates[equal]], [rows[equal]]
+    candidates, rows = candidates[~equal], rows[~equal]
+    probes_of = dict(zip(wanted.tolist(), probes.tolist(), strict=True))
+    while len(candidates):  # another key of the same hash stands here: look at the next row
+        rows = rows + 1
         going_on = rows < len(stored)
         candidates, rows = candidates[going_on], rows[going_on]
-        same = stored[rows] == hashes[candidates]
+        same = stored[rows] == np.array([probes_of[c] for c in candidates.tolist()], np.uint64)
         candidates, rows = candidates[same], rows[same]
-    if not hits:
-        return np.zeros(0, np.intp), np.zeros(0, np.intp)
+        equal = _same_keys(block, rows, keys, candidates)
+        hits.append(candidates[equal])
+        places.append(rows[equal])
+        candidates, rows = candidates[~equal], rows[~equal]
     return np.concatenate(hits), np.concatenate(places)
+
+
+def _same_keys(block: Block, rows: Index, keys: pl.DataFrame, wanted: Index) -> npt.NDArray[np.bool_]:
+    equal = np.ones(len(rows), np.bool_)
+    for column in keys.get_columns():
+        stored = block.array(column.name)
+        if stored is not None and column.dtype.is_integer() and column.null_count() == 0:
+            equal &= stored[rows] == column.to_numpy()[wanted]
+        else:
+            equal &= block.series(column.name).gather(rows).eq_missing(column.gather(wanted)).to_numpy()
+    return equal
 
 
 def upsert(
@@ -100,28 +127,28 @@ def upsert(
     key_groups: int,
 ) -> pl.DataFrame:
     """Merge one new state per key (ascending by hash) with what is stored: the rows of the new segment, hash first."""
-    new = pl.DataFrame(list(states.values()))
     which, old = find(refs, open_segment, keys, hashes, key_groups, list(parts))
-    if old is not None and len(which):
-        merged = merge_pairs(old, new[which], parts)
-        new = _replace_rows(new, which, merged)
-    return pl.DataFrame([pl.Series(HASH, hashes), *keys.get_columns(), *new.get_columns()])
+    merged = {name: states[name] for name in parts}
+    if len(which):
+        everyone = len(which) == len(hashes) and bool((which[1:] > which[:-1]).all())
+        newer = merged if everyone else {name: series.gather(which) for name, series in merged.items()}
+        pairs = merge_pairs(old, newer, parts)
+        merged = pairs if everyone else {name: _replace_rows(merged[name], which, pairs[name]) for name in parts}
+    return pl.DataFrame([pl.Series(HASH, hashes), *keys.get_columns(), *merged.values()])
 
 
-def _replace_rows(frame: pl.DataFrame, rows: Index, by: pl.DataFrame) -> pl.DataFrame:
-    if len(rows) == len(frame):
-        back = np.empty(len(rows), np.intp)
-        back[rows] = np.arange(len(rows))
-        return by[back]
-    source = np.arange(len(frame))
-    source[rows] = len(frame) + np.arange(len(rows))
-    return pl.concat([frame, by])[source]
+def _replace_rows(series: pl.Series, rows: Index, by: pl.Series) -> pl.Series:
+    if series.dtype.is_numeric() and not series.dtype.is_decimal() and series.null_count() == 0 and by.null_count() == 0:
+        values = series.to_numpy().copy()
+        values[rows] = by.to_numpy()
+        return pl.Series(series.name, values, dtype=series.dtype)
+    source = np.arange(len(series))
+    source[rows] = len(series) + np.arange(len(rows))
+    return pl.concat([series, by]).gather(source)
 
 
 def merge_segments(frames: Sequence[pl.DataFrame], keys: Sequence[str], drop_deleted: bool) -> pl.DataFrame:
     """Several segments' rows, newest first, to one: the newest row of every key. Compaction's work, and a reader's."""
-    from meander.state.grouping import group_rows
-
     columns = list(dict.fromkeys(name for frame in frames for name in frame.columns))
     if DELETED in columns:
         frames = [f if DELETED in f.columns else f.with_columns(pl.lit(False).alias(DELETED)) for f in frames]

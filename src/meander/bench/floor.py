@@ -1,0 +1,98 @@
+"""The floor: what an epoch costs when there is hardly anything to do, Meander beside Spark's own stateful micro-batch.
+
+1,000 events per epoch, one file each, epochs back to back. The time of an epoch is from the end of the one before to its own end.
+A JVM gets faster for dozens of small jobs, so the warm-up is long, for all systems alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from meander.bench.input import Phase, write_input
+from meander.bench.machine import machine_facts
+from meander.bench.report import Report, Table, parts_table
+from meander.bench.rounds import (
+    OURS,
+    Measure,
+    add_common_arguments,
+    add_peer_arguments,
+    at_least_one,
+    chosen_peers,
+    options,
+    peer_configuration,
+    run_rounds,
+    say,
+    tried_settings,
+    work_folder,
+)
+from meander.bench.statistics import Json, epoch_times, intervals, median_parts, over_rounds
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--epoch-events", type=int, default=1_000, help="events per epoch (default: %(default)s)")
+    parser.add_argument("--keys", type=int, default=10_000, help="distinct keys (default: %(default)s)")
+    parser.add_argument("--epochs", type=int, default=60, help="epochs that are measured (default: %(default)s)")
+    parser.add_argument("--warmup", type=int, default=40, help="epochs before them (default: %(default)s)")
+    add_peer_arguments(parser)
+    add_common_arguments(parser, rounds=3)
+
+
+def run(arguments: argparse.Namespace) -> Report:
+    peers = chosen_peers(arguments)
+    at_least_one(arguments, "epoch_events", "keys", "epochs", "warmup")
+    tried_settings(arguments)
+    facts = machine_facts()
+    epochs = arguments.warmup + arguments.epochs + 1
+    with work_folder(arguments.folder) as folder:
+        say(f"writing {epochs} epochs of {arguments.epoch_events:,} events")
+        phase = Phase(epochs, epochs * arguments.epoch_events, arguments.keys)
+        source = write_input(folder / "input", [phase], files_per_epoch=1, seed=arguments.seed)
+        results = run_rounds(arguments, [OURS, *peers], source, folder, _measure(arguments))
+    systems = {system: {**over_rounds(rounds), "by_round": rounds} for system, rounds in results.items()}
+    ratios = {peer: round(systems[peer]["epoch_seconds"] / systems[OURS]["epoch_seconds"], 2) for peer in peers}
+    config = {
+        **options(arguments, "epoch_events", "keys", "epochs", "warmup"),
+        "peers": peer_configuration(arguments, peers),
+        "machine": facts,
+    }
+    return Report("floor", config, arguments.rounds, systems, ratios, _tables(systems, ratios), _notes(arguments))
+
+
+def _measure(arguments: argparse.Namespace) -> Measure:
+    def measure(system: str, answer: Json) -> Json:
+        seconds = intervals([epoch["end"] for epoch in answer["epochs"]], arguments.warmup, arguments.epochs)
+        counted = answer["epochs"][arguments.warmup : arguments.warmup + arguments.epochs]
+        named = [sum(epoch["wall_ms"].values()) for epoch in counted]
+        # What lies between two epochs' named parts: deciding the next one, listeners, the loop itself.
+        between = [{"between epochs": max(0.0, whole * 1000 - known)} for whole, known in zip(seconds, named, strict=True)]
+        parts = [{**epoch["wall_ms"], **rest} for epoch, rest in zip(counted, between, strict=True)]
+        numbers: Json = {
+            **epoch_times(seconds),
+            "wall_ms": median_parts(parts),
+            "task_ms": median_parts([epoch["task_ms"] for epoch in counted]),
+        }
+        say(f"  epochs of {numbers['epoch_seconds'] * 1000:.0f} ms")
+        return numbers
+
+    return measure
+
+
+def _tables(systems: dict[str, Json], ratios: dict[str, float]) -> list[Table]:
+    rows = [
+        (
+            name,
+            *(f"{numbers[value] * 1000:.0f}" for value in ("epoch_seconds", "epoch_seconds_p95", "epoch_seconds_max")),
+            f"{ratios[name]:.2f}×" if name in ratios else "",
+        )
+        for name, numbers in systems.items()
+    ]
+    main = Table(("system", "epoch ms", "p95 ms", "max ms", "Meander is faster by"), tuple(rows))
+    parts = [parts_table("wall ms per epoch", systems, "wall_ms"), parts_table("task ms per epoch, all tasks", systems, "task_ms")]
+    return [main, *(table for table in parts if table is not None)]
+
+
+def _notes(arguments: argparse.Namespace) -> list[str]:
+    return [
+        f"Medians of {arguments.rounds} rounds; per round {arguments.epochs} epochs of {arguments.epoch_events:,} events "
+        f"after {arguments.warmup} of warm-up. State on disk after every epoch; every run verified."
+    ]

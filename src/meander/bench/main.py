@@ -1,0 +1,43 @@
+"""``meander bench NAME``: chooses the benchmark, prints what it found."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from types import ModuleType
+
+from meander.bench import floor, growth, throughput
+from meander.bench.plot import check_can_plot, plot
+from meander.bench.report import Report
+from meander.bench.rounds import say
+
+BENCHES: dict[str, tuple[ModuleType, str]] = {
+    "throughput": (throughput, "keyed count and sum over Parquet, beside Spark's own aggregation"),
+    "growth": (growth, "epoch time at a fixed epoch size, with more and more keys in the state"),
+    "floor": (floor, "epoch time with 1,000 events, beside Spark's own stateful micro-batch"),
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Put the benchmarks and their options under ``parser``."""
+    names = parser.add_subparsers(dest="bench", metavar="NAME", required=True)
+    for name, (module, text) in BENCHES.items():
+        one = names.add_parser(name, help=text, description=module.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+        module.add_arguments(one)
+        one.add_argument("--json", action="store_true", help="print the result as one JSON object on the last line")
+        one.add_argument("--plot", metavar="FILE", help="draw the result into this file, such as out.png")
+
+
+def run_bench(arguments: argparse.Namespace) -> int:
+    """Run the chosen benchmark and print its result. Errors are raised before or instead of a result, never beside one."""
+    if arguments.plot:
+        check_can_plot(arguments.plot)
+    run: Callable[[argparse.Namespace], Report] = BENCHES[arguments.bench][0].run
+    report = run(arguments)
+    print(report.text())
+    if arguments.plot:
+        plot(report, arguments.plot)
+        say(f"drawn: {arguments.plot}")
+    if arguments.json:
+        print(report.json_line())
+    return 0

@@ -1,0 +1,83 @@
+"""Processes of one session, as Linux shows them: to end what a benchmark started, and to see how much memory its workers hold.
+
+A benchmark's child leads a session of its own. Its JVM, Python workers and helpers stay in it, also those that make themselves a
+process group or lose their parent: so a session is what can be ended without touching anything else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import threading
+from pathlib import Path
+
+_PROC = Path("/proc")
+
+
+def session_members(session: int) -> list[int]:
+    """The live processes of a session; empty where there is no /proc."""
+    found = []
+    for entry in _PROC.glob("[0-9]*"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            if int(fields[3]) == session and fields[0] != "Z":
+                found.append(int(entry.name))
+    return found
+
+
+def end_session(session: int) -> None:
+    """Kill every process of a session, by its id; again, for those that were being born."""
+    for _ in range(3):
+        members = session_members(session)
+        for pid in members:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        if not members:
+            break
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(session, signal.SIGKILL)  # where there is no /proc, this is all that can be done
+
+
+def anonymous_bytes(pid: int) -> int | None:
+    """What a process holds in memory that is not a mapped file, or None where that cannot be known."""
+    try:
+        found = re.search(r"^RssAnon:\s+(\d+) kB", (_PROC / str(pid) / "status").read_text(), re.MULTILINE)
+    except OSError:
+        return None
+    return int(found.group(1)) * 1024 if found else None
+
+
+class WorkerMemory:
+    """Watches the Python workers of this process's Spark: the most anonymous memory that any one of them held."""
+
+    def __init__(self, every: float = 0.2) -> None:
+        self.peak: int | None = None
+        self.workers: set[int] = set()
+        self._every = every
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._watch, name="worker-memory", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> int | None:
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+        return self.peak
+
+    def _watch(self) -> None:
+        session = os.getsid(0)
+        while not self._over.wait(self._every):
+            for pid in session_members(session):
+                with contextlib.suppress(OSError):
+                    if b"pyspark.daemon" not in (_PROC / str(pid) / "cmdline").read_bytes():
+                        continue
+                    held = anonymous_bytes(pid)
+                    if held is not None:
+                        self.workers.add(pid)
+                        self.peak = max(self.peak or 0, held)

@@ -1,0 +1,99 @@
+"""The ``meander`` command: finds the subcommand, runs it, and turns errors into one line and an exit code.
+
+Exit codes: 0 done, 1 something failed that is not the caller's to fix (or a check that did not hold), 2 a wrong call, flow, store
+or input (every MeanderError), 130 interrupted. A command is a module with ``register``: it adds its parser and sets ``command``,
+a function from parsed arguments to exit code. What is slow to import is imported inside that function.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+
+from meander import __version__
+from meander.cli import bench, demo, run, state, status
+from meander.cli.parser import Commands, Parser
+from meander.errors import MeanderError
+
+COMMANDS: dict[str, Callable[[Commands], None]] = {
+    "demo": demo.register,
+    "run": run.register,
+    "status": status.register,
+    "state": state.register,
+    "bench": bench.register,
+}
+_EXAMPLES = """examples:
+  meander demo                                     count edits per server for a few seconds, and check the result
+  meander run my_flow.py --store state/            run a flow until Ctrl-C; the same command goes on after a stop or a crash
+  meander status state/                            where a flow is, from its store alone
+  meander state state/ totals --limit 5            its state as a table
+  meander state state/ totals --sql "SELECT sum(total) FROM state"
+
+`meander COMMAND --help` says more about each."""
+
+
+def build_parser(command: str | None) -> Parser:
+    """The parser; the options of ``bench`` are there only when it is the command, since they come from another package."""
+    parser = Parser(
+        prog="meander",
+        description="Stateful streaming on PySpark: exactly-once, with state as tables you can open.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"meander {__version__}")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error (may stand anywhere)")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="name", parser_class=Parser)
+    for name, register in COMMANDS.items():
+        if name == "bench":
+            bench.register(commands, with_options=command == "bench")
+        else:
+            register(commands)
+    for added in commands.choices.values():
+        added.formatter_class = argparse.RawDescriptionHelpFormatter
+        added.allow_abbrev = False
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in words
+    words = [word for word in words if word != "--debug"]
+    command = next((word for word in words if not word.startswith("-")), None)
+    try:
+        if command is not None and command not in COMMANDS:
+            sys.stderr.write(f"error: there is no command '{command}'; there are: {', '.join(COMMANDS)}\ntry: meander --help\n")
+            return 2
+        parser = build_parser(command)
+        arguments = parser.parse_args(words)
+        if command is None:
+            parser.print_help()
+            return 0
+        code: int = arguments.command(arguments)
+        sys.stdout.flush()
+        return code
+    except MeanderError as error:
+        return _failed(str(error), 2, debug)
+    except KeyboardInterrupt:
+        return _failed("interrupted", 130, debug)
+    except BrokenPipeError:  # `meander state … | head` is no failure
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        text = next((line for line in str(error).splitlines() if line.strip()), "")
+        return _failed(f"{type(error).__name__}: {text} (--debug shows where)", 1, debug)
+
+
+def _failed(message: str, code: int, debug: bool) -> int:
+    if debug:
+        traceback.print_exc()
+    sys.stderr.write(f"error: {message}\n")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,198 @@
+"""``meander run``: a flow file until its input ends or somebody stops it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from meander.cli import wording
+from meander.cli.parser import Commands
+from meander.errors import ConfigError
+
+if TYPE_CHECKING:
+    from meander.cli.progress import Display, Meter
+    from meander.engine.loop import EpochDone
+    from meander.run import Run
+
+_EXAMPLES = """a flow file defines `flow`, or a function flow() that returns one:
+
+  import meander as md
+  flow = md.Flow("counts")
+  (flow.source("edits", md.generator("wikipedia", rate=1000))
+       .key_by("server_name").aggregate(md.count().alias("n"), name="counts")
+       .sink("out", md.parquet("out/")))
+
+examples:
+  meander run my_flow.py                            until Ctrl-C; state goes to meander-state/<flow's name>
+  meander run my_flow.py --store state/ --once      all input there is, then end
+  meander run my_flow.py --trigger 1s --json        an epoch per second; a summary as JSON at the end
+  meander run my_flow.py --master 'local-cluster[2,1,1024]' --parallelism 4
+
+After Ctrl-C, a kill or a crash the same command goes on where the flow was."""
+
+
+def register(commands: Commands) -> None:
+    parser = commands.add_parser(
+        "run",
+        help="run a flow file",
+        description="Run a flow until its input ends, or until Ctrl-C or SIGTERM: then the epoch that runs is finished first.",
+        epilog=_EXAMPLES,
+    )
+    parser.add_argument("file", metavar="FLOW.py", help="a Python file that defines `flow`, or a function flow()")
+    parser.add_argument("--store", metavar="DIR", help="where state and log are (default: meander-state/<flow's name>)")
+    parser.add_argument("--parallelism", type=int, metavar="N", help="slots of every stateful operator (default: 2)")
+    parser.add_argument("--master", metavar="M", help="Spark's master (default: a local Spark on all cores)")
+    parser.add_argument("--trigger", metavar="T", help="time between the starts of two epochs, such as 500ms (default: none)")
+    parser.add_argument("--once", action="store_true", help="process all input there is, then end")
+    parser.add_argument("--strict", action="store_true", help="stop at the first bad row instead of writing it to the dead letters")
+    parser.add_argument("--takeover", action="store_true", help="take the store from a run that still looks alive")
+    parser.add_argument("--latency-file", metavar="F", help="write ingestion time and latency of every event there, in milliseconds")
+    parser.add_argument("--json", action="store_true", help="print a summary as JSON on standard output; progress goes to standard error")
+    parser.add_argument("--no-color", action="store_true", help="plain text")
+    parser.set_defaults(command=command)
+
+
+def command(arguments: argparse.Namespace) -> int:
+    from meander.cli.flow_file import load_flow
+    from meander.cli.progress import Lines, Meter, StatusLine, make_console, watch
+    from meander.cli.spark_start import start_spark
+
+    options = start_options(arguments)
+    flow = load_flow(arguments.file)
+    flow.plan()  # what is wrong with it is said before Spark is waited for
+    store = arguments.store or f"meander-state/{flow.name}"
+    console = make_console(arguments.json, arguments.no_color)
+    with console.status(f"starting Spark for flow '{flow.name}' …"):
+        session = start_spark(arguments.master, f"meander {flow.name}")
+        try:
+            run = flow.start(store, spark=session, **options)
+        except BaseException:
+            session.stop()
+            raise
+    meter, stop = Meter(keep_latencies=True), Stop()
+    run.on_epoch(meter)
+    restore = stop.on_signals()
+    try:
+        began = run.status()["epoch"]
+        console.print(f"flow '{flow.name}' runs on {store}, after epoch {began}; Ctrl-C stops it", soft_wrap=True)
+        display: Display = StatusLine(console) if console.is_terminal else Lines(console)
+        watch(available(run, stop) if arguments.once else run.await_termination, meter, display, stop.wanted)
+        if stop.wanted.is_set():
+            console.print("stopping after this epoch …")
+        run.stop()
+        _report(console, arguments, run, meter, store, "stopped" if stop.wanted.is_set() else "finished")
+    finally:
+        run.stop()
+        restore()
+        session.stop()
+    return 0
+
+
+def start_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The options of ``flow.start`` that the arguments say."""
+    if arguments.once and arguments.trigger is not None:
+        raise ConfigError("--once and --trigger contradict each other: leave one out")
+    options: dict[str, Any] = {"strict": arguments.strict, "takeover": arguments.takeover}
+    if arguments.parallelism is not None:
+        options["parallelism"] = arguments.parallelism
+    if arguments.latency_file is not None:
+        options["latency_file"] = arguments.latency_file
+    if arguments.once:
+        options["trigger"] = None
+    elif arguments.trigger is not None:
+        options["trigger"] = arguments.trigger
+    return options
+
+
+class Stop:
+    """The wish to stop, and the signals that express it. A second signal does what it does to any program."""
+
+    def __init__(self) -> None:
+        self.wanted = threading.Event()
+
+    def on_signals(self) -> Callable[[], None]:
+        """Listen to SIGINT and SIGTERM; to be called when Spark is up, since Spark puts a handler of its own. Returns the way back."""
+        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+        def restore() -> None:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+        def heard(number: int, frame: FrameType | None) -> None:
+            self.wanted.set()
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+        for number in before:
+            signal.signal(number, heard)
+        return restore
+
+
+class _Stopped(BaseException):
+    """Ends process_available between two epochs."""
+
+
+def available(run: Run, stop: Stop) -> Callable[[float], bool]:
+    """``process_available`` in a thread of its own, so that signals are heard; the result waits for it like await_termination."""
+    failure: list[BaseException] = []
+
+    def between_epochs(done: EpochDone) -> None:
+        # Listeners come last in an epoch: all of it is committed and published.
+        if stop.wanted.is_set():
+            raise _Stopped
+
+    def work() -> None:
+        try:
+            run.process_available()
+        except _Stopped:
+            pass
+        except BaseException as error:
+            failure.append(error)
+
+    def ended(timeout: float) -> bool:
+        thread.join(None if stop.wanted.is_set() else timeout)
+        if failure:
+            raise failure[0]
+        return not thread.is_alive()
+
+    run.on_epoch(between_epochs)
+    thread = threading.Thread(target=work, name="process-available")
+    thread.start()
+    return ended
+
+
+def _report(console: Any, arguments: argparse.Namespace, run: Run, meter: Meter, store: str, outcome: str) -> None:
+    status, reading = run.status(), meter.read()
+    p50, p99 = meter.latency(50, 99)
+    rows, epochs = (reading.rows_in, reading.epochs) if reading else (0, 0)
+    rate = rows / meter.seconds if meter.seconds else 0.0
+    console.print(
+        f"{outcome} after epoch {status['epoch']}: {wording.plural(epochs, 'epoch')}, {wording.plural(rows, 'row')} in, "
+        f"{wording.plural(reading.rows_out if reading else 0, 'row')} out, {wording.count(rate)} rows/s, "
+        f"latency p50 {wording.duration(p50)}, p99 {wording.duration(p99)}",
+        soft_wrap=True,
+    )
+    if status["dead_letters"]:
+        console.print(f"dead letters: {wording.count(status['dead_letters'])} in all; see md.read_dead_letters({store!r})", soft_wrap=True)
+    for operator in status["operators"]:
+        console.print(f"state of '{operator}': meander state {store} {operator}", soft_wrap=True)
+    if arguments.json:
+        summary = {
+            "flow": run.name,
+            "outcome": outcome,
+            "store": store,
+            "epoch": status["epoch"],
+            "epochs": epochs,
+            "rows_in": rows,
+            "rows_out": reading.rows_out if reading else 0,
+            "dead_letters": reading.dead_letters if reading else 0,
+            "seconds": round(meter.seconds, 3),
+            "rows_per_second": round(rate, 1),
+            "latency_ms": {"p50": round(p50 * 1000, 1), "p99": round(p99 * 1000, 1)},
+        }
+        print(json.dumps(summary), flush=True)

@@ -1,0 +1,109 @@
+"""``meander status``: where a flow is, from its store alone, beside a running flow or without one."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from typing import Any
+
+from meander.cli import wording
+from meander.cli.parser import Commands
+
+_EXAMPLES = """examples:
+  meander status state/
+  meander status state/ --json | jq .rows_in"""
+
+
+def register(commands: Commands) -> None:
+    parser = commands.add_parser(
+        "status",
+        help="where a flow is, from its store",
+        description="Where a flow is: epoch, rows, state and whether a live run holds the store. Reads the store alone, and only reads.",
+        epilog=_EXAMPLES,
+    )
+    parser.add_argument("store", metavar="STORE", help="the folder that is the flow's store")
+    parser.add_argument("--json", action="store_true", help="the same as one JSON object")
+    parser.add_argument("--no-color", action="store_true", help="plain text")
+    parser.set_defaults(command=command)
+
+
+def command(arguments: argparse.Namespace) -> int:
+    status = read_status(arguments.store)
+    if arguments.json:
+        print(json.dumps(status))
+    else:
+        _print(status, arguments.no_color)
+    return 0
+
+
+def read_status(url: str) -> dict[str, Any]:
+    """The status as plain data."""
+    from meander.cli.store_view import open_existing, owner_of, readable_epochs
+
+    store, manifest = open_existing(url)
+    owner = owner_of(store)
+    epochs = readable_epochs(store, manifest)
+    return {
+        "store": store.url,
+        "flow": manifest.plan.get("flow"),
+        "running": owner.live,
+        "owner": owner.name if owner.live else None,
+        "epoch": manifest.epoch,
+        "generation": manifest.generation,
+        "last_epoch_at": manifest.now or None,
+        "epochs_readable": [epochs[0], epochs[-1]] if epochs else [],
+        "rows_in": manifest.totals.get("rows_in", 0),
+        "rows_out": manifest.totals.get("rows_out", 0),
+        "dead_letters": manifest.totals.get("dead_letters", 0),
+        "tables": {
+            name: {
+                "keys": list(table.keys),
+                "parallelism": max(manifest.routing[name]) + 1 if name in manifest.routing else None,
+                "segments": len(table.segments),
+                "rows": table.rows,
+                "bytes": table.bytes,
+            }
+            for name, table in sorted(manifest.tables.items())
+        },
+    }
+
+
+def _print(status: dict[str, Any], no_color: bool) -> None:
+    from rich.table import Table
+
+    from meander.cli.progress import make_console
+
+    console = make_console(False, no_color)
+    running = f"[green]running[/] ({status['owner'] or 'unknown process'})" if status["running"] else "[yellow]not running[/]"
+    when = f", {wording.ago(time.time() - status['last_epoch_at'])}" if status["last_epoch_at"] else ""
+    readable = status["epochs_readable"]
+    facts = Table.grid(padding=(0, 2))
+    facts.add_row("flow", f"[bold]{status['flow'] or '(no epoch yet)'}[/], {running}")
+    facts.add_row("store", status["store"])
+    facts.add_row("epoch", f"{status['epoch']}{when} (generation {status['generation']})")
+    facts.add_row("rows", f"{wording.count(status['rows_in'])} in, {wording.count(status['rows_out'])} out")
+    dead = wording.count(status["dead_letters"])
+    facts.add_row("dead letters", f"[red]{dead}[/]" if status["dead_letters"] else dead)
+    if readable:
+        facts.add_row("readable", f"epochs {readable[0]} to {readable[1]}" if readable[0] < readable[1] else f"epoch {readable[0]}")
+    console.print(facts, soft_wrap=True)
+    if status["tables"]:
+        console.print()
+        console.print(tables_of(status["tables"]))
+
+
+def tables_of(tables: dict[str, dict[str, Any]]) -> Any:
+    """The stateful operators as a table for the terminal."""
+    from rich import box
+    from rich.table import Table
+
+    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for title in ("operator", "keyed by"):
+        shown.add_column(title)
+    for title in ("slots", "segments", "rows stored", "bytes"):
+        shown.add_column(title, justify="right")
+    for name, table in tables.items():
+        cells = (wording.count(table["segments"]), wording.count(table["rows"]), wording.size(table["bytes"]))
+        shown.add_row(name, ", ".join(table["keys"]), str(table["parallelism"] or "-"), *cells)
+    return shown

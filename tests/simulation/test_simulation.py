@@ -1,0 +1,21 @@
+"""The epoch protocol under thousands of seeded schedules: real loop, log, tidying and state; a world that fails in every way it can."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from tests.simulation.schedule import run_schedule
+
+SCHEDULES, BLOCK = 2_400, 100
+
+
+@pytest.mark.parametrize("block", range(SCHEDULES // BLOCK))
+def test_output_and_state_are_exactly_once_whatever_dies(block: int) -> None:
+    for seed in range(block * BLOCK, (block + 1) * BLOCK):
+        run_schedule(seed)
+
+
+@pytest.mark.skipif("MEANDER_SEED" not in os.environ, reason="MEANDER_SEED=n replays schedule n")
+def test_replay_of_one_seed() -> None:
+    print("\n".join(run_schedule(int(os.environ["MEANDER_SEED"])).lives))

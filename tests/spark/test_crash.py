@@ -1,0 +1,119 @@
+"""Drivers killed with SIGKILL at every step of an epoch, one after the other on one store; then one that runs to the end.
+
+Each chain of crashes must end with output and state equal to the fold of the decisions in the log, every file taken once.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from tests.oracle import check_totals
+
+import meander as md
+from tests.spark.conftest import write_input
+
+Start = Callable[..., Any]
+
+EPOCH_STEPS = [
+    ["put_if_absent", 3, "before"],  # the first epoch's log entry: 1 is the takeover, 2 the plan
+    ["put_if_absent", 3, "after"],
+    ["publish", 2, "before"],
+    ["link", 4, "after"],
+    ["publish", 2, "after"],
+    ["delete", 1, "before"],
+]
+START_STEPS = [["put_if_absent", 1, "before"], ["put_if_absent", 1, "after"], ["put_if_absent", 2, "after"], ["link", 1, "before"]]
+
+
+def crash_chain(tmp_path: Path, child: Start, steps: list[list[Any]], **options: Any) -> None:
+    folder = write_input(tmp_path / "in", files=8, rows=3000, keys=700)
+    request = {"store": str(tmp_path / "state"), "in": str(folder), "out": str(tmp_path / "out"), **options}
+    for step in steps:
+        code, _ = child(**request, crash=step).finish()
+        assert code == -signal.SIGKILL, f"the driver was to die at {step}"
+    code, answer = child(**request).finish()
+    assert code == 0, answer
+    state = pl.DataFrame(pl.from_arrow(md.read_state(tmp_path / "state", "totals")))
+    check_totals(tmp_path / "state", folder, tmp_path / "out", state)
+
+
+def test_a_driver_killed_around_commit_and_publication_leaves_nothing_lost_or_doubled(tmp_path: Path, child: Start) -> None:
+    crash_chain(tmp_path, child, EPOCH_STEPS)
+
+
+@pytest.mark.slow
+def test_a_driver_killed_while_starting_leaves_nothing_lost_or_doubled(tmp_path: Path, child: Start) -> None:
+    crash_chain(tmp_path, child, START_STEPS, small=True)
+
+
+@pytest.mark.slow
+def test_a_driver_killed_around_every_step_of_a_small_epoch(tmp_path: Path, child: Start) -> None:
+    crash_chain(tmp_path, child, EPOCH_STEPS, small=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4))
+def test_drivers_killed_at_random_moments(tmp_path: Path, child: Start, seed: int) -> None:
+    """Six kills per seed, on one store, whatever the driver is doing; then the rest of the input."""
+    moments = random.Random(seed)
+    folder = write_input(tmp_path / "in", files=60, rows=20_000, keys=5000, seed=seed)
+    request = {"store": str(tmp_path / "state"), "in": str(folder), "out": str(tmp_path / "out"), "parallelism": 2 + seed % 3}
+    for _ in range(6):
+        victim = child(**request)
+        victim.wait_started()
+        time.sleep(moments.uniform(0.0, 4.0))
+        victim.kill()
+    code, answer = child(**request).finish()
+    assert code == 0, answer
+    state = pl.DataFrame(pl.from_arrow(md.read_state(tmp_path / "state", "totals")))
+    check_totals(tmp_path / "state", folder, tmp_path / "out", state)
+
+
+def test_a_second_start_on_a_live_store_is_refused_and_touches_nothing(tmp_path: Path, child: Start) -> None:
+    folder = write_input(tmp_path / "in", files=2, rows=100, keys=10)
+    request = {"store": str(tmp_path / "state"), "in": str(folder), "out": str(tmp_path / "out"), "trigger": 0.2}
+    first = child(**request)
+    first.wait_started()
+    time.sleep(5)
+    first.process.send_signal(signal.SIGSTOP)
+    before = _listing(tmp_path)
+    code, answer = child(**request).finish()
+    assert (code, answer["error"]) == (3, "Busy")
+    assert f"process {first.process.pid}" in answer["message"]
+    assert _listing(tmp_path) == before
+    first.kill()
+    request["trigger"] = None
+    code, answer = child(**request).finish()  # a restart after kill -9 is not delayed
+    assert code == 0, answer
+
+
+def test_a_stopped_driver_that_was_replaced_changes_nothing_when_it_goes_on(tmp_path: Path, child: Start) -> None:
+    folder = write_input(tmp_path / "in", files=40, rows=2000, keys=300)
+    request = {"store": str(tmp_path / "state"), "in": str(folder), "out": str(tmp_path / "out")}
+    zombie = child(**request, trigger=0.1)
+    zombie.wait_started()
+    time.sleep(4)
+    zombie.process.send_signal(signal.SIGSTOP)
+    code, answer = child(**request, takeover=True).finish()
+    assert code == 0, answer
+    before = _listing(tmp_path / "out")
+    write_input(tmp_path / "in", files=42, rows=2000, keys=300)  # something for the zombie to work on
+    zombie.process.send_signal(signal.SIGCONT)
+    code, answer = zombie.finish()
+    assert (code, answer["error"]) == (3, "Fenced")
+    assert _listing(tmp_path / "out") == before
+    code, answer = child(**request).finish()
+    assert code == 0, answer
+    state = pl.DataFrame(pl.from_arrow(md.read_state(tmp_path / "state", "totals")))
+    check_totals(tmp_path / "state", folder, tmp_path / "out", state)
+
+
+def _listing(folder: Path) -> list[tuple[str, int]]:
+    return sorted((str(p.relative_to(folder)), p.stat().st_size) for p in folder.rglob("*") if p.is_file() and "/.compact" not in str(p))

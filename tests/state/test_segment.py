@@ -1,0 +1,68 @@
+"""Segments: any Arrow reader opens them, blocks are cut between hashes, and what is broken says so."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from meander.errors import Corrupted
+from meander.state.segment import HASH, Segment, SegmentRef, encode_segment
+
+
+def frame(hashes: list[int]) -> pl.DataFrame:
+    return pl.DataFrame({HASH: pl.Series(sorted(hashes), dtype=pl.UInt64), "key": [f"k{i}" for i in range(len(hashes))], "n": range(len(hashes))})
+
+
+def test_a_segment_is_readable_with_plain_pyarrow() -> None:
+    rows = frame([5, 1, 2**64 - 1])
+    table = pa.ipc.open_file(encode_segment(rows, block_rows=2)).read_all()
+    assert table.column_names == [HASH, "key", "n"]
+    assert table.schema.types == [pa.uint64(), pa.large_string(), pa.int64()]
+    assert table.to_pylist() == rows.to_dicts()
+    index = json.loads(table.schema.metadata[b"meander"])
+    assert index == {"format": 1, "rows": 3, "firsts": ["1", "ffffffffffffffff"]}
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(0, 6), max_size=30), st.integers(1, 5))
+def test_rows_of_one_hash_never_straddle_two_blocks(hashes: list[int], block_rows: int) -> None:
+    rows = frame(hashes)
+    segment = Segment("s", encode_segment(rows, block_rows))
+    assert segment.frame().equals(rows)
+    assert segment.rows == len(hashes)
+    blocks = [segment.block(number).hashes.tolist() for number in range(len(segment.firsts))]
+    assert sum(len(set(block)) for block in blocks) == len(set(hashes))
+    assert [block[0] for block in blocks if block] == (segment.firsts.tolist() if hashes else [])
+
+
+def test_a_reference_survives_json() -> None:
+    ref = SegmentRef("segments/t/x", 3, 100, 7, (1 << 128) - 2)
+    assert SegmentRef.from_json(json.loads(json.dumps(ref.to_json()))) == ref
+    assert ref.without(0b110).groups == (1 << 128) - 8
+
+
+@pytest.mark.parametrize("data", [b"", b"not arrow", bytes(encode_segment(frame([1, 2])))[:-20]])
+def test_a_broken_segment_is_corruption_and_named(data: bytes) -> None:
+    with pytest.raises(Corrupted, match="segment 'segments/t/x' cannot be read"):
+        Segment("segments/t/x", pa.py_buffer(data))
+
+
+def test_a_segment_of_a_newer_format_is_refused() -> None:
+    table = frame([1]).to_arrow()
+    schema = table.schema.with_metadata({"meander": json.dumps({"format": 2, "rows": 1, "firsts": ["1"]})})
+    out = pa.BufferOutputStream()
+    with pa.ipc.new_file(out, schema) as writer:
+        writer.write_table(table.cast(schema))
+    with pytest.raises(Corrupted, match="format 2, this version reads up to 1: use a newer Meander"):
+        Segment("s", out.getvalue())
+
+
+def test_hashes_above_the_middle_keep_their_order() -> None:
+    rows = frame([2**63, 2**63 - 1, 0])
+    assert np.all(np.diff(Segment("s", encode_segment(rows)).block(0).hashes.astype(object)) > 0)
