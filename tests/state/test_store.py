@@ -96,9 +96,12 @@ def test_a_lock_refuses_a_second_process_and_is_released_by_kill_9(tmp_path: Pat
 def test_a_lock_is_not_inherited_by_child_processes(tmp_path: Path) -> None:
     store = DirStore(tmp_path)
     lock = Lock(store, "1")
-    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, close_fds=False)
-    lock.release()
+    code = "print('running', flush=True); input()"
+    child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, close_fds=False)
     try:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"running\n"  # only then has the kernel closed what is not inherited
+        lock.release()
         Lock(store, "1").release()
     finally:
         child.communicate(b"\n")

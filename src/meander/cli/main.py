@@ -69,7 +69,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             sys.stderr.write(f"error: there is no command '{command}'; there are: {', '.join(COMMANDS)}\ntry: meander --help\n")
             return 2
         parser = build_parser(command)
-        arguments = parser.parse_args(words)
+        arguments, unknown = parser.parse_known_args(words)
+        if unknown:
+            sys.stderr.write(f"error: unknown option {' '.join(unknown)}\ntry: meander {command or ''} --help\n")
+            return 2
         if command is None:
             parser.print_help()
             return 0

@@ -77,6 +77,8 @@ class Meter:
             self._ended = now
             if self._keep:
                 self._latencies.append((now, values, weights))
+            if not self._recent:
+                self._recent.append((now - seconds, 0))
             self._recent.append((now, counts.get("rows_in", 0)))
             p50, p99 = percentiles(values, weights, (50, 99))
             self._reading = Reading(

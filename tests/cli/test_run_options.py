@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import argparse
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from meander.cli.main import build_parser
+from meander.cli.progress import Meter, line, percentiles
+from meander.cli.run import start_options
+from meander.connect.source import Split
+from meander.errors import ConfigError
+
+
+def parsed(*words: str) -> argparse.Namespace:
+    return build_parser("run").parse_args(["run", "flow.py", *words])
+
+
+def test_run_passes_on_what_was_said_and_leaves_the_rest_to_the_defaults() -> None:
+    assert start_options(parsed()) == {"strict": False, "takeover": False}
+    options = start_options(parsed("--parallelism", "4", "--trigger", "500ms", "--strict", "--takeover", "--latency-file", "l.txt"))
+    assert options == {"strict": True, "takeover": True, "parallelism": 4, "trigger": "500ms", "latency_file": "l.txt"}
+
+
+def test_once_runs_only_when_asked() -> None:
+    assert start_options(parsed("--once"))["trigger"] is None
+    with pytest.raises(ConfigError, match="contradict"):
+        start_options(parsed("--once", "--trigger", "1s"))
+
+
+def done(epoch: int, rows: int, born: tuple[float, float]) -> SimpleNamespace:
+    return SimpleNamespace(
+        epoch=epoch,
+        seconds={"run": 0.5, "tidy": 0.0},
+        decision=SimpleNamespace(splits=[("s", Split({}, rows, 0, born))]),
+        outcome=SimpleNamespace(counts={"rows_in": rows, "rows_out": 1}),
+        manifest=SimpleNamespace(tables={}),
+    )
+
+
+def test_a_meter_adds_up_epochs_and_measures_from_birth(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.time", lambda: 100.0)
+    meter = Meter(keep_latencies=True)
+    meter(done(7, 1000, (98.0, 98.0)))  # type: ignore[arg-type]
+    meter(done(8, 1000, (99.0, 99.0)))  # type: ignore[arg-type]
+    reading = meter.read()
+    assert reading is not None
+    assert (reading.epoch, reading.epochs, reading.rows_in, reading.rows_out) == (8, 2, 2000, 2)
+    assert (reading.p50, reading.p99) == (1.0, 1.0)
+    assert meter.latency(50, 99) == (1.0, 2.0)
+    assert "epoch 8 · 2,000 rows in" in line(reading)
+
+
+def test_percentiles_follow_the_weight() -> None:
+    values, weights = np.array([1.0, 2.0, 3.0]), np.array([1.0, 1.0, 998.0])
+    assert percentiles(values, weights, (0.1, 50)) == (1.0, 3.0)
+    assert percentiles(np.zeros(0), np.zeros(0), (50,)) == (0.0,)

@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+from tests.cli.small_store import make_store
+
+from meander.cli.main import main
+from meander.cli.store_view import owner_of, readable_epochs
+from meander.state.log import entry_name, read_manifest
+from meander.state.store import Lock
+
+ADA, BOB, CLEO = ("ada", (2, 21.5)), ("bob", (1, 5.0)), ("cleo", (1, 300.0))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> str:
+    make_store(tmp_path / "state", dict([ADA, BOB]), dict([CLEO]), {"ada": (3, 40.0)})
+    return str(tmp_path / "state")
+
+
+def contents(folder: str) -> dict[str, tuple[int, int]]:
+    return {str(path): (path.stat().st_mtime_ns, path.stat().st_size) for path in sorted(Path(folder).rglob("*"))}
+
+
+def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    return capsys.readouterr().out.splitlines()
+
+
+def test_state_without_an_operator_lists_operators_and_epochs(store: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["state", store]) == 0
+    shown = capsys.readouterr().out
+    assert "flow 'orders', epoch 3; epochs 1 to 3 can be read" in shown
+    assert "totals" in shown
+    assert "customer" in shown
+
+
+def test_state_shows_the_newest_values_as_a_table(store: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["state", store, "totals"]) == 0
+    shown = [line.split() for line in lines(capsys)]
+    assert ["ada", "3", "40"] in shown
+    assert ["cleo", "1", "300"] in shown
+
+
+def test_state_of_an_earlier_epoch_is_what_it_was(store: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["state", store, "totals", "--epoch", "1", "--format", "json"]) == 0
+    rows = [json.loads(line) for line in lines(capsys)]
+    assert {row["customer"]: (row["n"], row["total"]) for row in rows} == dict([ADA, BOB])
+
+
+def test_sql_runs_over_the_table_named_state(store: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["state", store, "totals", "--sql", "SELECT customer FROM state ORDER BY total DESC LIMIT 2", "--format", "csv"]) == 0
+    assert lines(capsys) == ["customer", "cleo", "ada"]
+
+
+def test_a_table_is_cut_at_the_limit_and_says_so(store: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["state", store, "totals", "--limit", "1"]) == 0
+    assert "1 of 3 rows; --limit 0 shows all" in capsys.readouterr().out
+
+
+def test_machine_formats_have_all_rows_and_can_go_to_a_file(store: str, tmp_path: Path) -> None:
+    target = tmp_path / "totals.parquet"
+    assert main(["state", store, "totals", "--output", str(target)]) == 0
+    assert pl.read_parquet(target).sort("customer").rows() == [("ada", 3, 40.0), ("bob", 1, 5.0), ("cleo", 1, 300.0)]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["nothing"], "there is no stateful operator 'nothing'; there are: totals"),
+        (["totals", "--epoch", "9"], "epoch 9 is not there; epochs 1 to 3 can be read"),
+        (["totals", "--sql", "SELEC 1"], "--sql: Parser Error"),
+        (["totals", "--sql", "SELECT x FROM state"], "its columns are customer, n, total"),
+        (["totals", "--output", "totals.txt"], "say the format with --format"),
+        (["totals", "--output", "/no/such/folder/totals.csv"], "cannot be written"),
+        (["--sql", "SELECT 1"], "which operator's state?"),
+    ],
+)
+def test_wrong_questions_get_an_answer_that_helps(store: str, options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["state", store, *options]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_an_epoch_whose_log_entries_are_gone_is_not_retained(store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    opened = make_store(tmp_path / "other", dict([ADA]), dict([BOB]), dict([CLEO]))
+    newest = read_manifest(opened)
+    base = read_manifest(opened, 2)
+    opened.put(f"manifest/{base.generation:08d}-{base.position:012d}", json.dumps(base.to_json()).encode())
+    opened.delete(entry_name(1, 1))
+    assert readable_epochs(opened, newest) == [2, 3]
+    assert main(["state", str(tmp_path / "other"), "totals", "--epoch", "1"]) == 2
+    assert "epoch 1 is not retained any more; epochs 2 to 3 can be read" in capsys.readouterr().err
+
+
+def test_an_epoch_whose_segments_are_gone_is_not_readable(tmp_path: Path) -> None:
+    opened = make_store(tmp_path / "state", dict([ADA]), dict([BOB]))
+    newest = read_manifest(opened)
+    for ref in newest.tables["totals"].segments[1:]:
+        opened.delete(ref.name)
+    assert readable_epochs(opened, newest) == [1]
+
+
+def test_status_says_where_the_flow_is(store: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", store, "--json"]) == 0
+    status = json.loads(capsys.readouterr().out)
+    assert (status["flow"], status["epoch"], status["generation"], status["running"]) == ("orders", 3, 1, False)
+    assert (status["rows_in"], status["rows_out"], status["dead_letters"]) == (30, 4, 3)
+    table = status["tables"]["totals"]
+    assert (table["keys"], table["segments"], table["rows"], table["parallelism"]) == (["customer"], 3, 4, 2)
+
+
+def test_status_for_people_names_flow_and_operators(store: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", store]) == 0
+    shown = capsys.readouterr().out
+    assert "orders, not running" in shown
+    assert "totals" in shown
+
+
+def test_a_live_run_is_seen_and_not_disturbed(store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    opened = make_store(tmp_path / "live", dict([ADA]))
+    lock = Lock(opened, "00000001")
+    assert main(["status", str(tmp_path / "live"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["running"] is True
+    lock.release()
+    assert not owner_of(opened).live
+    Lock(opened, "00000001").release()  # asking left no lock behind
+
+
+def test_status_and_state_change_nothing(store: str, tmp_path: Path) -> None:
+    before = contents(store)
+    for words in (["status", store], ["state", store], ["state", store, "totals"]):
+        assert main(words) == 0
+    assert contents(store) == before
+    assert main(["status", str(tmp_path / "nothing")]) == 2
+    assert not (tmp_path / "nothing").exists()

@@ -1,0 +1,119 @@
+"""Real executors on one machine (local-cluster): one of them killed, a Python worker killed, three stateful stages in a row."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+import meander as md
+from tests.oracle import check_totals
+from tests.spark.conftest import write_input
+
+Start = Callable[..., Any]
+
+
+def descendants(pid: int) -> list[int]:
+    found, pending = [], [pid]
+    while pending:
+        parent = pending.pop()
+        for task in Path(f"/proc/{parent}/task").glob("*/children"):
+            try:
+                children = [int(c) for c in task.read_text().split()]
+            except OSError:
+                continue
+            found.extend(children)
+            pending.extend(children)
+    return found
+
+
+def command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except OSError:
+        return ""
+
+
+def wait_for_epochs(out: Path, count: int, deadline: float = 90) -> None:
+    end = time.monotonic() + deadline
+    while len(list(out.glob("*.parquet"))) < count:
+        assert time.monotonic() < end, "no output"
+        time.sleep(0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chain", [False, True], ids=["one-stage", "three-stages"])
+def test_an_executor_killed_in_the_middle_changes_nothing(tmp_path: Path, child: Start, chain: bool) -> None:
+    folder = write_input(tmp_path / "in", files=40, rows=20_000, keys=4000)
+    victim = child(
+        store=str(tmp_path / "state"), out=str(tmp_path / "out"), master="local-cluster[2,1,1024]", chain=chain, **{"in": str(folder)}
+    )
+    victim.wait_started()
+    for kills in range(2):
+        wait_for_epochs(tmp_path / "out", 6 + 16 * kills)
+        executors = [pid for pid in descendants(victim.process.pid) if "CoarseGrainedExecutorBackend" in command(pid)]
+        assert executors
+        os.kill(executors[-1], signal.SIGKILL)
+    code, answer = victim.finish(240)
+    assert code == 0, answer
+    state = pl.DataFrame(pl.from_arrow(md.read_state(tmp_path / "state", "totals")))
+    check_totals(tmp_path / "state", folder, tmp_path / "out", state)
+    if chain:
+        check_chain(tmp_path)
+
+
+def check_chain(tmp_path: Path) -> None:
+    """The second and third stage, replayed from what the first published."""
+    from tests import oracle
+
+    sizes: dict[int, int] = {}
+    odds: dict[int, int] = {}
+    seen = oracle.published(tmp_path / "out-chain")
+    for epoch, frame in sorted(oracle.published(tmp_path / "out").items()):
+        touched = {}
+        for n in frame["n"]:
+            sizes[n % 5] = touched[n % 5] = sizes.get(n % 5, 0) + n
+        counted = {}
+        for total in touched.values():
+            odds[total % 2] = counted[total % 2] = odds.get(total % 2, 0) + 1
+        assert dict(seen[epoch].iter_rows()) == counted, f"epoch {epoch}"
+    state = pl.DataFrame(pl.from_arrow(md.read_state(tmp_path / "state", "by_size")))
+    assert dict(state.iter_rows()) == sizes
+
+
+def test_a_python_worker_that_dies_is_replaced_and_its_task_runs_again(tmp_path: Path, spark: Any) -> None:
+    folder = write_input(tmp_path / "in", files=4, rows=500, keys=50)
+    marker = tmp_path / "died"
+
+    def deadly(frame: pl.DataFrame) -> pl.DataFrame:
+        if frame.height and not marker.exists():
+            marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return frame
+
+    flow = md.Flow("deadly")
+    events = flow.source("events", md.files(folder, max_files_per_epoch=1)).map_batches(deadly, name="deadly")
+    totals = events.key_by("key").aggregate(md.count().alias("n"), md.sum("value").alias("total"), name="totals")
+    totals.sink("out", md.parquet(tmp_path / "out"))
+    with flow.start(tmp_path / "state", spark=spark, trigger=None) as run:
+        assert run.process_available().epochs == 4
+    assert marker.exists()
+    check_totals(tmp_path / "state", folder, tmp_path / "out", pl.DataFrame(pl.from_arrow(md.read_state(tmp_path / "state", "totals"))))
+
+
+@pytest.mark.slow
+def test_slots_run_where_the_routing_table_says(tmp_path: Path) -> None:
+    """On two executors, each slot of every epoch runs in the same executor: its cache stays warm."""
+    import subprocess
+    import sys
+
+    script = Path(__file__).with_name("placement.py")
+    result = subprocess.run([sys.executable, str(script), str(tmp_path)], capture_output=True, text=True, timeout=180, check=False)
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert "every slot stayed where it was: True" in result.stdout
