@@ -21,8 +21,8 @@ import polars as pl
 
 import meander as md
 
-EVENTS, KEYS = 600_000, 500
-KILL_AFTER = 4  # epochs
+EVENTS, KEYS = 300_000, 500
+KILL_AFTER = 3  # epochs
 
 
 def build(folder: Path) -> md.Flow:

@@ -200,4 +200,3 @@ def start(flow: Planned, store: str | Path, spark: Any = None, clock: Clock | No
 
     settings, clock = Settings(**options), clock or SystemClock()
     return Run(flow.name, open_flow(flow.plan(), str(store), spark, clock, settings), settings, clock)
-

@@ -56,7 +56,7 @@ def test_a_request_survives_its_way_through_json(tmp_path: Path) -> None:
 
 
 def test_a_child_that_takes_too_long_is_ended_with_a_clear_error(tmp_path: Path) -> None:
-    with pytest.raises(md.MeanderError, match="meander did not finish within 0.01 s; allow more with --timeout"):
+    with pytest.raises(md.MeanderError, match=r"meander did not finish within 0\.01 s; allow more with --timeout"):
         run_isolated(request(tmp_path), timeout=0.01)
 
 

@@ -15,7 +15,7 @@ import pytest
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SCRIPTS = {
     "orders.py": ["cleo     ┆ 2   ┆ 312.0", "epoch 1 can still be read"],
-    "crash_and_resume.py": ["kill -9", "600,000 events in the state, 600,000 in the input", "yes  every epoch is published once, in order"],
+    "crash_and_resume.py": ["kill -9", "300,000 events in the state, 300,000 in the input", "yes  every epoch is published once, in order"],
     "dead_letters.py": ["dead_letters=3", "not JSON", "conversion from `str` to `f64` failed", "strict=True stops"],
     "custom_aggregate.py": ["200,000 rows in 2 epochs", "equal to the geometric mean computed at once"],
 }

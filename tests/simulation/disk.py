@@ -46,13 +46,13 @@ class Ledger:
             self.first_snapshot = self.first_snapshot or name
         if not name.startswith("log/"):
             return
-        if name in self.entries:
-            assert self.entries[name] == data, f"{name} was written again with other content"
-            return  # a late put of what was committed and collected long ago
         entry = json.loads(data)
         _, generation, position = name.split("/")
         if entry["kind"] == "takeover" and int(position) <= self.manifest.position:
             return  # sealed a hole that collection left, not the log's end: must have no effect, which all that follows checks
+        if name in self.entries:
+            assert self.entries[name] == data, f"{name} was written again with other content"
+            return  # a late put of what was committed and collected long ago
         assert int(position) == self.manifest.position + 1, f"{entry['kind']} {name} written, the log is at {self._at()}"
         assert int(generation) == self.manifest.generation, f"{entry['kind']} {name} of an old generation, the log is at {self._at()}"
         self.entries[name] = data

@@ -192,12 +192,15 @@ class SimulatedRunner:
             groups = group_rows(keys, hashes[mine])
             states = fold_rows(part, groups, STATES)
             alive = manifest.tables[OPERATOR].alive_for(mask) if OPERATOR in manifest.tables else ()
-            table = upsert(alive, lambda name: open_segment(self.view, name), keys[groups.heads], groups.hashes, states, STATES, manifest.key_groups)
+            table = upsert(
+                alive, lambda name: open_segment(self.view, name), keys[groups.heads], groups.hashes, states, STATES, manifest.key_groups
+            )
             stem = f"{self.generation:08d}-{decision.epoch:010d}-{slot:04d}-{self.clock.new_id()}"
             data = encode_segment(table)
             self.view.put(f"segments/{OPERATOR}/{stem}.arrow", data)
             segments.append(SegmentRef(f"segments/{OPERATOR}/{stem}.arrow", table.height, data.size, decision.epoch, mask).to_json())
-            self.view.put(f"staged/{SINK}/{stem}", json.dumps(list(zip(*(table.get_column(name) for name in ("key", *STATES)), strict=True))).encode())
+            changed = list(zip(*(table.get_column(name) for name in ("key", *STATES)), strict=True))
+            self.view.put(f"staged/{SINK}/{stem}", json.dumps(changed).encode())
             staged.append({"name": f"staged/{SINK}/{stem}", "slot": slot, "rows": table.height})
         self._maybe_fail("the last task")
         return Outcome({OPERATOR: segments}, {SINK: staged}, {"rows_in": len(rows)}, {})

@@ -7,7 +7,7 @@ import os
 import pytest
 from tests.simulation.schedule import run_schedule
 
-SCHEDULES, BLOCK = 2_400, 100
+SCHEDULES, BLOCK = 2_100, 100
 
 
 @pytest.mark.parametrize("block", range(SCHEDULES // BLOCK))

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import polars as pl
+from tests.spark.conftest import write_input
 
 import meander as md
-from tests.spark.conftest import write_input
 
 folder = Path(sys.argv[1])
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import polars as pl
 import pytest
-
-import meander as md
 from tests.oracle import check_totals
 from tests.spark.conftest import write_input
+
+import meander as md
 
 Start = Callable[..., Any]
 

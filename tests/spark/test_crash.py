@@ -15,9 +15,9 @@ from typing import Any
 import polars as pl
 import pytest
 from tests.oracle import check_totals
+from tests.spark.conftest import write_input
 
 import meander as md
-from tests.spark.conftest import write_input
 
 Start = Callable[..., Any]
 

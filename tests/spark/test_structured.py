@@ -9,10 +9,10 @@ from typing import Any
 
 import polars as pl
 import pytest
-
-import meander as md
 from tests import oracle
 from tests.spark.conftest import write_input
+
+import meander as md
 
 Start = Callable[..., Any]
 
@@ -58,8 +58,10 @@ def test_a_streaming_dataframe_is_a_source(tmp_path: Path, spark: Any) -> None:
 
     def build() -> md.Flow:
         flow = md.Flow("stream")
-        totals = flow.source("events", md.spark_stream(stream)).key_by("key").aggregate(
-            md.count().alias("n"), md.sum("value").alias("total"), name="totals"
+        totals = (
+            flow.source("events", md.spark_stream(stream))
+            .key_by("key")
+            .aggregate(md.count().alias("n"), md.sum("value").alias("total"), name="totals")
         )
         totals.sink("out", md.parquet(tmp_path / "out"))
         return flow
@@ -81,7 +83,9 @@ def test_a_checkpoint_that_does_not_belong_to_the_store_is_an_error(tmp_path: Pa
 
     def build() -> md.Flow:
         flow = md.Flow("stream")
-        flow.source("events", md.spark_stream(stream)).key_by("key").aggregate(md.count().alias("n"), name="counts").sink("out", md.discard())
+        flow.source("events", md.spark_stream(stream)).key_by("key").aggregate(md.count().alias("n"), name="counts").sink(
+            "out", md.discard()
+        )
         return flow
 
     with build().start(tmp_path / "state", spark=spark, trigger=None) as run:

@@ -18,7 +18,9 @@ ADVERSARIAL = {
     "equal high bits": lambda n, rng: np.uint64(0xDEAD << 48) | rng.integers(0, 50, n).astype(np.uint64),
     "low bits only, descending": lambda n, rng: np.arange(n, dtype=np.uint64)[::-1].copy(),
     "top bit": lambda n, rng: rng.integers(0, 2, n).astype(np.uint64) << np.uint64(63),
-    "all ones beside random": lambda n, rng: np.where(rng.random(n) < 0.5, np.uint64(2**64 - 1), rng.integers(0, 2**63, n).astype(np.uint64)),
+    "all ones beside random": lambda n, rng: np.where(
+        rng.random(n) < 0.5, np.uint64(2**64 - 1), rng.integers(0, 2**63, n).astype(np.uint64)
+    ),
     "random": lambda n, rng: rng.integers(0, 2**64, n, dtype=np.uint64),
 }
 

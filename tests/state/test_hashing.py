@@ -67,7 +67,8 @@ def test_golden_hashes_cover_every_case() -> None:
 
 def test_a_hash_is_the_same_in_another_process() -> None:
     code = "import polars as pl; from meander.state.hashing import hash_series; print(hash_series(pl.Series(['a', 'żółw']))[1])"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONPATH": ":".join(sys.path), "PYTHONHASHSEED": "7"})
+    environment = {"PYTHONPATH": ":".join(sys.path), "PYTHONHASHSEED": "7"}
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
     assert int(run.stdout) == int(hash_series(pl.Series(["żółw"]))[0])
 
 
@@ -115,7 +116,12 @@ def test_strings_hash_as_specified_also_in_a_slice(texts: list[str | None], skip
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.tuples(st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1)), st.one_of(st.none(), st.floats()), st.text(max_size=12)), max_size=9))
+@given(
+    st.lists(
+        st.tuples(st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1)), st.one_of(st.none(), st.floats()), st.text(max_size=12)),
+        max_size=9,
+    )
+)
 def test_several_columns_hash_as_specified(rows: list[tuple[Any, ...]]) -> None:
     frame = pl.DataFrame(rows, {"a": pl.Int64, "b": pl.Float64, "c": pl.String}, orient="row")
     expected = []
@@ -153,7 +159,7 @@ def test_hashing_leaves_the_column_as_it_was() -> None:
 
 
 def test_a_type_without_a_hash_is_refused() -> None:
-    with pytest.raises(TypeError, match="List.* cannot be hashed"):
+    with pytest.raises(TypeError, match=r"List.* cannot be hashed"):
         hash_series(pl.Series([[1]]))
 
 

@@ -67,7 +67,7 @@ def test_a_replaced_owner_is_fenced_and_changes_nothing() -> None:
     first = take_over(store, 1)
     second = take_over(store, 2)
     before = dict(store.objects)
-    with pytest.raises(Fenced, match="generation 1 .* replaced"):
+    with pytest.raises(Fenced, match=r"generation 1 .* replaced"):
         first.append(epoch_entry(1))
     assert store.objects == before
     assert second.append(epoch_entry(1)).epoch == 1

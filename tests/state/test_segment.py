@@ -16,7 +16,9 @@ from meander.state.segment import HASH, Segment, SegmentRef, encode_segment
 
 
 def frame(hashes: list[int]) -> pl.DataFrame:
-    return pl.DataFrame({HASH: pl.Series(sorted(hashes), dtype=pl.UInt64), "key": [f"k{i}" for i in range(len(hashes))], "n": range(len(hashes))})
+    return pl.DataFrame(
+        {HASH: pl.Series(sorted(hashes), dtype=pl.UInt64), "key": [f"k{i}" for i in range(len(hashes))], "n": range(len(hashes))}
+    )
 
 
 def test_a_segment_is_readable_with_plain_pyarrow() -> None:

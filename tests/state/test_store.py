@@ -49,7 +49,7 @@ def test_of_8_threads_exactly_one_wins_each_name(store: Store) -> None:
 def test_of_8_processes_exactly_one_wins_each_name(tmp_path: Path) -> None:
     code = (
         "import sys; from meander.state.store import DirStore; s = DirStore(sys.argv[1]); sys.stdin.readline(); "
-        "print(*[n for n in range(40) if s.put_if_absent(f'log/{n}', sys.argv[2].encode())])"
+        "print(*[n for n in range(25) if s.put_if_absent(f'log/{n}', sys.argv[2].encode())])"
     )
     command = [sys.executable, "-c", code, str(tmp_path)]
     writers = [
@@ -60,10 +60,10 @@ def test_of_8_processes_exactly_one_wins_each_name(tmp_path: Path) -> None:
         writer.stdin.write("go\n")
         writer.stdin.flush()
     won = {who: [int(n) for n in writer.communicate(timeout=60)[0].split()] for who, writer in enumerate(writers)}
-    assert sorted(n for names in won.values() for n in names) == list(range(40))
+    assert sorted(n for names in won.values() for n in names) == list(range(25))
     store = DirStore(tmp_path)
     assert all(store.get(f"log/{n}") == str(who).encode() for who, names in won.items() for n in names)
-    assert len(list((tmp_path / "log").iterdir())) == 40, "no temporary files are left"
+    assert len(list((tmp_path / "log").iterdir())) == 25, "no temporary files are left"
 
 
 def test_a_torn_write_of_a_dead_process_is_not_listed(tmp_path: Path) -> None:
@@ -73,7 +73,10 @@ def test_a_torn_write_of_a_dead_process_is_not_listed(tmp_path: Path) -> None:
     assert store.list("log/") == ["log/1"]
 
 
-HOLDER = "import sys, time; from meander.state.store import DirStore, Lock; lock = Lock(DirStore(sys.argv[1]), '1'); print('held', flush=True); time.sleep(60)"
+HOLDER = (
+    "import sys, time; from meander.state.store import DirStore, Lock; "
+    "lock = Lock(DirStore(sys.argv[1]), '1'); print('held', flush=True); time.sleep(60)"
+)
 
 
 def test_a_lock_refuses_a_second_process_and_is_released_by_kill_9(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """The peers: Spark's own ``groupBy().agg()`` in update mode, each in the configuration in which it is fastest here.
 
 Both run back to back over the same files, as many per micro-batch as Meander takes per epoch, keep their state durable in a checkpoint
-on the same disk, and send their output nowhere. Beside Spark's defaults (code generation, vectorised Parquet, adaptive
-execution off in streams) they have:
+on the same disk, and send their output nowhere. ``_BOTH`` and ``PEERS`` are what they have beside Spark's defaults (which include
+code generation and vectorised Parquet); ``--spark-setting`` tries something else.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _BOTH = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
-    # A second small file beside every checkpoint file; off by default before Spark 4.1.
+    # Otherwise a second small file is written beside every checkpoint file.
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
     # How this benchmark learns the batches' times.
     "spark.sql.streaming.numRecentProgressUpdates": "100000",

@@ -69,8 +69,13 @@ def command(arguments: argparse.Namespace) -> int:
     try:
         run = flow.start(store, spark=session, parallelism=2)
         run.on_epoch(meter)
+        before = run.status()
         console.print(f"Spark is up after {wording.duration(time.monotonic() - began)}; {_describe(workload)} come in", soft_wrap=True)
-        display = _Panel(console, workload, store) if console.is_terminal else Lines(console)
+        if before["epoch"]:
+            console.print(
+                f"going on after epoch {before['epoch']}: {wording.count(before['rows_in'])} of them are counted already", soft_wrap=True
+            )
+        display = _Panel(console, workload, store, before["rows_in"]) if console.is_terminal else Lines(console)
         try:
             watch(run.await_termination, meter, display, stop.wanted)
         finally:
@@ -130,14 +135,15 @@ def prepare(folder: Path, workload: Workload, keep: bool) -> Workload:
 class _Panel:
     """The live view on a terminal."""
 
-    def __init__(self, console: Console, workload: Workload, store: Path) -> None:
+    def __init__(self, console: Console, workload: Workload, store: Path, before: int) -> None:
         from rich.live import Live
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
         self._bar = Progress(
             BarColumn(bar_width=40), TextColumn("{task.percentage:3.0f}%"), MofNCompleteColumn(), TextColumn("edits"), console=console
         )
-        self._task = self._bar.add_task("", total=workload.events)
+        self._task = self._bar.add_task("", total=workload.events, completed=before)
+        self._before = before
         self._store = store
         self._keys, self._read = 0, float("-inf")
         self._live = Live(self._bar, console=console, refresh_per_second=8, transient=True)
@@ -156,7 +162,7 @@ class _Panel:
         if reading is None:
             return
         self._count_keys()
-        self._bar.update(self._task, completed=reading.rows_in)
+        self._bar.update(self._task, completed=self._before + reading.rows_in)
         facts = Table.grid(padding=(0, 3))
         facts.add_row(
             f"epoch [bold]{reading.epoch}[/]",
@@ -206,7 +212,7 @@ def _conclude(
         "rows": f"{wording.count(rows)} in, {wording.count(reading.rows_out if reading else 0)} out",
         "rate": f"{wording.count(rate)} rows/s over {wording.duration(meter.seconds)}",
         "latency": f"p50 {wording.duration(p50)}, p99 {wording.duration(p99)} from an edit's birth to its publication, cold start included",
-        "": f"p50 {wording.duration(warm50)}, p99 {wording.duration(warm99)} in the second half, with everything warm",
+        "": f"p50 {wording.duration(warm50)}, p99 {wording.duration(warm99)} in the second half of the time",
         "state": f"{len(state)} keys in {table['segments']} segments, {wording.size(table['bytes'])}, in {store}",
         "output": f"{len(list(output.glob('*.parquet')))} Parquet files in {output}",
     }
@@ -221,7 +227,7 @@ def _conclude(
             f"recount    [bold green]equal[/]: state and output of {len(expected)} servers are what counting the input independently gives",
             soft_wrap=True,
         )
-    _print_next(console, store, output)
+    _print_next(console, folder)
     if arguments.json:
         result = {
             "demo": {"events": workload.events, "rate": workload.rate, "seed": workload.seed},
@@ -252,11 +258,16 @@ def _print_top(console: Console, state: Counts) -> None:
     console.print(table)
 
 
-def _print_next(console: Console, store: Path, output: Path) -> None:
+def _print_next(console: Console, folder: Path) -> None:
+    from meander.cli.store_view import open_existing, readable_epochs
+
+    store = folder / "state"
+    epochs = readable_epochs(*open_existing(str(store)))
+    earlier = epochs[len(epochs) // 2]
     console.print("\n[bold]Try next[/]")
     for command, meaning in (
         (f"meander state {store} counts --sql \"SELECT * FROM state WHERE server_name LIKE 'de.%'\"", "the state, in SQL"),
-        (f"meander state {store} counts --epoch 3 --limit 5", "the same, as it was after epoch 3"),
+        (f"meander state {store} counts --epoch {earlier} --limit 5", f"the same, as it was after epoch {earlier}"),
         ("meander run examples/server_counts.py", "the same flow as a file of your own; Ctrl-C stops it"),
         ("python examples/crash_and_resume.py", "kill -9 in the middle, start again, nothing lost or doubled"),
     ):

@@ -57,7 +57,7 @@ class SparkStreamSource:
         frame = pl.DataFrame(pl.from_arrow(table))
         zoned = [name for name, dtype in frame.schema.items() if isinstance(dtype, pl.Datetime) and dtype.time_zone]
         frame = frame.with_columns(pl.col(name).dt.convert_time_zone("UTC").dt.replace_time_zone(None) for name in zoned)
-        return Batch(frame.cast(dict(self._columns)))  # type: ignore[arg-type]
+        return Batch(frame.cast(dict(self._columns)))
 
     def describe(self) -> str:
         return "spark_stream " + ", ".join(f"{name} {dtype}" for name, dtype in self._columns)

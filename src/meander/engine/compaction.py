@@ -35,7 +35,9 @@ class Compactor(Protocol):
     def close(self) -> None: ...
 
 
-def next_merge(manifest: Manifest, routing: Mapping[str, list[int]], slots: Mapping[str, int], changed: set[str] | None = None) -> Merge | None:
+def next_merge(
+    manifest: Manifest, routing: Mapping[str, list[int]], slots: Mapping[str, int], changed: set[str] | None = None
+) -> Merge | None:
     """The merge that shortens the longest list of runs."""
     found: list[tuple[int, Merge]] = []
     for name, table in manifest.tables.items():
@@ -78,14 +80,15 @@ class ProcessCompactor:
             self._under_way = merge
 
     def collect(self) -> Json | None:
-        if self._under_way is None or self._process is None or self._process.stdout is None:
+        process = self._process
+        if self._under_way is None or process is None or process.stdout is None:
             return None
-        if self._process.poll() is not None:
+        if process.poll() is not None:
             self._under_way = self._process = None
             return None
-        if not select.select([self._process.stdout], [], [], 0)[0]:
+        if not select.select([process.stdout.fileno()], [], [], 0)[0]:
             return None
-        answer = _read(self._process.stdout)
+        answer = _read(process.stdout)
         merge, self._under_way = self._under_way, None
         return None if answer is None else merge_entry(merge, *answer)
 

@@ -22,7 +22,7 @@ def main() -> None:
         try:
             answer = _merge(store, merge, name, key_groups)
         except MeanderError as error:  # the merge is chosen again later; epochs do not depend on it
-            print(f"meander: compaction of '{merge.table}' failed: {error}", file=sys.stderr)
+            sys.stderr.write(f"meander: compaction of '{merge.table}' failed: {error}\n")
             answer = None
         _write(answers, answer)
 

@@ -91,7 +91,8 @@ def compile_plan(plan: Plan) -> Compiled:
 
 def _compile_level(plan: Plan, level_of: dict[str, int], number: int) -> Level:
     here = [node for node in plan.nodes if level_of[node.name] == number]
-    feeds, carries = [], []
+    feeds: list[tuple[str, str]] = []
+    carries: list[tuple[str, int]] = []
     for node in here:
         later: set[int] = set()
         for name in plan.consumers(node.name):
@@ -114,7 +115,7 @@ def _compile_level(plan: Plan, level_of: dict[str, int], number: int) -> Level:
 
 def pack_plan(plan: Plan) -> bytes:
     """The plan's bytes, with the code of functions that executors cannot import."""
-    packed: bytes = cloudpickle.dumps(plan)
+    packed: bytes = cloudpickle.dumps(plan)  # type: ignore[no-untyped-call]
     return packed
 
 

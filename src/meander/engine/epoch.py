@@ -77,7 +77,13 @@ class SparkRunner:
     """Epochs of one compiled plan on one Spark context."""
 
     def __init__(
-        self, context: SparkContext, compiled: Compiled, store_url: str, strict: bool = False, small_epochs: bool = True, cores: int | None = None
+        self,
+        context: SparkContext,
+        compiled: Compiled,
+        store_url: str,
+        strict: bool = False,
+        small_epochs: bool = True,
+        cores: int | None = None,
     ) -> None:
         self._context = context
         self._jobs = SparkJobs(context)
@@ -212,8 +218,8 @@ class SparkRunner:
                 staged.setdefault(sink, []).append(file)
             for name, value in report.counts.items():
                 counts[name] = counts.get(name, 0) + value
-            for part, value in report.seconds.items():
-                seconds[part] = seconds.get(part, 0.0) + value
+            for part, spent in report.seconds.items():
+                seconds[part] = seconds.get(part, 0.0) + spent
         return Outcome(segments, staged, counts, seconds)
 
 

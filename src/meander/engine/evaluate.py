@@ -16,7 +16,7 @@ import polars as pl
 from meander.engine.rows import Rows
 from meander.errors import BadInput
 from meander.plan.graph import Node
-from meander.plan.operators import Filter, MapBatches
+from meander.plan.operators import Filter, MapBatches, Select, WithColumns
 
 _CONTENT_LIMIT = 10_000
 
@@ -48,8 +48,9 @@ def _apply(node: Node, rows: Rows) -> Rows:
     op = node.op
     if isinstance(op, Filter):
         return rows.filter(op.mask(rows.frame))
-    if not isinstance(op, MapBatches):
+    if isinstance(op, WithColumns | Select):
         return rows.with_frame(op.apply(rows.frame))
+    assert isinstance(op, MapBatches), f"operator '{node.name}' is not stateless"
     if rows.units is not None and not op.row_local:
         return _stack([Rows(op.apply(part.frame), part.unit, place=part.place) for part in rows.by_unit()], rows)
     result = op.apply(rows.frame)

@@ -26,7 +26,7 @@ from meander.engine.messages import Control, Seen
 from meander.errors import Retryable
 
 _RAW = NoOpSerializer()
-_PAIRS = PairDeserializer(NoOpSerializer(), NoOpSerializer())
+_PAIRS = PairDeserializer(NoOpSerializer(), NoOpSerializer())  # type: ignore[no-untyped-call]
 
 
 @dataclass

@@ -19,7 +19,7 @@ from typing import Any
 
 from meander.clock import Clock
 from meander.connect.sink import Sink, Staged, StagedFile
-from meander.connect.source import Cursor, Source
+from meander.connect.source import Cursor, Source, Split
 from meander.coordinate.routing import rebalance, slots_of, spread
 from meander.engine.compaction import Compactor
 from meander.engine.epoch import Decision, Outcome, Runner
@@ -120,7 +120,12 @@ class Loop:
         self._runner.settle()
         self._tidy.published(before)
         self._tidy_up()
-        seconds = {"run": ran - began, "commit": committed - ran, "publish": published - committed, "tidy": self._clock.monotonic() - published}
+        seconds = {
+            "run": ran - began,
+            "commit": committed - ran,
+            "publish": published - committed,
+            "tidy": self._clock.monotonic() - published,
+        }
         self._listener(EpochDone(decision.epoch, decision, outcome, seconds, manifest))
 
     def now(self) -> float:
@@ -138,7 +143,9 @@ class Loop:
 
     def _decide(self, epoch: int, everything: bool) -> Decision | None:
         now = self.now()
-        splits, offsets, seen = [], {}, {}
+        splits: list[tuple[str, Split]] = []
+        offsets: dict[str, Json] = {}
+        seen: dict[str, list[str]] = {}
         for name, cursor in self._cursors.items():
             choice = cursor.choose(now, everything)
             if choice is None:
@@ -190,7 +197,9 @@ class Loop:
         for name, files in manifest.staged.items():
             sink = self._parts.sinks.get(name)
             if sink is None:
-                raise ConfigError(f"epoch {manifest.epoch} has output for the sink '{name}', which this flow does not have; start it with that sink once")
+                raise ConfigError(
+                    f"epoch {manifest.epoch} has output for the sink '{name}', which this flow does not have; start it with that sink once"
+                )
             sink.publish(manifest.epoch, [self._staged(StagedFile.from_json(file)) for file in files])
 
     def _staged(self, file: StagedFile) -> Staged:
@@ -243,4 +252,3 @@ def with_routing(loop: Loop, routing: dict[str, list[int]]) -> None:
     loop.routing = {**loop.routing, **routing}
     if loop._next is not None:
         loop._next = (loop._next[0], None)  # begun under the old table: its input stays decided, its work is done again
-

@@ -49,13 +49,13 @@ def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: 
     previous = _lock(store, settings.takeover)
     close: list[Callable[[], None]] = []
     try:
-        made = None if session is not None else make_session()
-        context: SparkContext = (session or made).sparkContext
+        made: Any = None if session is not None else make_session()
+        context: SparkContext = (made if session is None else session).sparkContext
         prepare_context(context)
         log = Log.take_over(store, clock, settings.key_groups)
         generation = log.manifest.generation
         close.append(Lock(store, f"{generation:08d}").release)
-        store.put_if_absent(plan_name(compiled.digest), cloudpickle.dumps(_for_readers(compiled)))
+        store.put_if_absent(plan_name(compiled.digest), cloudpickle.dumps(_for_readers(compiled)))  # type: ignore[no-untyped-call]
         runner = SparkRunner(context, compiled, store.url, settings.strict, settings.small_epochs)
         runner.generation(generation)
         compactor = ProcessCompactor(store.url, clock, generation, log.manifest.key_groups)
@@ -69,7 +69,7 @@ def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: 
             settings.parallelism,
             compactor,
             settings.retain_epochs,
-            lambda done: [listener(done) for listener in listeners] and None,
+            lambda done: _tell(listeners, done),
             settings.work_ahead,
         )
         close.insert(0, loop.close)
@@ -87,6 +87,11 @@ def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: 
         close.append(latency.close)
     driver = drive(loop, compiled, store, settings)
     return Opened(driver, close, listeners, made)
+
+
+def _tell(listeners: list[Callable[[EpochDone], None]], done: EpochDone) -> None:
+    for listener in listeners:
+        listener(done)
 
 
 def _lock(store: Store, takeover: bool) -> Lock | None:
@@ -126,4 +131,4 @@ def _ship_user_modules(compiled: Compiled) -> None:
         if module is None or path is None or module.__name__ == "__main__" or module.__name__.split(".")[0] == "meander":
             continue
         if "site-packages" not in path and not path.startswith(sys.base_prefix):
-            cloudpickle.register_pickle_by_value(module)
+            cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]

@@ -7,6 +7,7 @@ further in the order of units: that is why the result is the same at any paralle
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -66,7 +67,7 @@ class Rows:
         edges = [0, *cuts.tolist(), len(self.units)]
         return [
             Rows(self.frame[a:b], int(self.units[a]), None, None if self.index is None else self.index[a:b], self.place)
-            for a, b in zip(edges, edges[1:], strict=False)
+            for a, b in itertools.pairwise(edges)
         ]
 
     def position(self, row: int) -> str:

@@ -38,13 +38,15 @@ def spark(master: str | None = None, app_name: str = "meander", **settings: str)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.master(chosen).appName(app_name)
-    merged = {**SETTINGS, **{f"spark.executorEnv.{k}": v for k, v in _WORKER_THREADS.items()}}
+    merged: dict[str, bool | float | int | str | None] = {**SETTINGS, **{f"spark.executorEnv.{k}": v for k, v in _WORKER_THREADS.items()}}
     merged.update({name.replace("_", "."): value for name, value in settings.items()})
     try:
         session = builder.config(map=merged).getOrCreate()
     except Exception as error:
         if "Java gateway process exited" in str(error) or "JAVA_GATEWAY_EXITED" in str(error):
-            raise ConfigError("Spark needs a Java 17 or 21 runtime: install one (for instance openjdk-17-jre-headless) or set JAVA_HOME") from error
+            raise ConfigError(
+                "Spark needs a Java 17 or 21 runtime: install one (for instance openjdk-17-jre-headless) or set JAVA_HOME"
+            ) from error
         raise
     session.sparkContext.setLogLevel("ERROR")
     return session

@@ -21,7 +21,7 @@ from meander.engine.rows import Rows, Units, source_unit, state_unit
 from meander.errors import BadInput
 from meander.plan.operators import Union
 from meander.state.grouping import fold_rows, fold_states, group_rows
-from meander.state.hashing import hash_keys, key_groups_of
+from meander.state.hashing import Hashes, hash_keys, key_groups_of
 from meander.state.segment import HASH, SegmentRef, encode_segment
 from meander.state.store import Store
 from meander.state.table import Open, upsert
@@ -219,7 +219,7 @@ class StageTask:
         self.report.seconds[part] = self.report.seconds.get(part, 0.0) + self.clock.monotonic() - began
 
 
-def _stack(partials: list[Partial]) -> tuple[pl.DataFrame, np.ndarray, Units | None]:  # type: ignore[type-arg]
+def _stack(partials: list[Partial]) -> tuple[pl.DataFrame, Hashes, Units | None]:
     """All partial states in the order of their units."""
     if all(p.unit is not None for p in partials):
         frames = [p.frame for p in sorted(partials, key=lambda p: p.unit or 0)]

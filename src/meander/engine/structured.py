@@ -139,7 +139,7 @@ class Structured:
             return True
         if identity["query"] != last["query"] or not 0 <= identity["batch"] - last["batch"] <= 1:
             raise Corrupted(
-                f"source '{self._name}': Spark sent batch {identity['batch']} of query {identity['query']}, the store's last epoch is batch "
+                f"source '{self._name}': Spark sent batch {identity['batch']} of query {identity['query']}, its last epoch is batch "
                 f"{last['batch']} of query {last['query']}. Spark's checkpoint and the store belong together: use both as they were."
             )
         return bool(identity["batch"] == last["batch"] + 1)

@@ -101,7 +101,9 @@ def _open_task(message: bytes) -> StageTask:
             return _segments[key]
         data = store.map(name)
         if data is None:
-            raise Corrupted(f"segment '{name}' is named by the manifest but is not in store {store.url}; was the store changed from outside?")
+            raise Corrupted(
+                f"segment '{name}' is named by the manifest but is not in store {store.url}; was the store changed from outside?"
+            )
         segment = _segments[key] = Segment(name, data)
         while len(_segments) > _SEGMENTS_KEPT:
             _segments.popitem(last=False)
@@ -142,7 +144,8 @@ def _run_small(message: bytes) -> tuple[StageTask, Outbox, Seen]:
 
     def work() -> None:
         task.run_sources(first, owned)
-        partials, carried = [], []
+        partials: list[Partial] = []
+        carried: list[Carried] = []
         for partial in first.partials:
             (partials if task.compiled.keyed[partial.operator].level == level else box.partials).append(partial)
         for item in first.carried:
@@ -214,7 +217,8 @@ def _pack(frame: pl.DataFrame) -> bytes:
     out = pa.BufferOutputStream()
     with pa.ipc.new_stream(out, table.schema) as writer:
         writer.write_table(table)
-    return out.getvalue().to_pybytes()
+    packed: bytes = out.getvalue().to_pybytes()
+    return packed
 
 
 def _unpack(data: bytes) -> pl.DataFrame:

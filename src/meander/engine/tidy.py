@@ -88,8 +88,8 @@ class Tidy:
     def _take_stock_of_entries(self) -> None:
         by_generation: dict[int, list[int]] = {}
         for name in self._store.list("log/"):
-            _, generation, position = name.split("/")
-            by_generation.setdefault(int(generation), []).append(int(position))
+            _, owner, position = name.split("/")
+            by_generation.setdefault(int(owner), []).append(int(position))
         for generation, positions in by_generation.items():
             if generation < self._start.generation:
                 seal = max(positions)  # kept for ever: it is what a writer of that generation meets when it wakes up

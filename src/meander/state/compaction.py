@@ -7,6 +7,7 @@ over the slot's key groups from its inputs; what it does not take stays with the
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -15,7 +16,7 @@ import polars as pl
 import pyarrow as pa
 
 from meander.state.hashing import Hashes, key_groups_of
-from meander.state.segment import BLOCK_ROWS, HASH, Segment, SegmentRef, encode_blocks
+from meander.state.segment import BLOCK_ROWS, DELETED, HASH, Segment, SegmentRef, encode_blocks
 from meander.state.table import merge_segments
 
 FEWEST = 4
@@ -61,7 +62,7 @@ def run_merge(merge: Merge, open_segment: Callable[[str], Segment], key_groups: 
     bounds = [0, *((1 << 64) * i // pieces for i in range(1, pieces)), 1 << 64]
     blocks: list[pl.DataFrame] = []
     firsts: list[int] = []
-    for begin, end in zip(bounds, bounds[1:], strict=False):
+    for begin, end in itertools.pairwise(bounds):
         frames = [f for ref, segment in opened if (f := _range(segment, ref.groups & merge.groups, begin, end, key_groups)) is not None]
         if not frames:
             continue
@@ -71,6 +72,8 @@ def run_merge(merge: Merge, open_segment: Callable[[str], Segment], key_groups: 
             firsts.append(begin)
     if not blocks:
         return pa.py_buffer(b""), 0
+    if any(DELETED in block.columns for block in blocks):
+        blocks = [b if DELETED in b.columns else b.with_columns(pl.lit(False).alias(DELETED)) for b in blocks]
     return encode_blocks(blocks, firsts), sum(b.height for b in blocks)
 
 

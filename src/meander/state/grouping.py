@@ -19,6 +19,8 @@ from meander.aggregates import Part
 from meander.state.hashing import Hashes
 
 Index = npt.NDArray[np.intp]
+Numbers = npt.NDArray[Any]
+Valid = npt.NDArray[np.bool_] | None
 _FOLDS = {"sum": np.add, "min": np.fmin, "max": np.fmax}
 
 
@@ -95,7 +97,7 @@ def keys_equal(left: pl.DataFrame, left_rows: Index, right: pl.DataFrame, right_
     equal = np.ones(len(left_rows), np.bool_)
     for name in left.columns:
         a, b = left.get_column(name), right.get_column(name)
-        if a.dtype.is_integer() and _plain(a) and _plain(b):
+        if a.dtype.is_integer() and a.null_count() == 0 and b.null_count() == 0:
             equal &= a.to_numpy()[left_rows] == b.to_numpy()[right_rows]
         else:
             equal &= a.gather(left_rows).eq_missing(b.gather(right_rows)).to_numpy()
@@ -112,66 +114,13 @@ def fold_states(frame: pl.DataFrame, groups: Groups, parts: Mapping[str, Part]) 
     return _fold(frame, groups, parts, lift=False)
 
 
-def _fold(frame: pl.DataFrame, groups: Groups, parts: Mapping[str, Part], lift: bool) -> dict[str, pl.Series]:
-    folded: dict[str, pl.Series] = {}
-    slow: dict[str, pl.Expr] = {}
-    in_order: dict[tuple[str, str], npt.NDArray[Any]] = {}
-    for name, part in parts.items():
-        values = _fast_values(frame, groups, name, part, lift, in_order)
-        if values is None:
-            slow[name] = part.init if lift else part.merge
-        else:
-            folded[name] = pl.Series(name, values, dtype=part.dtype)
-    if slow:
-        grouped = frame[groups.order].with_columns(groups.ids()).group_by("__group", maintain_order=True)
-        result = grouped.agg([expr.alias(name) for name, expr in slow.items()])
-        for name in slow:
-            folded[name] = result.get_column(name).cast(parts[name].dtype)
-    return {name: folded[name] for name in parts}
-
-
-def _fast_values(
-    frame: pl.DataFrame, groups: Groups, name: str, part: Part, lift: bool, in_order: dict[tuple[str, str], npt.NDArray[Any]]
-) -> npt.NDArray[Any] | None:
-    """NumPy's segmented fold where the column allows it: plain numbers without nulls."""
-    fold, column = part.fold, name
-    if fold is None or not part.dtype.is_numeric() or part.dtype.is_decimal():
-        return None
-    if lift:
-        if part.lift is None:
-            return None
-        kind, source = part.lift
-        if kind == "rows" or (kind == "valid" and source is not None and frame.get_column(source).null_count() == 0):
-            return np.diff(np.append(groups.starts, groups.rows))
-        if kind == "valid" or source is None:
-            return None
-        column = source
-    series = frame.get_column(column)
-    if not _plain(series) or series.dtype == pl.Boolean:
-        return None
-    cached = (column, str(part.dtype))
-    if cached not in in_order:
-        in_order[cached] = series.cast(part.dtype).to_numpy()[groups.order]
-    values = in_order[cached]
-    if fold == "first":
-        return values[groups.starts]
-    if fold == "last":
-        return values[np.append(groups.starts[1:], groups.rows) - 1]
-    if len(groups.starts) == 0:
-        return values[:0]
-    return _FOLDS[fold].reduceat(values, groups.starts)
-
-
 def merge_pairs(old: Mapping[str, pl.Series], new: Mapping[str, pl.Series], parts: Mapping[str, Part]) -> dict[str, pl.Series]:
     """Two states per key, row by row, old before new, to one."""
     merged: dict[str, pl.Series] = {}
     slow: dict[str, pl.Expr] = {}
     for name, part in parts.items():
-        a, b = old[name], new[name]
-        if part.fold is not None and part.dtype.is_numeric() and _plain(a) and _plain(b):
-            x, y = a.to_numpy(), b.to_numpy()
-            values = x if part.fold == "first" else y if part.fold == "last" else _FOLDS[part.fold](x, y)
-            merged[name] = pl.Series(name, values, dtype=part.dtype)
+        if part.fold is not None and _is_number(part.dtype):
+            merged[name] = _merge_numbers(name, old[name], new[name], part.fold)
         else:
             slow[name] = part.merge
     if slow:
@@ -184,9 +133,109 @@ def merge_pairs(old: Mapping[str, pl.Series], new: Mapping[str, pl.Series], part
     return {name: merged[name] for name in parts}
 
 
-def _plain(series: pl.Series) -> bool:
-    """Numbers without nulls: what NumPy can fold in place."""
-    return series.null_count() == 0 and series.dtype.is_numeric() and not series.dtype.is_decimal()
+def _fold(frame: pl.DataFrame, groups: Groups, parts: Mapping[str, Part], lift: bool) -> dict[str, pl.Series]:
+    folded: dict[str, pl.Series] = {}
+    slow: dict[str, pl.Expr] = {}
+    columns: dict[tuple[str, str], tuple[Numbers, Valid]] = {}
+    for name, part in parts.items():
+        source = _number_column(frame, name, part, lift)
+        if source is None:
+            slow[name] = part.init if lift else part.merge
+        elif source == "":
+            sizes = np.diff(np.append(groups.starts, groups.rows))
+            folded[name] = pl.Series(name, sizes, dtype=part.dtype)
+        else:
+            cached = (source, str(part.dtype))
+            if cached not in columns:
+                columns[cached] = _numbers(frame.get_column(source).cast(part.dtype), groups.order)
+            folded[name] = _fold_numbers(name, *columns[cached], groups, part)
+    if slow:
+        grouped = frame[groups.order].with_columns(groups.ids()).group_by("__group", maintain_order=True)
+        result = grouped.agg([expr.alias(name) for name, expr in slow.items()])
+        for name in slow:
+            folded[name] = result.get_column(name).cast(parts[name].dtype)
+    return {name: folded[name] for name in parts}
+
+
+def _number_column(frame: pl.DataFrame, name: str, part: Part, lift: bool) -> str | None:
+    """The column that NumPy folds for a part; "" where the answer is the number of rows; None where Polars must do it.
+
+    Decided by types and, for counts, in a way that cannot change a result: which way is taken must not depend on the
+    other keys in a batch, since the two ways add floats in different orders.
+    """
+    if part.fold is None or not _is_number(part.dtype):
+        return None
+    if not lift:
+        return name
+    if part.lift is None:
+        return None
+    kind, source = part.lift
+    if kind == "rows" or (kind == "valid" and source is not None and frame.get_column(source).null_count() == 0):
+        return ""
+    if kind == "valid" or source is None or not _is_number(frame.schema[source]):
+        return None
+    return source
+
+
+def _numbers(series: pl.Series, order: Index | None) -> tuple[Numbers, Valid]:
+    """A column's values, and where they are valid (None: everywhere). Nulls are 0 there."""
+    if series.null_count() == 0:
+        values = series.to_numpy()
+        return (values if order is None else values[order]), None
+    valid = series.is_not_null().to_numpy()
+    values = series.fill_null(0).to_numpy()
+    return (values, valid) if order is None else (values[order], valid[order])
+
+
+def _fold_numbers(name: str, values: Numbers, valid: Valid, groups: Groups, part: Part) -> pl.Series:
+    """NumPy's segmented fold, nulls ignored. A group's result depends on its own rows alone, to the last bit."""
+    starts = groups.starts
+    if len(starts) == 0:
+        return pl.Series(name, values[:0], dtype=part.dtype)
+    any_valid = None if valid is None else np.logical_or.reduceat(valid, starts)
+    if part.fold in ("first", "last"):
+        if valid is None:
+            at = starts if part.fold == "first" else np.append(starts[1:], groups.rows) - 1
+        elif part.fold == "first":
+            at = np.minimum(np.minimum.reduceat(np.where(valid, np.arange(len(valid)), len(valid)), starts), len(valid) - 1)
+        else:
+            at = np.maximum(np.maximum.reduceat(np.where(valid, np.arange(len(valid)), -1), starts), 0)
+        result = values[at]
+    else:
+        assert part.fold is not None
+        if valid is not None and part.fold != "sum":
+            values = np.where(valid, values, _neutral(values.dtype, part.fold))
+        result = _FOLDS[part.fold].reduceat(values, starts)
+    return _series(name, result, any_valid, part.dtype)
+
+
+def _merge_numbers(name: str, old: pl.Series, new: pl.Series, fold: str) -> pl.Series:
+    x, x_valid = _numbers(old, None)
+    y, y_valid = _numbers(new, None)
+    if x_valid is None and y_valid is None:
+        result = x if fold == "first" else y if fold == "last" else _FOLDS[fold](x, y)
+        return pl.Series(name, result, dtype=old.dtype)
+    x_valid = np.ones(len(x), np.bool_) if x_valid is None else x_valid
+    y_valid = np.ones(len(y), np.bool_) if y_valid is None else y_valid
+    both = x if fold == "first" else y if fold == "last" else _FOLDS[fold](x, y)
+    return _series(name, np.where(x_valid & y_valid, both, np.where(x_valid, x, y)), x_valid | y_valid, old.dtype)
+
+
+def _neutral(dtype: np.dtype[Any], fold: str) -> Any:
+    if dtype.kind == "f":
+        return np.nan
+    return np.iinfo(dtype).max if fold == "min" else np.iinfo(dtype).min
+
+
+def _series(name: str, values: Numbers, valid: Valid, dtype: pl.DataType) -> pl.Series:
+    series = pl.Series(name, values, dtype=dtype)
+    if valid is None or valid.all():
+        return series
+    return pl.select(pl.when(pl.Series(valid)).then(series).alias(name)).to_series()
+
+
+def _is_number(dtype: pl.DataType) -> bool:
+    return dtype.is_integer() or dtype.is_float()
 
 
 def _order_by_key(keys: pl.DataFrame, hashes: Hashes, units: npt.NDArray[np.uint64] | None) -> Index:

@@ -7,7 +7,8 @@ How a store changes hands:
 
 1. The newcomer reads the newest generation's log to its end, position n.
 2. It puts a ``takeover`` entry at position n+1 **of the old generation**: the seal.
-3. If that name exists, the old owner was still alive: back to 1.
+3. If that name exists, the old owner was still alive: back to 1. Also if a snapshot at or behind that position exists: then the name was
+   free only because its entry had been collected meanwhile.
 4. Otherwise the old owner's next append meets the seal and raises ``Fenced``; the newcomer goes on at n+2 under its own
    generation.
 
@@ -85,15 +86,14 @@ def _read_manifest(store: Store, epoch: int | None) -> Manifest | None:
         if epoch is None or manifest.epoch <= epoch:
             base = manifest
             break
-    else:
-        if epoch is not None and found and store.get(entry_name(0, 0)) is None:
-            raise ConfigError(f"store {store.url}: epoch {epoch} is not retained any more; the oldest is {oldest}")
     result = base
     for entry in entries_after(store, base):
         if epoch is not None and result.epoch == epoch and entry["kind"] == "epoch":
             break
         result = result.apply(entry)
     if epoch is not None and result.epoch != epoch:
+        if found and epoch < oldest:
+            raise ConfigError(f"store {store.url}: epoch {epoch} is not retained any more; the oldest is {oldest}")
         raise ConfigError(f"store {store.url}: there is no epoch {epoch}; the newest is {result.epoch}")
     return result
 
@@ -142,7 +142,8 @@ class Log:
             }
             if manifest.position < 0:
                 entry["key_groups"] = key_groups
-            if _put_settled(store, clock, entry_name(manifest.generation, manifest.position + 1), entry):
+            sealed = _put_settled(store, clock, entry_name(manifest.generation, manifest.position + 1), entry)
+            if sealed and not _is_in_a_hole(store, entry["position"]):
                 return Log(store, clock, manifest.apply(entry))
 
     def append(self, entry: Json) -> Manifest:
@@ -168,6 +169,14 @@ class Log:
         name = snapshot_name(manifest.generation, manifest.position)
         self._store.put_if_absent(name, json.dumps(manifest.to_json(), separators=(",", ":")).encode())
         self._since_snapshot = 0
+
+
+def _is_in_a_hole(store: Store, position: int) -> bool:
+    """Whether a seal stands where the owner had written and collected an entry since the log was read: nobody meets it there.
+
+    A collected entry has a snapshot behind it, written before the entry went.
+    """
+    return any(snapshot >= position for snapshot, _ in snapshots(store))
 
 
 def _put_settled(store: Store, clock: Clock, name: str, entry: Json) -> bool:

@@ -12,6 +12,7 @@ still alive: compaction takes key groups away from its inputs, and a reader must
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -117,7 +118,7 @@ def encode_segment(frame: pl.DataFrame, block_rows: int = BLOCK_ROWS) -> pa.Buff
     """The bytes of a segment. ``frame`` has the hash column first and is sorted by it."""
     hashes: Hashes = frame.get_column(HASH).to_numpy()
     cuts = _cut_between_hashes(hashes, block_rows)
-    blocks = [frame[begin:end] for begin, end in zip(cuts, cuts[1:], strict=False)]
+    blocks = [frame[begin:end] for begin, end in itertools.pairwise(cuts)]
     return encode_blocks(blocks or [frame], [int(hashes[cut]) for cut in cuts[:-1]] or [0])
 
 

@@ -1,0 +1,84 @@
+"""Compaction: which runs are merged, and that a merge loses no row at the seams of its pieces."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pytest
+
+from meander.state import compaction as compaction_module
+from meander.state.compaction import FEWEST, MOST, Merge, choose_merge, run_merge
+from meander.state.segment import DELETED, HASH, Segment, SegmentRef, encode_segment
+
+EVERYTHING = 0b1111
+
+
+def runs(*sizes: int) -> list[SegmentRef]:
+    return [SegmentRef(f"s{i}", rows, rows * 10, i, EVERYTHING) for i, rows in enumerate(sizes)]
+
+
+def chosen(*sizes: int) -> tuple[list[int], bool] | None:
+    merge = choose_merge("t", ("k",), runs(*sizes)[::-1], EVERYTHING)
+    return None if merge is None else ([ref.sequence for ref in merge.inputs], merge.bottom)
+
+
+def test_few_runs_are_left_alone() -> None:
+    assert chosen(*[10] * (FEWEST - 1)) is None
+
+
+def test_runs_of_one_size_are_merged_down_to_the_bottom() -> None:
+    assert chosen(10, 10, 10, 10) == ([0, 1, 2, 3], True)
+
+
+def test_small_runs_are_merged_above_a_large_one_which_may_hold_what_they_delete() -> None:
+    assert chosen(100_000, 10, 10, 10, 10) == ([1, 2, 3, 4], False)
+
+
+def test_a_fresh_small_run_does_not_stop_older_ones_from_being_merged() -> None:
+    assert chosen(1000, 1000, 1000, 1000, 1) == ([0, 1, 2, 3], True)
+
+
+def test_a_merge_takes_a_bounded_number_of_runs_without_a_gap() -> None:
+    merge = choose_merge("t", ("k",), runs(*[10] * (MOST + 5)), EVERYTHING)
+    assert merge is not None
+    sequences = [ref.sequence for ref in merge.inputs]
+    assert sequences == list(range(sequences[0], sequences[0] + MOST))
+    assert not merge.bottom
+
+
+def test_a_row_is_rewritten_a_number_of_times_that_grows_with_the_logarithm_of_the_state() -> None:
+    alive: list[SegmentRef] = []
+    rewritten = longest = 0
+    for epoch in range(2_000):
+        alive.append(SegmentRef(f"e{epoch}", 10, 100, epoch, EVERYTHING))
+        while (merge := choose_merge("t", ("k",), alive, EVERYTHING)) is not None:
+            rows = sum(ref.rows for ref in merge.inputs)
+            rewritten += rows
+            newest = max(ref.sequence for ref in merge.inputs)
+            alive = [ref for ref in alive if ref not in merge.inputs] + [SegmentRef(f"m{newest}", rows, rows, newest, EVERYTHING)]
+        longest = max(longest, len(alive))
+    assert rewritten <= 10 * 20_000
+    assert longest <= 25
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 3, 7])
+def test_rows_on_both_sides_of_every_seam_survive(pieces: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    seams = [(1 << 64) * i // pieces for i in range(pieces + 1)]
+    hashes = sorted({max(0, min(2**64 - 1, seam + d)) for seam in seams for d in (-1, 0, 1)})
+    frame = pl.DataFrame({HASH: pl.Series(hashes, dtype=pl.UInt64), "k": range(len(hashes)), "v": [1] * len(hashes)})
+    newer = frame[::2].with_columns(pl.lit(2).cast(pl.Int64).alias("v"))
+    monkeypatch.setattr(compaction_module, "BLOCK_ROWS", (frame.height + newer.height) // pieces)
+    segments = {"s0": encode_segment(frame, 2), "s1": encode_segment(newer, 3)}
+    refs = tuple(SegmentRef(name, f.height, 0, i, EVERYTHING) for i, (name, f) in enumerate([("s0", frame), ("s1", newer)]))
+    data, rows = run_merge(Merge("t", ("k",), refs, EVERYTHING, True), lambda name: Segment(name, segments[name]), 4)
+    merged = Segment("m", data)
+    assert rows == merged.rows == frame.height
+    assert merged.frame().rows() == [(h, k, 2 if k % 2 == 0 else 1) for h, k, _ in frame.rows()]
+    assert all(np.all(merged.block(i).hashes >= merged.firsts[i]) for i in range(len(merged.firsts)))
+
+
+def test_a_merge_of_nothing_but_deletions_at_the_bottom_is_no_segment() -> None:
+    frame = pl.DataFrame({HASH: pl.Series([1, 2], dtype=pl.UInt64), "k": [1, 2], "v": [None, None], DELETED: [True, True]})
+    data = encode_segment(frame)
+    merge = Merge("t", ("k",), (SegmentRef("s0", 2, 0, 0, EVERYTHING),), EVERYTHING, True)
+    assert run_merge(merge, lambda name: Segment(name, data), 4)[1] == 0
