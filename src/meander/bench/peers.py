@@ -1,4 +1,4 @@
-"""The peers: Spark's own ``groupBy().agg()`` in update mode, each in the configuration in which it is fastest here.
+"""The peers: Spark's own ``groupBy().agg()`` in update mode, each in the fastest configuration we know.
 
 Both run back to back over the same files, as many per micro-batch as Meander takes per epoch, keep their state durable in a checkpoint
 on the same disk, and send their output nowhere. ``_BOTH`` and ``PEERS`` are what they have beside Spark's defaults (which include

@@ -55,6 +55,8 @@ class Outcome:
     staged: dict[str, list[Json]]
     counts: dict[str, int]
     seconds: dict[str, float]
+    units: dict[int, int] = field(default_factory=dict)
+    """Rows that were in each split."""
 
 
 class Runner(Protocol):
@@ -211,6 +213,7 @@ class SparkRunner:
         staged: dict[str, list[Json]] = {}
         counts: dict[str, int] = {}
         seconds: dict[str, float] = {}
+        units: dict[int, int] = {}
         for report in sorted((r for s in seen for r in s.reports), key=lambda r: r.task):
             for name, ref in report.segments.items():
                 segments.setdefault(name, []).append(ref.to_json())
@@ -218,9 +221,10 @@ class SparkRunner:
                 staged.setdefault(sink, []).append(file)
             for name, value in report.counts.items():
                 counts[name] = counts.get(name, 0) + value
+            units.update(report.units)
             for part, spent in report.seconds.items():
                 seconds[part] = seconds.get(part, 0.0) + spent
-        return Outcome(segments, staged, counts, seconds)
+        return Outcome(segments, staged, counts, seconds, units)
 
 
 def _tasks(slots: tuple[int, ...]) -> set[Task]:

@@ -63,6 +63,8 @@ class Report:
     segments: dict[str, SegmentRef] = field(default_factory=dict)
     staged: dict[str, dict[str, Any]] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
+    units: dict[int, int] = field(default_factory=dict)
+    """Rows that were in each split it answers for: what was estimated is known now."""
     seconds: dict[str, float] = field(default_factory=dict)
 
     def count(self, name: str, by: int) -> None:

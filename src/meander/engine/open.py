@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,12 @@ from pyspark import SparkContext, cloudpickle
 from meander.clock import Clock
 from meander.connect.latency import LatencyFile
 from meander.connect.parquet import ParquetSink
+from meander.connect.source import Split
 from meander.engine.compaction import ProcessCompactor
 from meander.engine.compiled import Compiled, compile_plan
 from meander.engine.epoch import SparkRunner
 from meander.engine.loop import EpochDone, Loop, Parts
+from meander.engine.probe import probe_store
 from meander.engine.session import prepare_context
 from meander.engine.session import spark as make_session
 from meander.engine.stage import DEAD_LETTERS
@@ -52,6 +54,7 @@ def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: 
         made: Any = None if session is not None else make_session()
         context: SparkContext = (made if session is None else session).sparkContext
         prepare_context(context)
+        probe_store(store, context, clock)
         log = Log.take_over(store, clock, settings.key_groups)
         generation = log.manifest.generation
         close.append(Lock(store, f"{generation:08d}").release)
@@ -83,7 +86,7 @@ def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: 
             previous.release()
     if settings.latency_file is not None:
         latency = LatencyFile(settings.latency_file)
-        listeners.append(lambda done: latency.append([split for _, split in done.decision.splits], clock.now()))
+        listeners.append(lambda done: latency.append(_read_splits(done), clock.now()))
         close.append(latency.close)
     driver = drive(loop, compiled, store, settings)
     return Opened(driver, close, listeners, made)
@@ -92,6 +95,11 @@ def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: 
 def _tell(listeners: list[Callable[[EpochDone], None]], done: EpochDone) -> None:
     for listener in listeners:
         listener(done)
+
+
+def _read_splits(done: EpochDone) -> list[Split]:
+    """The epoch's splits with the rows that were really in them."""
+    return [replace(split, rows=done.outcome.units.get(unit, split.rows)) for unit, (_, split) in enumerate(done.decision.splits)]
 
 
 def _lock(store: Store, takeover: bool) -> Lock | None:

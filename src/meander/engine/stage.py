@@ -86,7 +86,8 @@ class StageTask:
                 first = batch.bad[0]
                 raise BadInput(f"source '{split.source}', epoch {self.control.common.epoch}, {first.position}: {first.reason}")
             if mine:
-                self.report.count("rows_in", batch.frame.height + len(batch.bad))
+                self.report.units[split.unit] = batch.frame.height + len(batch.bad)
+                self.report.count("rows_in", self.report.units[split.unit])
                 self._dead.extend(DeadLetter(split.source, bad.position, bad.reason, bad.content) for bad in batch.bad)
             place = str(split.payload.get("path", f"{split.source}/{split.unit}"))
             if "start" in split.payload and "path" not in split.payload:

@@ -1,0 +1,42 @@
+"""What a store must be able to do, tried out before anything depends on it.
+
+Two things: of two puts of one name exactly one succeeds, and every executor sees the store that the driver sees. A folder that is not
+shared between machines fails the second. The job that looks also starts the Python workers, so that the first epoch does not wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from pyspark import SparkContext
+
+from meander.clock import Clock
+from meander.errors import ConfigError
+from meander.state.store import Store, open_store
+
+
+class _Look:
+    """Reads the probe in a worker; travels by name."""
+
+    def __init__(self, url: str, name: str) -> None:
+        self._url, self._name = url, name
+
+    def __call__(self, _: int, items: Iterable[int]) -> Iterator[bytes]:
+        import meander.engine.tasks  # noqa: F401  what the first epoch will need
+
+        list(items)
+        yield open_store(self._url).get(self._name) or b""
+
+
+def probe_store(store: Store, context: SparkContext, clock: Clock) -> None:
+    """Raise ConfigError where the store cannot carry a flow."""
+    name, nonce = f"probe/{clock.new_id()}", clock.new_id().encode()
+    if not store.put_if_absent(name, nonce) or store.put_if_absent(name, b"second") or store.get(name) != nonce:
+        raise ConfigError(f"store {store.url} does not honour put-if-absent: two puts of one name succeeded. Use another file system.")
+    try:
+        tasks = max(1, context.defaultParallelism)
+        seen = context.parallelize(range(tasks), tasks).mapPartitionsWithIndex(_Look(store.url, name)).collect()
+    finally:
+        store.delete(name)
+    if any(answer != nonce for answer in seen):
+        raise ConfigError(f"store {store.url}: executors do not see what the driver writes there. Use a store that all machines share.")
