@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import argparse
+import threading
+import time
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,7 +11,7 @@ import pytest
 
 from meander.cli.main import build_parser
 from meander.cli.progress import Meter, line, percentiles
-from meander.cli.run import start_options
+from meander.cli.run import Stop, available, start_options
 from meander.connect.source import Split
 from meander.errors import ConfigError
 
@@ -56,3 +59,35 @@ def test_percentiles_follow_the_weight() -> None:
     values, weights = np.array([1.0, 2.0, 3.0]), np.array([1.0, 1.0, 998.0])
     assert percentiles(values, weights, (0.1, 50)) == (1.0, 3.0)
     assert percentiles(np.zeros(0), np.zeros(0), (50,)) == (0.0,)
+
+
+class Epochs:
+    """Stands in for a Run: process_available runs epochs until a listener raises."""
+
+    def __init__(self) -> None:
+        self.listeners: list[Callable[[object], None]] = []
+        self.finished = 0
+        self.began = threading.Event()
+
+    def on_epoch(self, listener: Callable[[object], None]) -> None:
+        self.listeners.append(listener)
+
+    def process_available(self) -> None:
+        while True:
+            self.began.set()
+            time.sleep(0.05)
+            self.finished += 1
+            for listener in self.listeners:
+                listener(None)
+
+
+def test_stopping_once_waits_for_the_epoch_that_runs() -> None:
+    run, stop = Epochs(), Stop()
+    ended = available(run, stop)  # type: ignore[arg-type]
+    assert run.began.wait(10)
+    assert not ended(0.0)
+    stop.wanted.set()
+    assert ended(0.0)
+    finished = run.finished
+    time.sleep(0.1)
+    assert run.finished == finished >= 1

@@ -81,9 +81,12 @@ def command(arguments: argparse.Namespace) -> int:
         began = run.status()["epoch"]
         console.print(f"flow '{flow.name}' runs on {store}, after epoch {began}; Ctrl-C stops it", soft_wrap=True)
         display: Display = StatusLine(console) if console.is_terminal else Lines(console)
-        watch(available(run, stop) if arguments.once else run.await_termination, meter, display, stop.wanted)
+        ended = available(run, stop) if arguments.once else run.await_termination
+        watch(ended, meter, display, stop.wanted)
         if stop.wanted.is_set():
             console.print("stopping after this epoch …")
+            if arguments.once:  # stop() would not wait for an epoch in a thread that is not its own
+                ended(0.0)
         run.stop()
         _report(console, arguments, run, meter, store, "stopped" if stop.wanted.is_set() else "finished")
     finally:

@@ -82,6 +82,9 @@ class FilesCursor:
         self._looked: int | None = None  # the folder's mtime at the last look
         self._complete = False  # nothing can be there that the last look did not see
 
+    def slow_down(self, share: float) -> None:
+        self._limits = self._cut_by.throttled(share)
+
     def choose(self, now: float, everything: bool) -> Choice | None:
         self._look(now, everything)
         splits: list[Split] = []

@@ -95,6 +95,9 @@ class GeneratorCursor:
         self._taken = taken
         self._limit = max(1, int(source.max_rows_per_epoch * throttle))
 
+    def slow_down(self, share: float) -> None:
+        self._limit = max(1, int(self._source.max_rows_per_epoch * share))
+
     def choose(self, now: float, everything: bool) -> Choice | None:
         source = self._source
         if source.rate is not None and self._t0 is None:

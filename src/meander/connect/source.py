@@ -66,6 +66,9 @@ class Cursor(Protocol):
         still being written (files younger than their settle time).
         """
 
+    def slow_down(self, share: float) -> None:
+        """Take only this share (0 < share ≤ 1) of the limits per epoch from now on. Never changes where splits are cut."""
+
     def finished(self) -> bool:
         """True when no input can ever come again (a generator with all its events taken)."""
 

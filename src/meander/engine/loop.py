@@ -20,7 +20,7 @@ from typing import Any
 from meander.clock import Clock
 from meander.connect.sink import Sink, Staged, StagedFile
 from meander.connect.source import Cursor, Source, Split
-from meander.coordinate.routing import rebalance, slots_of, spread
+from meander.coordinate.routing import groups_of, rebalance, slots_of, spread
 from meander.engine.compaction import Compactor
 from meander.engine.epoch import Decision, Outcome, Runner
 from meander.engine.tidy import Tidy
@@ -31,6 +31,7 @@ from meander.state.seen import flush_seen, load_seen
 from meander.state.store import Store
 
 _EPOCH_ATTEMPTS = 5
+_COMFORTABLE_RUNS = 20
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,7 @@ class Loop:
         self._work_ahead = ahead
         self._tidy = Tidy(store, log.manifest, retain)
         self._next: tuple[Decision, Any] | None = None
+        self._share = 1.0
         manifest = log.manifest
         _check_continuity(manifest, parts)
         self.routing = {name: _route(manifest, name, parallelism) for name in parts.keyed}
@@ -211,18 +213,42 @@ class Loop:
 
         return Staged(file, get, self._store.local(file.name))
 
+    def _relieve(self) -> None:
+        runs = 0
+        for name, routing in self.routing.items():
+            table = self.log.manifest.tables.get(name)
+            if table is not None and len(table.segments) > _COMFORTABLE_RUNS:
+                runs = max(runs, *(len(table.alive_for(groups_of(routing, slot))) for slot in range(slots_of(routing))))
+        share = share_of_input(runs)
+        if share != self._share:
+            self._share = share
+            for cursor in self._cursors.values():
+                cursor.slow_down(share)
+
     def _tidy_up(self, idle: bool = False) -> None:
         finished = self._compactor.collect()
         if finished is not None:
             self._tidy.dropped(self.log.manifest, self.log.append(finished))
         slots = {name: slots_of(table) for name, table in self.routing.items()}
         self._compactor.consider(self.log.manifest, self.routing, slots)
+        self._relieve()
         if self.log.due_for_snapshot() and not idle:
             before = self.log.manifest
             self.log.snapshot(flush_seen(self._store, self._clock, before))
             self._tidy.dropped(before, self.log.manifest)
             self._tidy.snapshotted(self.log.manifest)
         self._tidy.collect(self.log.manifest)
+
+
+def share_of_input(runs: int) -> float:
+    """How much of its limits a source should use, given the longest list of runs that a lookup meets.
+
+    Compaction that falls behind makes every lookup slower: less input per epoch leaves it time to catch up.
+
+    >>> [round(share_of_input(runs), 2) for runs in (1, 20, 30, 60)]
+    [1.0, 1.0, 0.44, 0.11]
+    """
+    return min(1.0, max(0.05, (_COMFORTABLE_RUNS / max(runs, 1)) ** 2))
 
 
 def _route(manifest: Manifest, name: str, parallelism: int) -> list[int]:
