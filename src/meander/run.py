@@ -53,7 +53,7 @@ class Run:
         self._listeners.append(lambda done: self._recent.append(done))
         self.spark: Any = opened.session
         """The embedded Spark session, where this run made one."""
-        self._stepping = threading.Lock()
+        self._stepping = threading.RLock()
         self._stop = threading.Event()
         self._wake = threading.Event()
         self._failure: BaseException | None = None
@@ -75,6 +75,8 @@ class Run:
             self._check()
             with self._stepping:
                 self._check()
+                if self._stop.is_set():
+                    raise ConfigError(f"flow '{self.name}' was stopped; start it again with flow.start(...)")
                 if not self._guarded_step(everything=True):
                     break
         totals = self._loop.log.manifest.totals
@@ -96,7 +98,8 @@ class Run:
         recent = list(self._recent)
         spent = [sum(done.seconds.values()) for done in recent]
         rows = sum(done.outcome.counts.get("rows_in", 0) for done in recent)
-        state = "failed" if self._failure else "stopped" if self._closed else "running"
+        over = self._settings.trigger is not None and not self._thread.is_alive()
+        state = "failed" if self._failure else "stopped" if self._closed else "finished" if over else "running"
         return {
             "flow": self.name,
             "state": state,
@@ -130,7 +133,8 @@ class Run:
         self._wake.set()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join()
-        self._close()
+        with self._stepping:  # a process_available() in another thread finishes its epoch first
+            self._close()
 
     def __enter__(self) -> Run:
         return self

@@ -156,7 +156,7 @@ def test_edits_look_like_edits() -> None:
 def test_the_description_travels_and_compares() -> None:
     source = generator("wikipedia", events=5, rate=2)
     assert pickle.loads(pickle.dumps(source)) == source
-    assert source.describe() == "generator wikipedia, 5 events, 2/s, seed 0"
+    assert source.describe() == "generator wikipedia, 5 events, 2/s, seed 0, partitions 1, keys 300, skew 1.0"
 
 
 @pytest.mark.parametrize(

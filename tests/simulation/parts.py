@@ -82,6 +82,12 @@ class CountedCursor:
     def finished(self) -> bool:
         return self.place >= self.source.size
 
+    def slow_down(self, share: float) -> None:
+        pass
+
+    def backlog(self, now: float) -> bool:
+        return not self.finished()
+
 
 class Named(Counted):
     """A source that remembers names, like files."""
@@ -109,6 +115,12 @@ class NamedCursor:
 
     def finished(self) -> bool:
         return not self._new()
+
+    def slow_down(self, share: float) -> None:
+        pass
+
+    def backlog(self, now: float) -> bool:
+        return not self.finished()
 
 
 class World:

@@ -82,6 +82,9 @@ class FilesCursor:
         self._looked: int | None = None  # the folder's mtime at the last look
         self._complete = False  # nothing can be there that the last look did not see
 
+    def backlog(self, now: float) -> bool:
+        return bool(self._waiting)
+
     def slow_down(self, share: float) -> None:
         self._limits = self._cut_by.throttled(share)
 

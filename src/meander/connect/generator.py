@@ -76,7 +76,8 @@ class GeneratorSource:
     def describe(self) -> str:
         count = "endless" if self.events is None else f"{self.events} events"
         rate = "" if self.rate is None else f", {self.rate:g}/s"
-        return f"generator {self.kind}, {count}{rate}, seed {self.seed}"
+        shape = f"partitions {self.partitions}, keys {self.keys}, skew {self.skew}{', raw' if self.raw else ''}"
+        return f"generator {self.kind}, {count}{rate}, seed {self.seed}, {shape}"
 
     def _times(self, number: I64, t0: float | None) -> pl.Series:
         if self.rate is None or t0 is None:
@@ -94,6 +95,12 @@ class GeneratorCursor:
         self._t0 = t0
         self._taken = taken
         self._limit = max(1, int(source.max_rows_per_epoch * throttle))
+
+    def backlog(self, now: float) -> bool:
+        source = self._source
+        if source.rate is not None and self._t0 is not None:
+            return math.floor((now - self._t0) * source.rate) - self._taken >= self._limit
+        return not self.finished()
 
     def slow_down(self, share: float) -> None:
         self._limit = max(1, int(self._source.max_rows_per_epoch * share))

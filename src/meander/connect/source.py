@@ -66,6 +66,9 @@ class Cursor(Protocol):
         still being written (files younger than their settle time).
         """
 
+    def backlog(self, now: float) -> bool:
+        """Whether input for at least one more full epoch is waiting. Cheap: looks at nothing outside."""
+
     def slow_down(self, share: float) -> None:
         """Take only this share (0 < share ≤ 1) of the limits per epoch from now on. Never changes where splits are cut."""
 

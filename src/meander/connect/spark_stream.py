@@ -69,6 +69,9 @@ class _Driven:
     def choose(self, now: float, everything: bool) -> None:
         return None
 
+    def backlog(self, now: float) -> bool:
+        return False
+
     def slow_down(self, share: float) -> None:
         """Spark's own limits hold."""
 

@@ -75,9 +75,11 @@ class ProcessCompactor:
             return
         store, generation, key_groups = self._request
         name = f"segments/{merge.table}/{generation:08d}-{manifest.epoch:010d}-merge-{self._clock.new_id()}.arrow"
-        with contextlib.suppress(OSError):
+        try:
             _write(self._helper(), (store, key_groups, merge, name))
             self._under_way = merge
+        except OSError:  # it died: the merge is chosen again, with a new helper
+            self.close()
 
     def collect(self) -> Json | None:
         process = self._process
@@ -106,7 +108,11 @@ class ProcessCompactor:
         if self._process is None:
             environment = {**os.environ, "POLARS_MAX_THREADS": "1", "OMP_NUM_THREADS": "1"}
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "meander.engine.compaction_helper"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+                [sys.executable, "-m", "meander.engine.compaction_helper"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=environment,
+                start_new_session=True,  # Ctrl-C in a terminal is for the driver
             )
         return self._process.stdin
 

@@ -24,7 +24,10 @@ def main() -> None:
         except MeanderError as error:  # the merge is chosen again later; epochs do not depend on it
             sys.stderr.write(f"meander: compaction of '{merge.table}' failed: {error}\n")
             answer = None
-        _write(answers, answer)
+        try:
+            _write(answers, answer)
+        except BrokenPipeError:  # the driver is gone
+            return
 
 
 def _merge(store: Store, merge: Merge, name: str, key_groups: int) -> tuple[str, int, int]:

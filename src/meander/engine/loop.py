@@ -13,13 +13,14 @@ While epoch e runs, e+1 is decided and its first stage begun, since neither look
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from meander.clock import Clock
 from meander.connect.sink import Sink, Staged, StagedFile
-from meander.connect.source import Cursor, Source, Split
+from meander.connect.source import Choice, Cursor, Source, Split
 from meander.coordinate.routing import groups_of, rebalance, slots_of, spread
 from meander.engine.compaction import Compactor
 from meander.engine.epoch import Decision, Outcome, Runner
@@ -81,6 +82,8 @@ class Loop:
         self._tidy = Tidy(store, log.manifest, retain)
         self._next: tuple[Decision, Any] | None = None
         self._share = 1.0
+        self._chosen: dict[str, Choice | None] = {}
+        """What sources have given for a decision that is not made yet: their cursors have moved on, so it must not be forgotten."""
         manifest = log.manifest
         _check_continuity(manifest, parts)
         self.routing = {name: _route(manifest, name, parallelism) for name in parts.keyed}
@@ -92,10 +95,11 @@ class Loop:
 
     def recover(self) -> None:
         """Finish what the last generation committed and may not have published."""
-        for sink in self._parts.sinks.values():
-            sink.open()
-        self._publish(self.log.manifest)
-        self._tidy.sweep()
+        with self._fenced_first():
+            for sink in self._parts.sinks.values():
+                sink.open()
+            self._publish(self.log.manifest)
+            self._tidy.sweep()
 
     # -- one epoch ------------------------------------------------------------------------------------------------
 
@@ -106,7 +110,8 @@ class Loop:
         if decision is None:
             self._tidy_up(idle=True)
             return False
-        self.run_epoch(decision, prepared, lambda: self._look_ahead(decision, everything))
+        with self._fenced_first():
+            self.run_epoch(decision, prepared, lambda: self._look_ahead(decision, everything))
         return True
 
     def run_epoch(self, decision: Decision, prepared: Any = None, meanwhile: Callable[[], None] = lambda: None) -> None:
@@ -143,13 +148,25 @@ class Loop:
 
     # -- pieces ---------------------------------------------------------------------------------------------------
 
+    @contextlib.contextmanager
+    def _fenced_first(self) -> Iterator[None]:
+        """What a replaced run misses was collected by its successor: that is no corruption."""
+        try:
+            yield
+        except Corrupted:
+            self.log.check_owner()
+            raise
+
     def _decide(self, epoch: int, everything: bool) -> Decision | None:
         now = self.now()
         splits: list[tuple[str, Split]] = []
         offsets: dict[str, Json] = {}
         seen: dict[str, list[str]] = {}
         for name, cursor in self._cursors.items():
-            choice = cursor.choose(now, everything)
+            if name not in self._chosen:
+                self._chosen[name] = cursor.choose(now, everything)
+        chosen, self._chosen = self._chosen, {}
+        for name, choice in chosen.items():
             if choice is None:
                 continue
             splits.extend((name, split) for split in choice.splits)
@@ -159,25 +176,38 @@ class Loop:
         return Decision(epoch, now, tuple(splits), offsets, seen) if splits else None
 
     def _look_ahead(self, current: Decision, everything: bool) -> None:
-        if not self._work_ahead:
+        """Decide the next epoch early and begin it, where input for a whole one is waiting. A flow that keeps up does better to wait."""
+        if not self._work_ahead or not any(cursor.backlog(self.now()) for cursor in self._cursors.values()):
             return
-        decision = self._decide(current.epoch + 1, everything)
-        if decision is not None:
-            self._next = (decision, self._runner.prepare(decision, self.routing))
+        with contextlib.suppress(Retryable):  # it is only ahead of time: what fails here is done, or reported, when its turn comes
+            decision = self._decide(current.epoch + 1, everything)
+            if decision is not None:
+                self._next = (decision, None)  # first: the cursors have moved on
+                self._next = (decision, self._runner.prepare(decision, self.routing))
 
     def _run(self, decision: Decision, prepared: Any, meanwhile: Callable[[], None]) -> Outcome:
         for attempt in range(_EPOCH_ATTEMPTS):
-            try:
-                pending = self._runner.begin(decision, self.log.manifest, self.routing, prepared if attempt == 0 else None)
-                if attempt == 0:
-                    meanwhile()
-                return pending()
-            except Retryable:
-                if attempt == _EPOCH_ATTEMPTS - 1:
-                    raise
-                self._runner.recover()
-                self._clock.sleep(0.1 * 2**attempt)
+            last = attempt == _EPOCH_ATTEMPTS - 1
+            pending = self._begin(decision, prepared if attempt == 0 else None, last)
+            if attempt == 0:
+                meanwhile()
+            if pending is not None:
+                try:
+                    return pending()
+                except Retryable:
+                    if last:
+                        raise
+            self._runner.recover()
+            self._clock.sleep(0.1 * 2**attempt)
         raise AssertionError("unreachable")
+
+    def _begin(self, decision: Decision, prepared: Any, last: bool) -> Callable[[], Outcome] | None:
+        try:
+            return self._runner.begin(decision, self.log.manifest, self.routing, prepared)
+        except Retryable:
+            if last:
+                raise
+            return None
 
     def _entry(self, decision: Decision, outcome: Outcome) -> Json:
         return {

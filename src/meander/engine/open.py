@@ -104,10 +104,12 @@ def _read_splits(done: EpochDone) -> list[Split]:
 
 def _lock(store: Store, takeover: bool) -> Lock | None:
     """The newest generation's lock: refused while its process lives, unless the caller knows better."""
-    generation = newest_generation(store)
-    if generation == 0 or takeover:
-        return None
-    return Lock(store, f"{generation:08d}")
+    while not takeover and (generation := newest_generation(store)):
+        lock = Lock(store, f"{generation:08d}")
+        if newest_generation(store) == generation:
+            return lock
+        lock.release()  # its owner was replaced between the look and the lock: what counts is the new one's
+    return None
 
 
 def _parts(compiled: Compiled, store: Store, settings: Settings) -> Parts:
@@ -131,10 +133,12 @@ def _for_readers(compiled: Compiled) -> dict[str, Any]:
 
 def _ship_user_modules(compiled: Compiled) -> None:
     """Functions of a user's own files travel by value: executors cannot import a script or a notebook's neighbour."""
+    functions: list[Any] = [node.op.fn for node in compiled.plan.nodes if isinstance(node.op, MapBatches)]
     for node in compiled.plan.nodes:
-        if not isinstance(node.op, MapBatches):
-            continue
-        module = sys.modules.get(getattr(node.op.fn, "__module__", None) or "")
+        if isinstance(node.op, Aggregate):
+            functions.extend(type(getattr(agg, "user", agg)) for agg in node.op.aggs)
+    for function in functions:
+        module = sys.modules.get(getattr(function, "__module__", None) or "")
         path = getattr(module, "__file__", None) if module else None
         if module is None or path is None or module.__name__ == "__main__" or module.__name__.split(".")[0] == "meander":
             continue

@@ -72,4 +72,4 @@ class Rows:
 
     def position(self, row: int) -> str:
         offset = row if self.index is None else int(self.index[row])
-        return f"{self.place}:{offset}"
+        return f"{self.place} row {offset + 1}"

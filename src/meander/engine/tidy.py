@@ -8,6 +8,7 @@ that was never committed, is found once, at the start, by listing, and only amon
 from __future__ import annotations
 
 from collections import deque
+from itertools import pairwise
 
 from meander.state.log import entries_after, entry_name, read_snapshot, snapshot_name, snapshots
 from meander.state.manifest import Manifest
@@ -64,26 +65,38 @@ class Tidy:
 
     def sweep(self) -> None:
         """Once, at the start: take stock of what is retained, and remove what dead generations left behind."""
-        needed = set(self._start.object_names())
-        base: Manifest | None = None
-        for position, generation in snapshots(self._store):
-            manifest = read_snapshot(self._store, generation, position)
-            if manifest is not None:
-                base = base or manifest
-                self.snapshotted(manifest)
-                needed |= manifest.object_names()
-        state = base or Manifest()
-        for entry in entries_after(self._store, state):
-            after = state.apply(entry)
-            needed |= after.object_names()
-            self.dropped(state, after)
-            state = after
+        states = self._retained_states()
+        if not states:
+            return  # collected while it was read: another generation owns the store, and our next append says so
+        needed = self._start.object_names() | _lasting(states[0])  # of staged files only the last epoch's: all others are published
+        for before, after in pairwise(states):
+            needed |= _lasting(after)
+            self.dropped(before, after)
         self._take_stock_of_entries()
         for folder in ("segments/", "staged/", "seen/"):
             for name in self._store.list(folder):
                 owner = name.rsplit("/", 1)[1].split("-", 1)[0]
                 if name not in needed and owner.isdigit() and int(owner) < self._start.generation:
                     self._store.delete(name)
+
+    def _retained_states(self) -> list[Manifest]:
+        """Every state from the oldest that can still be read to the newest. Snapshots from which the log cannot be followed go.
+
+        The log before the first snapshot may be whole. A snapshot that a replaced run wrote late may have none of its log left.
+        """
+        found = [(g, p, read_snapshot(self._store, g, p)) for p, g in snapshots(self._store)]
+        for base in (Manifest(), *(manifest for _, _, manifest in found if manifest is not None)):
+            states = [base]
+            for entry in entries_after(self._store, base):
+                states.append(states[-1].apply(entry))
+            if states[-1].position >= self._start.position:
+                for generation, position, manifest in found:
+                    if manifest is not None and position >= base.position:
+                        self.snapshotted(manifest)
+                    else:
+                        self._store.delete(snapshot_name(generation, position))
+                return states
+        return []
 
     def _take_stock_of_entries(self) -> None:
         by_generation: dict[int, list[int]] = {}

@@ -91,8 +91,10 @@ def _separable(body: dict[str, Any], inputs: list[Any]) -> bool | None:
     """Polars' own word on the function alone; None where it has none."""
     try:
         return _read({"Function": {**body, "input": inputs}}).meta.is_row_separable()
-    except Exception:  # of many kinds, and all mean the same here
-        return None
+    except BaseException as error:  # of many kinds, and all mean the same here; a panic of Polars is no Exception
+        if isinstance(error, Exception) or type(error).__name__ == "PanicException":
+            return None
+        raise
 
 
 def _stand_in(tree: Any, schema: pl.Schema) -> Any:

@@ -91,6 +91,8 @@ def _read_manifest(store: Store, epoch: int | None) -> Manifest | None:
         if epoch is not None and result.epoch == epoch and entry["kind"] == "epoch":
             break
         result = result.apply(entry)
+    if snapshots(store) != found:
+        return None
     if epoch is not None and result.epoch != epoch:
         if found and epoch < oldest:
             raise ConfigError(f"store {store.url}: epoch {epoch} is not retained any more; the oldest is {oldest}")
@@ -152,20 +154,32 @@ class Log:
         full = {**entry, "generation": before.generation, "position": before.position + 1, "nonce": self._clock.new_id()}
         after = before.apply(full)
         if not _put_settled(self._store, self._clock, entry_name(before.generation, before.position + 1), full):
-            raise Fenced(
-                f"store {self._store.url}: generation {before.generation} (this run) was replaced by a newer one; "
-                "nothing this run does has an effect any more. Stop it."
-            )
+            raise self._fenced()
         self.manifest = after
         self._since_snapshot += 1
         return after
 
+    def check_owner(self) -> None:
+        """Fenced where another generation has taken over."""
+        if self._store.get(entry_name(self.manifest.generation, self.manifest.position + 1)) is not None:
+            raise self._fenced()
+
+    def _fenced(self) -> Fenced:
+        return Fenced(
+            f"store {self._store.url}: generation {self.manifest.generation} (this run) was replaced by a newer one; "
+            "nothing this run does has an effect any more. Stop it."
+        )
+
     def due_for_snapshot(self) -> bool:
         return self._since_snapshot >= SNAPSHOT_EVERY
 
-    def snapshot(self, manifest: Manifest) -> None:
-        """Write the manifest down whole. It says nothing that the log does not: losing it loses no data."""
-        self.manifest = manifest
+    def snapshot(self, names: Json) -> None:
+        """Write the manifest down whole. It says nothing that the log does not: losing it loses no data.
+
+        ``names`` are the files that hold the recent names from now on. They get an entry of their own: a file that only a
+        snapshot knew of would be swept by a successor.
+        """
+        manifest = self.append({"kind": "names", "seen": names}) if names != self.manifest.seen else self.manifest
         name = snapshot_name(manifest.generation, manifest.position)
         self._store.put_if_absent(name, json.dumps(manifest.to_json(), separators=(",", ":")).encode())
         self._since_snapshot = 0

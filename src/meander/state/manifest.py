@@ -6,6 +6,7 @@ read the log from its beginning. Log entries are JSON objects with ``kind``:
 - ``takeover``: a new generation owns the store from here on
 - ``epoch``: one epoch's decision, its new segments and its staged output: the commit point
 - ``compaction``: segments replaced by one that holds the same rows
+- ``names``: the names that sources have taken are in these files from here on
 
 Invariants, and what breaks otherwise:
 
@@ -79,6 +80,8 @@ class Manifest:
             return moved._after_epoch(entry)
         if kind == "compaction":
             return moved._after_compaction(entry)
+        if kind == "names":
+            return replace(moved, seen=entry["seen"], recent={})
         raise Corrupted(f"log entry {entry['position']} has the unknown kind '{kind}': use a newer Meander")
 
     def _after_epoch(self, entry: Json) -> Manifest:

@@ -7,9 +7,9 @@ few files into one, larger ones more seldom.
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 from meander.clock import Clock
+from meander.errors import Corrupted
 from meander.state.manifest import Manifest
 from meander.state.store import Store
 
@@ -24,8 +24,8 @@ def load_seen(store: Store, manifest: Manifest, source: str) -> set[str]:
     return names
 
 
-def flush_seen(store: Store, clock: Clock, manifest: Manifest) -> Manifest:
-    """The same manifest with its recent names in files."""
+def flush_seen(store: Store, clock: Clock, manifest: Manifest) -> dict[str, list[str]]:
+    """Put the recent names into files: the files that hold all names then."""
     seen = {name: list(files) for name, files in manifest.seen.items()}
     for source, names in manifest.recent.items():
         if not names:
@@ -38,10 +38,12 @@ def flush_seen(store: Store, clock: Clock, manifest: Manifest) -> Manifest:
         target = f"seen/{source}/{manifest.generation:08d}-{manifest.position:012d}-{clock.new_id()}"
         store.put(target, json.dumps(merged).encode())
         files.append(target)
-    return replace(manifest, seen=seen, recent={})
+    return seen
 
 
 def _read(store: Store, file: str) -> list[str]:
     data = store.get(file)
-    names: list[str] = json.loads(data) if data is not None else []
+    if data is None:
+        raise Corrupted(f"the names in '{file}' are named by the log but are not in store {store.url}")
+    names: list[str] = json.loads(data)
     return names

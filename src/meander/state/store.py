@@ -128,7 +128,13 @@ class DirStore:
         return path
 
     def _write(self, path: Path, data: bytes | pa.Buffer) -> None:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        try:
+            fd = os.open(path, flags, 0o644)
+        except FileNotFoundError:  # the store was deleted and made anew since this process made the folder
+            self._made.discard(path.parent)
+            _make_folder(path.parent)
+            fd = os.open(path, flags, 0o644)
         try:
             view = memoryview(data)
             while len(view):
