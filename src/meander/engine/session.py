@@ -16,12 +16,16 @@ SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.speculation": "false",
     "spark.shuffle.reduceLocality.enabled": "false",
+    "spark.shuffle.compress": "false",  # blobs of hashes and numbers: compressing them costs more than moving them
     "spark.locality.wait.process": "500ms",
     "spark.locality.wait.node": "100ms",
     "spark.locality.wait.rack": "0",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
     "spark.python.worker.reuse": "true",
+    # The JVM moves blobs and schedules; rows are worked on in Python. Its optimising compiler would take cores from the epochs for minutes.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
     "spark.cleaner.periodicGC.interval": "5min",
 }
 _WORKER_THREADS = {"POLARS_MAX_THREADS": "1", "OMP_NUM_THREADS": "1", "ARROW_IO_THREADS": "1"}
