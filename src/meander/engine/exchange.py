@@ -46,9 +46,12 @@ class SparkJobs:
         self._context = context
         jvm = context._jvm
         assert jvm is not None
-        self._jvm = jvm
         self._scala_context = context._jsc.sc()
         self._any = jvm.scala.reflect.ClassTag.Any()
+        # Looked up once: every dot of a class's name is a call into the JVM.
+        self._array_list, self._collections, self._hash_map = jvm.java.util.ArrayList, jvm.java.util.Collections, jvm.java.util.HashMap
+        self._python_utils, self._python_rdd, self._pairwise_rdd = jvm.PythonUtils, jvm.PythonRDD, jvm.PairwiseRDD
+        self._partitioner, self._collection_rdd = jvm.PythonPartitioner, jvm.org.apache.spark.rdd.ParallelCollectionRDD
         self._functions: dict[str, Any] = {}
         self._places: tuple[Sequence[str], Any] | None = None
         self._shuffles: list[int] = []
@@ -67,7 +70,7 @@ class SparkJobs:
         """Submit the other levels, each pinned to its places. Returns at once; the result waits for the job."""
         exchanged, senders = started.exchanged, started.tasks
         for number, controls in enumerate(levels):
-            values = self._jvm.PythonRDD.valueOfPair(exchanged)
+            values = self._python_rdd.valueOfPair(exchanged)
             zipped = values.zip(self._located(controls, senders, places))
             last = number == len(levels) - 1
             stage = self._stage(tasks.last_stage if last else tasks.next_stage, zipped, _PAIRS)
@@ -103,25 +106,25 @@ class SparkJobs:
         name = function.__name__
         if name not in self._functions:
             self._functions[name] = _wrap_function(self._context, function, deserializer, _RAW)
-        return self._jvm.PythonRDD(parent.rdd(), self._functions[name], False, False).asJavaRDD()
+        return self._python_rdd(parent.rdd(), self._functions[name], False, False).asJavaRDD()
 
     def _exchange(self, stage: Any, slots: int) -> tuple[Any, int]:
-        pairs = self._jvm.PairwiseRDD(stage.rdd()).asJavaPairRDD()
-        exchanged = pairs.partitionBy(self._jvm.PythonPartitioner(slots, 0))
+        pairs = self._pairwise_rdd(stage.rdd()).asJavaPairRDD()
+        exchanged = pairs.partitionBy(self._partitioner(slots, 0))
         shuffle_id = exchanged.rdd().dependencies().head().shuffleId()
         self._shuffles.append(shuffle_id)
         return exchanged, shuffle_id
 
     def _located(self, controls: Sequence[Control], elements: int, places: Sequence[str]) -> Any:
         """One partition per control message, with a preference for a place: the routing table as Spark sees it."""
-        messages = self._jvm.java.util.ArrayList()
-        padding = self._jvm.java.util.Collections.nCopies(elements - 1, bytearray()) if elements > 1 else None
+        messages = self._array_list()
+        padding = self._collections.nCopies(elements - 1, bytearray()) if elements > 1 else None
         for control in controls:
             messages.add(bytearray(pickle.dumps(control, protocol=5)))
             if padding is not None:
                 messages.addAll(padding)
-        data = self._jvm.PythonUtils.toSeq(messages)
-        located = self._jvm.org.apache.spark.rdd.ParallelCollectionRDD(
+        data = self._python_utils.toSeq(messages)
+        located = self._collection_rdd(
             self._scala_context, data, len(controls), self._preferences(len(controls), places), self._any
         )
         return located.toJavaRDD()
@@ -129,12 +132,12 @@ class SparkJobs:
     def _preferences(self, count: int, places: Sequence[str]) -> Any:
         wanted = [places[i % len(places)] for i in range(count)] if places else []
         if self._places is None or self._places[0] != wanted:
-            preferences = self._jvm.java.util.HashMap()
+            preferences = self._hash_map()
             for index, place in enumerate(wanted):
-                one = self._jvm.java.util.ArrayList()
+                one = self._array_list()
                 one.add(place)
-                preferences.put(index, self._jvm.PythonUtils.toSeq(one))
-            self._places = (wanted, self._jvm.PythonUtils.toScalaMap(preferences))
+                preferences.put(index, self._python_utils.toSeq(one))
+            self._places = (wanted, self._python_utils.toScalaMap(preferences))
         return self._places[1]
 
     def _collect(self, stage: Any) -> Callable[[], list[Seen]]:
@@ -142,7 +145,9 @@ class SparkJobs:
 
         def result() -> list[Seen]:
             try:
-                return [pickle.loads(bytes(raw)) for raw in future.get()]
+                found = future.get()
+                # By number: the end of a Java iterator is an exception, which PySpark takes 40 ms to classify.
+                return [pickle.loads(bytes(found.get(i))) for i in range(found.size())]
             except (Py4JJavaError, Py4JError) as error:
                 raise Retryable(f"a Spark job failed: {_shorten(str(error))}") from error
 

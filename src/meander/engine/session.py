@@ -23,6 +23,8 @@ SETTINGS = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
     "spark.python.worker.reuse": "true",
+    # Over TCP every task waits 40 ms for a delayed acknowledgement between two small writes.
+    "spark.python.unix.domain.socket.enabled": "true",
     # The JVM moves blobs and schedules; rows are worked on in Python. Its optimising compiler would take cores from the epochs for minutes.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
     "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
