@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from pyspark import SparkContext
 
 from meander import errors
+from meander.clock import Clock
 from meander.connect.source import Split
 from meander.coordinate.routing import groups_of, slots_of
 from meander.engine.compiled import Compiled, pack_plan
@@ -83,11 +84,13 @@ class SparkRunner:
         context: SparkContext,
         compiled: Compiled,
         store_url: str,
+        clock: Clock,
         strict: bool = False,
         small_epochs: bool = True,
         cores: int | None = None,
     ) -> None:
         self._context = context
+        self._clock = clock
         self._jobs = SparkJobs(context)
         self._compiled = compiled
         self._packed = pack_plan(compiled.plan)
@@ -97,15 +100,19 @@ class SparkRunner:
         self._cores = cores or max(1, context.defaultParallelism)
         self._places: list[str] | None = None
         self._ahead: Started | None = None
+        self._running: Started | None = None
 
     # -- the Runner's verbs ---------------------------------------------------------------------------------------
 
     def prepare(self, decision: Decision, routing: dict[str, list[int]]) -> Started | None:
         if len(self._compiled.levels) == 1 or self._is_small(decision):
             return None
+        # Not before the running epoch's own first stage is over: its tasks would take the cores that the second stage is about to need.
+        while self._running is not None and not self._running.is_over():
+            self._clock.sleep(0.005)
         slots = self._slots(routing, self._source_tasks(decision))
         # The first stage does not look at the manifest; generation and epoch name what it stages.
-        self._ahead = self._jobs.start_first_stage(self._source_controls(decision, routing, slots), slots[1], now=True)
+        self._ahead = self._jobs.start_first_stage(self._source_controls(decision, routing, slots), slots[1])
         return self._ahead
 
     def begin(
@@ -124,13 +131,15 @@ class SparkRunner:
             return lambda: self._check(result(), _tasks(slots))
         slots = self._slots(routing, self._source_tasks(decision))
         if prepared is None:
-            prepared = self._jobs.start_first_stage(self._source_controls(decision, routing, slots), slots[1], now=False)
+            prepared = self._jobs.start_first_stage(self._source_controls(decision, routing, slots), slots[1])
         if self._ahead is prepared:
             self._ahead = None
+        self._running = prepared
         result = self._jobs.run_rest(prepared, self._state_controls(decision, manifest, routing, slots), places)
         return lambda: self._check(result(), _tasks(slots))
 
     def settle(self) -> None:
+        self._running = None
         self._jobs.forget_shuffles(keep=() if self._ahead is None else (self._ahead.shuffle_id,))
 
     def recover(self) -> None:

@@ -31,12 +31,16 @@ _PAIRS = PairDeserializer(NoOpSerializer(), NoOpSerializer())  # type: ignore[no
 
 @dataclass
 class Started:
-    """An epoch whose first stage is under way, or will be with the rest."""
+    """An epoch whose first stage is under way."""
 
-    exchanged: Any | None
-    shuffle_id: int | None
+    exchanged: Any
+    shuffle_id: int
     map_stage: Any | None
     tasks: int
+
+    def is_over(self) -> bool:
+        """Whether the first stage has ended, well or not."""
+        return self.map_stage is None or bool(self.map_stage.isCompleted())
 
 
 class SparkJobs:
@@ -58,12 +62,10 @@ class SparkJobs:
 
     # -- building ------------------------------------------------------------------------------------------------
 
-    def start_first_stage(self, controls: Sequence[Control], slots: int, now: bool) -> Started:
-        """Build the first stage and its exchange; with ``now`` also submit it, ahead of the job that needs it."""
+    def start_first_stage(self, controls: Sequence[Control], slots: int) -> Started:
+        """Build the first stage and its exchange, and submit it, ahead of the job that needs it."""
         exchanged, shuffle_id = self._exchange(self._stage(tasks.first_stage, self._located(controls, 1, ()), _RAW), slots)
-        map_stage = None
-        if now:
-            map_stage = self._scala_context.submitMapStage(exchanged.rdd().dependencies().head())
+        map_stage = self._scala_context.submitMapStage(exchanged.rdd().dependencies().head())
         return Started(exchanged, shuffle_id, map_stage, len(controls))
 
     def run_rest(self, started: Started, levels: Sequence[Sequence[Control]], places: Sequence[str]) -> Callable[[], list[Seen]]:
@@ -124,9 +126,7 @@ class SparkJobs:
             if padding is not None:
                 messages.addAll(padding)
         data = self._python_utils.toSeq(messages)
-        located = self._collection_rdd(
-            self._scala_context, data, len(controls), self._preferences(len(controls), places), self._any
-        )
+        located = self._collection_rdd(self._scala_context, data, len(controls), self._preferences(len(controls), places), self._any)
         return located.toJavaRDD()
 
     def _preferences(self, count: int, places: Sequence[str]) -> Any:

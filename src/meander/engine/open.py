@@ -59,7 +59,7 @@ def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: 
         generation = log.manifest.generation
         close.append(Lock(store, f"{generation:08d}").release)
         store.put_if_absent(plan_name(compiled.digest), cloudpickle.dumps(_for_readers(compiled)))  # type: ignore[no-untyped-call]
-        runner = SparkRunner(context, compiled, store.url, settings.strict, settings.small_epochs)
+        runner = SparkRunner(context, compiled, store.url, clock, settings.strict, settings.small_epochs)
         runner.generation(generation)
         compactor = ProcessCompactor(store.url, clock, generation, log.manifest.key_groups)
         listeners: list[Callable[[EpochDone], None]] = []
