@@ -23,6 +23,9 @@ import pyarrow as pa
 from meander.clock import Clock, SystemClock
 from meander.errors import Busy, ConfigError, Retryable
 
+# A large file (a compaction's) goes to the disk piece by piece: one sync of it all would hold up the small ones of the epochs.
+_WRITE_AT_ONCE = 16 << 20
+
 
 class Store(Protocol):
     """The interface of every store."""
@@ -138,7 +141,9 @@ class DirStore:
         try:
             view = memoryview(data)
             while len(view):
-                view = view[os.write(fd, view) :]
+                view = view[os.write(fd, view[:_WRITE_AT_ONCE]) :]
+                if len(view):
+                    os.fdatasync(fd)
             os.fsync(fd)
         finally:
             os.close(fd)
