@@ -48,6 +48,7 @@ def wait_for_epochs(out: Path, count: int, deadline: float = 90) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("chain", [False, True], ids=["one-stage", "three-stages"])
 def test_an_executor_killed_in_the_middle_changes_nothing(tmp_path: Path, child: Start, chain: bool) -> None:
     folder = write_input(tmp_path / "in", files=40, rows=20_000, keys=4000)
@@ -87,7 +88,8 @@ def check_chain(tmp_path: Path) -> None:
     assert dict(state.iter_rows()) == sizes
 
 
-def test_a_python_worker_that_dies_is_replaced_and_its_task_runs_again(tmp_path: Path, spark: Any) -> None:
+@pytest.mark.parametrize("where", ["before the exchange", "after its segment is written"])
+def test_a_python_worker_that_dies_is_replaced_and_its_task_runs_again(tmp_path: Path, spark: Any, where: str) -> None:
     folder = write_input(tmp_path / "in", files=4, rows=500, keys=50)
     marker = tmp_path / "died"
 
@@ -98,8 +100,12 @@ def test_a_python_worker_that_dies_is_replaced_and_its_task_runs_again(tmp_path:
         return frame
 
     flow = md.Flow("deadly")
-    events = flow.source("events", md.files(folder, max_files_per_epoch=1)).map_batches(deadly, name="deadly")
+    events = flow.source("events", md.files(folder, max_files_per_epoch=1))
+    if where == "before the exchange":
+        events = events.map_batches(deadly, name="deadly")
     totals = events.key_by("key").aggregate(md.count().alias("n"), md.sum("value").alias("total"), name="totals")
+    if where == "after its segment is written":
+        totals = totals.map_batches(deadly, name="deadly")
     totals.sink("out", md.parquet(tmp_path / "out"))
     with flow.start(tmp_path / "state", spark=spark, trigger=None) as run:
         assert run.process_available().epochs == 4
@@ -108,6 +114,7 @@ def test_a_python_worker_that_dies_is_replaced_and_its_task_runs_again(tmp_path:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_slots_run_where_the_routing_table_says(tmp_path: Path) -> None:
     """On two executors, each slot of every epoch runs in the same executor: its cache stays warm."""
     import subprocess

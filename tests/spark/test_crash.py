@@ -32,8 +32,8 @@ EPOCH_STEPS = [
 START_STEPS = [["put_if_absent", 1, "before"], ["put_if_absent", 1, "after"], ["put_if_absent", 2, "after"], ["link", 1, "before"]]
 
 
-def crash_chain(tmp_path: Path, child: Start, steps: list[list[Any]], **options: Any) -> None:
-    folder = write_input(tmp_path / "in", files=8, rows=3000, keys=700)
+def crash_chain(tmp_path: Path, child: Start, steps: list[list[Any]], files: int = 8, rows: int = 3000, **options: Any) -> None:
+    folder = write_input(tmp_path / "in", files=files, rows=rows, keys=700)
     request = {"store": str(tmp_path / "state"), "in": str(folder), "out": str(tmp_path / "out"), **options}
     for step in steps:
         code, _ = child(**request, crash=step).finish()
@@ -49,16 +49,27 @@ def test_a_driver_killed_around_commit_and_publication_leaves_nothing_lost_or_do
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_driver_killed_while_starting_leaves_nothing_lost_or_doubled(tmp_path: Path, child: Start) -> None:
     crash_chain(tmp_path, child, START_STEPS, small=True)
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_driver_killed_around_every_step_of_a_small_epoch(tmp_path: Path, child: Start) -> None:
     crash_chain(tmp_path, child, EPOCH_STEPS, small=True)
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_driver_killed_around_a_snapshot_forgets_no_file_and_reads_none_twice(tmp_path: Path, child: Start) -> None:
+    """Past the 32nd entry: the names of taken files move into a file of their own, and the manifest is written down."""
+    steps = [["put", 1, "before"], ["put", 1, "after"], ["snapshot", 1, "before"], ["snapshot", 1, "after"], ["delete", 40, "after"]]
+    crash_chain(tmp_path, child, steps, files=150, rows=200, small=True)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", range(4))
 def test_drivers_killed_at_random_moments(tmp_path: Path, child: Start, seed: int) -> None:
     """Six kills per seed, on one store, whatever the driver is doing; then the rest of the input."""

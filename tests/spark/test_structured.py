@@ -36,6 +36,7 @@ def check(tmp_path: Path, folder: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_batches_of_a_killed_driver_are_neither_lost_nor_doubled(tmp_path: Path, child: Start) -> None:
     folder = write_input(tmp_path / "in", files=8, rows=2000, keys=300)
     request = {"store": str(tmp_path / "state"), "in": str(folder), "out": str(tmp_path / "out"), "structured": True}

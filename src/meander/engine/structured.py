@@ -13,6 +13,7 @@ gap, or another query id means that Spark's checkpoint and the store do not belo
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import threading
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow.parquet as pq
+from pyspark.errors import StreamingQueryException
 
 from meander.connect.source import Split
 from meander.connect.spark_stream import SparkStreamSource
@@ -81,11 +83,15 @@ class Structured:
 
     def step(self, everything: bool) -> bool:
         if everything:
-            if self._query is not None and self._query.isActive:
-                self._query.processAllAvailable()
-            else:
+            active = self._query is not None and self._query.isActive
+            if not active:
                 self._start(availableNow=True)
-                self._query.awaitTermination()
+            # What the query raises wraps our own error: _raise gives the original.
+            with contextlib.suppress(StreamingQueryException):
+                if active:
+                    self._query.processAllAvailable()
+                else:
+                    self._query.awaitTermination()
             self._raise()
             return False
         if self._query is None:
