@@ -121,6 +121,8 @@ def test_slots_run_where_the_routing_table_says(tmp_path: Path) -> None:
     import sys
 
     script = Path(__file__).with_name("placement.py")
-    result = subprocess.run([sys.executable, str(script), str(tmp_path)], capture_output=True, text=True, timeout=180, check=False)
+    environment = {**os.environ, "PYTHONPATH": str(script.parents[2])}
+    command = [sys.executable, str(script), str(tmp_path)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False, env=environment)
     assert result.returncode == 0, result.stderr[-3000:]
     assert "every slot stayed where it was: True" in result.stdout
