@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
+import sys
 import time
 from pathlib import Path
 from types import TracebackType
@@ -265,6 +267,9 @@ def _print_next(console: Console, folder: Path) -> None:
     epochs = readable_epochs(*open_existing(str(store)))
     earlier = epochs[len(epochs) // 2]
     console.print("\n[bold]Try next[/]")
+    if shutil.which("meander") is None:  # run by make, whose shell does not have the environment's programs
+        console.print(f"  . {os.path.relpath(Path(sys.prefix) / 'bin' / 'activate')}", soft_wrap=True, markup=False)
+        console.print("      so that the commands below are found", style="dim", soft_wrap=True)
     for command, meaning in (
         (f"meander state {store} counts --sql \"SELECT * FROM state WHERE server_name LIKE 'de.%'\"", "the state, in SQL"),
         (f"meander state {store} counts --epoch {earlier} --limit 5", f"the same, as it was after epoch {earlier}"),
