@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
 
 from meander.errors import ConfigError
 
@@ -59,7 +58,3 @@ def seconds(value: float | str | None) -> float | None:
     if match is None or match.group(2) not in _UNITS:
         raise ConfigError(f"duration '{value}': write a number and a unit, such as '500ms', '5s', '1h'")
     return float(match.group(1)) * _UNITS[match.group(2)]
-
-
-def store_url(store: str | Path) -> str:
-    return str(store)

@@ -35,13 +35,11 @@ class Compactor(Protocol):
     def close(self) -> None: ...
 
 
-def next_merge(
-    manifest: Manifest, routing: Mapping[str, list[int]], slots: Mapping[str, int], changed: set[str] | None = None
-) -> Merge | None:
+def next_merge(manifest: Manifest, routing: Mapping[str, list[int]], slots: Mapping[str, int]) -> Merge | None:
     """The merge that shortens the longest list of runs."""
     found: list[tuple[int, Merge]] = []
     for name, table in manifest.tables.items():
-        if name not in routing or (changed is not None and name not in changed):
+        if name not in routing:
             continue
         for slot in range(slots[name]):
             groups = groups_of(routing[name], slot)

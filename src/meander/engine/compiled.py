@@ -30,10 +30,6 @@ class Keyed:
     parts: Mapping[str, Part]
     output: tuple[pl.Expr, ...]
 
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        return self.keys
-
 
 @dataclass(frozen=True)
 class Level:

@@ -301,10 +301,3 @@ def _check_continuity(manifest: Manifest, parts: Parts) -> None:
             f"the store holds flow '{manifest.plan['flow']}' as it was (plan {manifest.plan['digest'][:12]}), this one differs "
             f"(plan {parts.plan['digest'][:12]}). Start the flow that made the store, or use another store."
         )
-
-
-def with_routing(loop: Loop, routing: dict[str, list[int]]) -> None:
-    """Put a routing table in force from the next epoch."""
-    loop.routing = {**loop.routing, **routing}
-    if loop._next is not None:
-        loop._next = (loop._next[0], None)  # begun under the old table: its input stays decided, its work is done again
