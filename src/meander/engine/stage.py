@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 
 from meander.clock import Clock
+from meander.connect.parquet import encode_parquet
 from meander.coordinate.routing import groups_of
 from meander.engine.compiled import Compiled, Keyed
 from meander.engine.evaluate import DeadLetter, evaluate
@@ -21,7 +22,7 @@ from meander.engine.rows import Rows, Units, source_unit, state_unit
 from meander.errors import BadInput
 from meander.plan.operators import Union
 from meander.state.grouping import fold_rows, fold_states, group_rows
-from meander.state.hashing import Hashes, hash_keys, key_groups_of
+from meander.state.hashing import Hashes, hash_keys, in_groups, key_groups_of
 from meander.state.segment import HASH, SegmentRef, encode_segment
 from meander.state.store import Store
 from meander.state.table import Open, upsert
@@ -139,10 +140,8 @@ class StageTask:
     def _fold(self, keyed: Keyed, rows: Rows, keep: int | None) -> Partial:
         """Rows to partial states, one per key and unit."""
         hashes = hash_keys(rows.frame.select(keyed.keys))
-        key_groups = self.control.common.key_groups
         if keep is not None:
-            owned = np.array([bool(keep >> g & 1) for g in range(key_groups)])
-            mask = owned[key_groups_of(hashes, key_groups)]
+            mask = in_groups(hashes, keep, self.control.common.key_groups)
             if not mask.all():
                 rows, hashes = rows.filter(pl.Series(mask)), hashes[mask]
         keys = rows.frame.select(keyed.keys)
@@ -202,7 +201,7 @@ class StageTask:
                 self._stage(sink, whole, self.compiled.sinks[sink].sink.encode)
         if self._dead:
             self.report.count("dead_letters", len(self._dead))
-            self._stage(DEAD_LETTERS, dead_letter_frame(self.control.common.epoch, self._dead), _encode_parquet)
+            self._stage(DEAD_LETTERS, dead_letter_frame(self.control.common.epoch, self._dead), encode_parquet)
         self._spend("stage", began)
         return self.report
 
@@ -237,9 +236,3 @@ def dead_letter_frame(epoch: int, letters: list[DeadLetter]) -> pl.DataFrame:
     rows = [(epoch, d.operator, d.position, d.reason, d.content) for d in letters]
     schema = {"epoch": pl.Int64, "operator": pl.String, "position": pl.String, "reason": pl.String, "content": pl.String}
     return pl.DataFrame(rows, schema=schema, orient="row")
-
-
-def _encode_parquet(frame: pl.DataFrame) -> bytes:
-    from meander.connect.parquet import encode_parquet
-
-    return encode_parquet(frame)

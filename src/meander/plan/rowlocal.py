@@ -103,7 +103,7 @@ def _stand_in(tree: Any, schema: pl.Schema) -> Any:
         return tree
     try:
         dtype = schema.to_frame().select(_read(tree).alias("x")).schema["x"]
-    except Exception:
+    except Exception:  # an expression that has no type is refused with its reason when the operator's schema is derived
         return tree
     return json.loads(pl.lit(None, dtype=dtype).meta.serialize(format="json"))
 

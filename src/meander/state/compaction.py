@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from meander.state.hashing import Hashes, key_groups_of
+from meander.state.hashing import in_groups
 from meander.state.segment import BLOCK_ROWS, DELETED, HASH, Segment, SegmentRef, encode_blocks
 from meander.state.table import merge_segments
 
@@ -93,9 +93,7 @@ def _range(segment: Segment, groups: int, begin: int, end: int, key_groups: int)
         return None
     frame = pl.concat(frames)
     if groups != (1 << key_groups) - 1:
-        alive = np.array([bool(groups >> g & 1) for g in range(key_groups)])
-        hashes: Hashes = frame.get_column(HASH).to_numpy()
-        mask = alive[key_groups_of(hashes, key_groups)]
+        mask = in_groups(frame.get_column(HASH).to_numpy(), groups, key_groups)
         if not mask.all():
             frame = frame.filter(pl.Series(mask))
     return frame if frame.height else None

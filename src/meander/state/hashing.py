@@ -71,6 +71,12 @@ def key_groups_of(hashes: Hashes, count: int) -> npt.NDArray[np.int64]:
     return (hashes >> np.uint64(65 - count.bit_length())).astype(np.int64) if count > 1 else np.zeros(len(hashes), np.int64)
 
 
+def in_groups(hashes: Hashes, groups: int, count: int) -> npt.NDArray[np.bool_]:
+    """Which hashes belong to a set of key groups, given as bits."""
+    members = np.array([bool(groups >> group & 1) for group in range(count)])
+    return members[key_groups_of(hashes, count)]
+
+
 def key_group_bounds(count: int) -> Hashes:
     """The first hash of every key group but the first: where a sorted run is cut into key groups."""
     return np.arange(1, count, dtype=np.uint64) << np.uint64(65 - count.bit_length())

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from meander.errors import ConfigError, Corrupted
-from meander.state.hashing import key_groups_of
+from meander.state.hashing import in_groups
 from meander.state.log import read_manifest
 from meander.state.manifest import Manifest, Table
 from meander.state.segment import DELETED, HASH, Segment
@@ -65,9 +65,7 @@ def read_rows(store: Store, table: Table, key_groups: int) -> pl.DataFrame:
         if data is None:
             raise Corrupted(f"segment '{ref.name}' is named by the manifest but is not in store {store.url}")
         frame = Segment(ref.name, data).frame()
-        groups = pl.Series(key_groups_of(frame.get_column(HASH).to_numpy(), key_groups))
-        alive = [g for g in range(key_groups) if ref.groups >> g & 1]
-        frames.append(frame if len(alive) == key_groups else frame.filter(groups.is_in(alive)))
+        frames.append(frame.filter(pl.Series(in_groups(frame.get_column(HASH).to_numpy(), ref.groups, key_groups))))
     if not frames:
         return pl.DataFrame()
     merged = merge_segments(frames, table.keys, drop_deleted=True)

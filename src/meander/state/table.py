@@ -15,7 +15,7 @@ import polars as pl
 
 from meander.aggregates import Part
 from meander.state.grouping import Index, group_rows, merge_pairs
-from meander.state.hashing import Hashes, key_groups_of
+from meander.state.hashing import Hashes, in_groups
 from meander.state.segment import DELETED, HASH, Block, Segment, SegmentRef
 
 Open = Callable[[str], Segment]
@@ -27,17 +27,13 @@ def find(
     """The stored rows of the given keys (ascending by hash): which keys have one, and ``columns`` of it."""
     pending = np.arange(len(hashes))
     found: list[tuple[Block, Index, Index]] = []
-    groups: npt.NDArray[np.int64] | None = None
     everything = (1 << key_groups) - 1
     for ref in sorted(refs, key=lambda r: r.sequence, reverse=True):
         if len(pending) == 0:
             break
         wanted = pending
         if ref.groups != everything:
-            if groups is None:
-                groups = key_groups_of(hashes, key_groups)
-            alive = np.array([bool(ref.groups >> g & 1) for g in range(key_groups)])
-            wanted = pending[alive[groups[pending]]]
+            wanted = pending[in_groups(hashes[pending], ref.groups, key_groups)]
         taken = _find_in_segment(open_segment(ref.name), keys, hashes, wanted, found)
         if taken:
             gone = np.zeros(len(hashes), np.bool_)
