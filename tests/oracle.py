@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,17 +30,43 @@ def check_input_taken_once(store: Path, folder: Path) -> None:
     assert sorted(taken) == sorted(path.name for path in folder.iterdir())
 
 
-def totals(frames: list[pl.DataFrame]) -> list[dict[Any, tuple[int, float]]]:
-    """Per epoch, the new count and sum of every touched key."""
-    state: dict[Any, tuple[int, float]] = {}
+FOLDS: dict[str, Callable[[list[float]], Any]] = {
+    "n": len,
+    "total": sum,
+    "different": lambda values: len(set(values)),
+    "values": sorted,
+}
+
+
+@dataclass
+class Total:
+    """What a key's rows come to."""
+
+    values: list[float] = field(default_factory=list)
+
+    def row(self, columns: list[str]) -> tuple[Any, ...]:
+        return tuple(FOLDS[column](self.values) for column in columns)
+
+
+def totals(frames: list[pl.DataFrame], columns: list[str]) -> list[dict[Any, tuple[Any, ...]]]:
+    """Per epoch, the new values of every touched key."""
+    state: dict[Any, Total] = {}
     out = []
     for frame in frames:
-        touched = {}
+        touched = set()
         for key, value in frame.select("key", "value").iter_rows():
-            n, total = state.get(key, (0, 0.0))
-            state[key] = touched[key] = (n + 1, total + value)
-        out.append(touched)
+            state.setdefault(key, Total()).values.append(value)
+            touched.add(key)
+        out.append({key: state[key].row(columns) for key in touched})
     return out
+
+
+def by_key(frame: pl.DataFrame, columns: list[str]) -> dict[Any, tuple[Any, ...]]:
+    if "values" in columns:
+        frame = frame.with_columns(pl.col("values").list.sort())
+    rows = {key: tuple(rest) for key, *rest in frame.select("key", *columns).iter_rows()}
+    assert len(rows) == frame.height, "a key has two rows"
+    return rows
 
 
 def read_epochs(store: Path, folder: Path) -> list[pl.DataFrame]:
@@ -55,19 +83,20 @@ def published(out: Path) -> dict[int, pl.DataFrame]:
 
 
 def check_totals(store: Path, folder: Path, out: Path, state: pl.DataFrame) -> None:
-    """Output and state of a flow ``key → n, total`` equal the fold of its decisions, and all input was taken once."""
+    """All input was taken once, and output and state equal the fold of the decisions."""
     check_input_taken_once(store, folder)
-    expected = totals(read_epochs(store, folder))
+    check_fold(read_epochs(store, folder), out, state)
+
+
+def check_fold(epochs: list[pl.DataFrame], out: Path, state: pl.DataFrame) -> None:
+    """Output and state of a flow ``key → n, total, …`` equal the fold of its epochs' rows."""
+    columns = [column for column in FOLDS if column in state.columns]
+    expected = totals(epochs, columns)
     seen = published(out)
     assert sorted(seen) == [i + 1 for i, touched in enumerate(expected) if touched]
+    final: dict[Any, tuple[Any, ...]] = {}
     for number, touched in enumerate(expected, start=1):
         if touched:
-            rows = [(k, (n, total)) for k, n, total in seen[number].select("key", "n", "total").iter_rows()]
-            assert len(rows) == len(touched), f"epoch {number}"
-            assert dict(rows) == touched, f"epoch {number}"
-    final: dict[Any, tuple[int, float]] = {}
-    for touched in expected:
+            assert by_key(seen[number], columns) == touched, f"epoch {number}"
         final.update(touched)
-    rows = [(k, (n, total)) for k, n, total in state.select("key", "n", "total").iter_rows()]
-    assert len(rows) == len(final)
-    assert dict(rows) == final
+    assert by_key(state, columns) == final

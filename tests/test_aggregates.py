@@ -67,6 +67,8 @@ def check_dtypes(agg: Agg, state: pl.DataFrame, schema: pl.Schema) -> None:
 
 
 def value_of(agg: Agg, state: pl.DataFrame, schema: pl.Schema) -> dict[Any, Any]:
+    if agg.keeps:  # the values are rows of a table of their own, which the key's row only counts
+        state = state.with_columns(pl.col(f"{agg.name}.values").list.len().cast(pl.Int64).alias(f"{agg.name}.n"))
     finished = state.select("k", agg.finish())
     assert finished.schema[agg.name] == agg.output(schema)
     return dict(finished.rows())

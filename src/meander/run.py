@@ -114,9 +114,9 @@ class Run:
             "operators": {
                 name: {
                     "parallelism": max(table) + 1,
-                    "segments": len(manifest.tables[name].segments) if name in manifest.tables else 0,
-                    "rows": manifest.tables[name].rows if name in manifest.tables else 0,
-                    "bytes": manifest.tables[name].bytes if name in manifest.tables else 0,
+                    "segments": sum(len(state.segments) for state in manifest.tables_of(name)),
+                    "rows": sum(state.rows for state in manifest.tables_of(name)),
+                    "bytes": sum(state.bytes for state in manifest.tables_of(name)),
                 }
                 for name, table in self._loop.routing.items()
             },

@@ -38,8 +38,8 @@ class Settings:
     """Seconds between two looks at sources that had nothing."""
 
     def __post_init__(self) -> None:
-        if self.key_groups < 1 or self.key_groups & (self.key_groups - 1):
-            raise ConfigError(f"key_groups={self.key_groups}: it must be a power of two, such as 128")
+        if not 1 <= self.key_groups <= 1 << 16 or self.key_groups & (self.key_groups - 1):
+            raise ConfigError(f"key_groups={self.key_groups}: it must be a power of two up to 65536, such as 128")
         if not 1 <= self.parallelism <= self.key_groups:
             raise ConfigError(f"parallelism={self.parallelism}: it must be between 1 and the number of key groups, {self.key_groups}")
         if self.retain_epochs < 1:

@@ -25,7 +25,7 @@ def make_store(folder: Path, *epochs: dict[str, tuple[int, float]]) -> DirStore:
     """A store of flow "orders" whose operator "totals" has these values (n, total) after each epoch's updates."""
     store = DirStore(folder)
     log = Log.take_over(store, FakeClock(start=1000.0))
-    store.put_if_absent(plan_name("d1"), pickle.dumps({"totals": (KEYS, AGGREGATES)}))
+    store.put_if_absent(plan_name("d1"), pickle.dumps({"totals": (KEYS, AGGREGATES, pl.Schema())}))
     for number, updates in enumerate(epochs, start=1):
         ref = _put_segment(store, number, updates)
         log.append(

@@ -64,7 +64,13 @@ def build(request: dict[str, Any], spark: Any) -> md.Flow:
     else:
         source = md.files(request["in"], max_files_per_epoch=request.get("files", 1))
     events = flow.source("events", source)
-    totals = events.key_by("key").aggregate(md.count().alias("n"), md.sum("value").alias("total"), name="totals")
+    totals = events.key_by("key").aggregate(
+        md.count().alias("n"),
+        md.sum("value").alias("total"),
+        md.count_distinct("value").alias("different"),
+        *([md.collect("value").alias("values")] if request.get("lists", True) else []),
+        name="totals",
+    )
     totals.sink("out", md.parquet(request["out"]))
     if request.get("chain"):  # three stateful stages in a row
         sizes = totals.with_columns("n % 5 AS size", name="sizes").key_by("size").aggregate(md.sum("n").alias("m"), name="by_size")

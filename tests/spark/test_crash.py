@@ -75,7 +75,8 @@ def test_drivers_killed_at_random_moments(tmp_path: Path, child: Start, seed: in
     """Six kills per seed, on one store, whatever the driver is doing; then the rest of the input."""
     moments = random.Random(seed)
     folder = write_input(tmp_path / "in", files=60, rows=20_000, keys=5000, seed=seed)
-    request = {"store": str(tmp_path / "state"), "in": str(folder), "out": str(tmp_path / "out"), "parallelism": 2 + seed % 3}
+    paths = {"store": str(tmp_path / "state"), "in": str(folder), "out": str(tmp_path / "out")}
+    request = {**paths, "parallelism": 2 + seed % 3, "lists": False}
     for _ in range(6):
         victim = child(**request)
         victim.wait_started()

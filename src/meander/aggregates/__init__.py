@@ -7,7 +7,7 @@ is null, a list of them empty. ``collect``, ``first`` and ``last`` skip nulls to
 from __future__ import annotations
 
 from meander.aggregates.contract import Agg, Part
-from meander.aggregates.kinds import Collect, Count, CountDistinct, Extreme, Mean, Quantile, Sum, TopK, Var
+from meander.aggregates.kinds import ApproximateCountDistinct, Collect, Count, CountDistinct, Extreme, Mean, Quantile, Sum, TopK, Var
 from meander.aggregates.user import Aggregator, as_agg
 from meander.errors import FlowError
 
@@ -63,7 +63,7 @@ def last(column: str) -> Agg:
 
 def count_distinct(column: str, approximate: bool = False) -> Agg:
     """Different values. Exact keeps every one of them; approximate keeps 1,024 hashes and errs by some 3%."""
-    return CountDistinct(column, approximate=approximate)
+    return ApproximateCountDistinct(column) if approximate else CountDistinct(column)
 
 
 def quantile(column: str, q: float) -> Agg:

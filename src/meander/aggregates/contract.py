@@ -40,6 +40,10 @@ class Agg:
     """An aggregate under a name. ``alias`` returns a renamed copy."""
 
     kind: ClassVar[str] = "aggregate"
+    keeps: ClassVar[str | None] = None
+    """Set where the number of values a key has is unbounded: its part ``values``, a list, is then not stored in the key's row but as rows
+    of a table of its own, and the key's row has their number as ``n``. ``"set"`` keeps every value once, and ``finish`` sees ``n`` only;
+    ``"list"`` keeps all of them in order, and ``finish`` sees ``values``."""
     column: str | None = None
     label: str | None = None
 
@@ -59,6 +63,10 @@ class Agg:
     def parts(self, schema: pl.Schema) -> dict[str, Part]:
         """The state columns, in order; FlowError on an unknown column or an unsuitable type."""
         raise NotImplementedError
+
+    def state_columns(self, schema: pl.Schema) -> list[str]:
+        """The names of all columns that its state may have in any table."""
+        return [f"{self.name}.{part}" for part in (*self.parts(schema), *(("n", "nth", "value") if self.keeps else ()))]
 
     def output(self, schema: pl.Schema) -> pl.DataType:
         raise NotImplementedError

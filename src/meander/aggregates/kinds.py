@@ -171,16 +171,14 @@ class Var(Agg):
         return f"{'std' if self.root else 'var'}({self.column})"
 
 
-@dataclass(frozen=True, eq=False)
 class CountDistinct(Agg):
-    kind: ClassVar[str] = "count_distinct"
-    approximate: bool = False
+    """Every value is a row of a table of its own: a value that is there already costs a lookup, whatever else its key has."""
+
+    kind = "count_distinct"
+    keeps = "set"
 
     def parts(self, schema: pl.Schema) -> dict[str, Part]:
-        dtype = self._dtype(schema, _hashable if self.approximate else _flat, "a flat type that has a stable hash")
-        if self.approximate:
-            init = sketches.kmv_init(self._value())
-            return {"hashes": Part(pl.List(pl.UInt64), init, sketches.kmv_merge(self._state("hashes")))}
+        dtype = self._dtype(schema, _flat, "a flat type that has a stable hash")
         merge = self._state("values").explode().drop_nulls().unique(maintain_order=True).implode()
         return {"values": Part(pl.List(dtype), self._value().drop_nulls().unique(maintain_order=True).implode(), merge)}
 
@@ -188,9 +186,24 @@ class CountDistinct(Agg):
         return _INT
 
     def _finish(self) -> pl.Expr:
-        if self.approximate:
-            return sketches.kmv_estimate(self._state("hashes"))
-        return self._state("values").list.len().cast(_INT)
+        return self._state("n")
+
+
+class ApproximateCountDistinct(Agg):
+    kind = "count_distinct"
+
+    def parts(self, schema: pl.Schema) -> dict[str, Part]:
+        self._dtype(schema, _hashable, "a flat type that has a stable hash")
+        return {"hashes": Part(pl.List(pl.UInt64), sketches.kmv_init(self._value()), sketches.kmv_merge(self._state("hashes")))}
+
+    def output(self, schema: pl.Schema) -> pl.DataType:
+        return _INT
+
+    def call(self) -> str:
+        return f"count_distinct({self.column}, approximate=True)"
+
+    def _finish(self) -> pl.Expr:
+        return sketches.kmv_estimate(self._state("hashes"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,7 +242,10 @@ class TopK(Agg):
 
 
 class Collect(Agg):
+    """Every value is a row of a table of its own: a key costs what is added to it, and what is read back to emit it."""
+
     kind = "collect"
+    keeps = "list"
 
     def parts(self, schema: pl.Schema) -> dict[str, Part]:
         merge = self._state("values").explode().drop_nulls().implode()

@@ -40,6 +40,7 @@ def command(arguments: argparse.Namespace) -> int:
 def read_status(url: str) -> dict[str, Any]:
     """The status as plain data."""
     from meander.cli.store_view import open_existing, owner_of, readable_epochs
+    from meander.state.manifest import operator_of
 
     store, manifest = open_existing(url)
     owner = owner_of(store)
@@ -59,7 +60,7 @@ def read_status(url: str) -> dict[str, Any]:
         "tables": {
             name: {
                 "keys": list(table.keys),
-                "parallelism": max(manifest.routing[name]) + 1 if name in manifest.routing else None,
+                "parallelism": max(manifest.routing[operator_of(name)]) + 1 if operator_of(name) in manifest.routing else None,
                 "segments": len(table.segments),
                 "rows": table.rows,
                 "bytes": table.bytes,

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from meander.clock import Clock
 from meander.coordinate.routing import groups_of
 from meander.state.compaction import Merge, choose_merge
-from meander.state.manifest import Json, Manifest
+from meander.state.manifest import Json, Manifest, operator_of
 from meander.state.segment import SegmentRef
 
 
@@ -39,10 +39,11 @@ def next_merge(manifest: Manifest, routing: Mapping[str, list[int]], slots: Mapp
     """The merge that shortens the longest list of runs."""
     found: list[tuple[int, Merge]] = []
     for name, table in manifest.tables.items():
-        if name not in routing:
+        operator = operator_of(name)
+        if operator not in routing:
             continue
-        for slot in range(slots[name]):
-            groups = groups_of(routing[name], slot)
+        for slot in range(slots[operator]):
+            groups = groups_of(routing[operator], slot)
             alive = table.alive_for(groups)
             merge = choose_merge(name, table.keys, alive, groups)
             if merge is not None:

@@ -16,6 +16,7 @@ from meander.aggregates import Part
 from meander.plan.graph import Node, Plan
 from meander.plan.operators import Aggregate, MapBatches, SinkOp, SourceOp
 from meander.plan.stages import levels
+from meander.state.values import ValueTable
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,15 @@ class Keyed:
     source: str
     keys: tuple[str, ...]
     parts: Mapping[str, Part]
+    """What partial states consist of."""
+    stored: Mapping[str, Part]
+    """What a key's row consists of: the same, but for values that have a table of their own and are only counted here."""
+    values: tuple[ValueTable, ...]
     output: tuple[pl.Expr, ...]
+
+    def tables(self) -> dict[str, tuple[str, ...]]:
+        """All its tables, and the columns that tell their rows apart."""
+        return {self.name: self.keys, **{table.name: table.identity for table in self.values}}
 
 
 @dataclass(frozen=True)
@@ -72,8 +81,11 @@ def compile_plan(plan: Plan) -> Compiled:
         if isinstance(node.op, Aggregate):
             schema = plan.schema(node.inputs[0])
             parts = {f"{agg.name}.{part}": spec for agg in node.op.aggs for part, spec in agg.parts(schema).items()}
+            values = tuple(ValueTable.of(node.name, node.op.keys, agg) for agg in node.op.aggs if agg.keeps)
+            counted = {table.values: (table.count, table.count_part()) for table in values}
+            stored = dict(counted.get(name, (name, part)) for name, part in parts.items())
             output = (*(pl.col(k) for k in node.op.keys), *(agg.finish() for agg in node.op.aggs))
-            keyed[node.name] = Keyed(node.name, number, level_of[node.name], node.inputs[0], node.op.keys, parts, output)
+            keyed[node.name] = Keyed(node.name, number, level_of[node.name], node.inputs[0], node.op.keys, parts, stored, values, output)
     depth = max(level_of.values()) + 1
     return Compiled(
         plan,

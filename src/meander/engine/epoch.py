@@ -192,7 +192,10 @@ class SparkRunner:
             controls = []
             for slot in range(slots[level.number]):
                 segments = {
-                    name: manifest.tables[name].alive_for(groups_of(routing[name], slot)) for name in level.keyed if name in manifest.tables
+                    name: manifest.tables[name].alive_for(groups_of(routing[operator], slot))
+                    for operator in level.keyed
+                    for name in self._compiled.keyed[operator].tables()
+                    if name in manifest.tables
                 }
                 splits = tuple(self._split_tasks(decision)) if all_splits and level.number == 1 else ()
                 controls.append(Control(common, level.number, slot, splits, segments))

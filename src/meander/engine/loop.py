@@ -27,7 +27,7 @@ from meander.engine.epoch import Decision, Outcome, Runner
 from meander.engine.tidy import Tidy
 from meander.errors import ConfigError, Corrupted, Retryable
 from meander.state.log import Log
-from meander.state.manifest import Json, Manifest
+from meander.state.manifest import Json, Manifest, operator_of
 from meander.state.seen import flush_seen, load_seen
 from meander.state.store import Store
 
@@ -43,8 +43,11 @@ class Parts:
     """Version and digest, as the log records them."""
     sources: Mapping[str, Source]
     sinks: Mapping[str, Sink]
-    keyed: Mapping[str, tuple[str, ...]]
-    """Stateful operators and their key columns."""
+    keyed: Mapping[str, Mapping[str, tuple[str, ...]]]
+    """Stateful operators, their tables, and the columns that tell the rows of each apart."""
+
+    def tables(self) -> dict[str, tuple[str, ...]]:
+        return {name: keys for tables in self.keyed.values() for name, keys in tables.items()}
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,7 @@ class Loop:
         self._work_ahead = ahead
         self._tidy = Tidy(store, log.manifest, retain)
         self._next: tuple[Decision, Any] | None = None
+        self._keys = parts.tables()
         self._share = 1.0
         self._chosen: dict[str, Choice | None] = {}
         """What sources have given for a decision that is not made yet: their cursors have moved on, so it must not be forgotten."""
@@ -220,7 +224,7 @@ class Loop:
             "seen": decision.seen,
             "batch": decision.batch,
             "routing": self.routing,
-            "tables": {name: {"keys": self._parts.keyed[name], "segments": segments} for name, segments in outcome.segments.items()},
+            "tables": {name: {"keys": self._keys[name], "segments": segments} for name, segments in outcome.segments.items()},
             "staged": outcome.staged,
             "counts": {"epochs": 1, **outcome.counts},
         }
@@ -245,9 +249,9 @@ class Loop:
 
     def _relieve(self) -> None:
         runs = 0
-        for name, routing in self.routing.items():
-            table = self.log.manifest.tables.get(name)
-            if table is not None and len(table.segments) > _COMFORTABLE_RUNS:
+        for name, table in self.log.manifest.tables.items():
+            if len(table.segments) > _COMFORTABLE_RUNS:
+                routing = self.routing[operator_of(name)]
                 runs = max(runs, *(len(table.alive_for(groups_of(routing, slot))) for slot in range(slots_of(routing))))
         share = share_of_input(runs)
         if share != self._share:
@@ -290,10 +294,11 @@ def _route(manifest: Manifest, name: str, parallelism: int) -> list[int]:
 
 def _check_continuity(manifest: Manifest, parts: Parts) -> None:
     """A store goes on only with the flow it holds the state of."""
+    keys = parts.tables()
     for name, table in manifest.tables.items():
-        if name in parts.keyed and tuple(parts.keyed[name]) != table.keys:
+        if name in keys and tuple(keys[name]) != table.keys:
             raise ConfigError(
-                f"operator '{name}' is keyed by {', '.join(parts.keyed[name])}, but its stored state by {', '.join(table.keys)}; "
+                f"operator '{name}' is keyed by {', '.join(keys[name])}, but its stored state by {', '.join(table.keys)}; "
                 "give the operator another name, or use another store"
             )
     if manifest.plan and manifest.plan["digest"] != parts.plan["digest"]:

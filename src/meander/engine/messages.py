@@ -51,7 +51,7 @@ class Control:
     index: int
     splits: tuple[SplitTask, ...] = ()
     segments: Mapping[str, tuple[SegmentRef, ...]] = field(default_factory=dict)
-    """Per stateful operator of this level, the segments that are alive for this slot's key groups."""
+    """Per table of this level's stateful operators, the segments that are alive for this slot's key groups."""
 
 
 @dataclass

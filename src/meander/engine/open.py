@@ -122,13 +122,13 @@ def _parts(compiled: Compiled, store: Store, settings: Settings) -> Parts:
         {"flow": compiled.plan.flow, "version": compiled.plan.version, "digest": compiled.digest},
         {name: op.source for name, op in compiled.sources.items()},
         sinks,
-        {name: keyed.keys for name, keyed in compiled.keyed.items()},
+        {name: keyed.tables() for name, keyed in compiled.keyed.items()},
     )
 
 
 def _for_readers(compiled: Compiled) -> dict[str, Any]:
     operators = {node.name: node.op for node in compiled.plan.nodes if isinstance(node.op, Aggregate)}
-    return {name: (op.keys, op.aggs) for name, op in operators.items()}
+    return {name: (op.keys, op.aggs, compiled.plan.schema(name)) for name, op in operators.items()}
 
 
 def _ship_user_modules(compiled: Compiled) -> None:

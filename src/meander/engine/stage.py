@@ -26,6 +26,7 @@ from meander.state.hashing import Hashes, hash_keys, in_groups, key_groups_of
 from meander.state.segment import HASH, SegmentRef, encode_segment
 from meander.state.store import Store
 from meander.state.table import Open, upsert
+from meander.state.values import lengths, new_members, numbered, whole_lists
 
 UNIT = "__unit"
 DEAD_LETTERS = "__dead_letters"
@@ -172,19 +173,41 @@ class StageTask:
             states = {name: frame.get_column(name) for name in keyed.parts}
         self._spend("fold", began)
         began = self.clock.monotonic()
-        table = upsert(self.control.segments.get(keyed.name, ()), self._open, keys, hashes, states, keyed.parts, common.key_groups)
+        written: dict[str, pl.DataFrame] = {}
+        for values in keyed.values:
+            lists = states[values.values]
+            counts = lengths(lists)
+            if not values.is_list:
+                counts, written[values.name] = new_members(values, *self._stored(values.name), keys, hashes, lists, common.key_groups)
+            states[values.count] = pl.Series(values.count, counts)
+        table = upsert(*self._stored(keyed.name), keys, hashes, states, keyed.stored, common.key_groups)
+        whole: list[pl.Series] = []
+        for values in keyed.values:
+            if values.is_list:
+                lists, totals = states[values.values], table.get_column(values.count).to_numpy()
+                written[values.name] = numbered(values, keys, hashes, lists, totals)
+                whole.append(whole_lists(values, *self._stored(values.name), keys, hashes, lists, totals, common.key_groups))
         self._spend("state read", began)
         began = self.clock.monotonic()
-        name = f"segments/{keyed.name}/{common.generation:08d}-{common.epoch:010d}-{self.control.index:04d}-{self.report.nonce}.arrow"
-        data = encode_segment(table)
-        self.store.put(name, data)
         mask = groups_of(common.routing[keyed.name], self.control.index)
-        self.report.segments[keyed.name] = SegmentRef(name, table.height, data.size, common.epoch, mask)
+        for name, rows in {keyed.name: table, **written}.items():
+            if rows.height:
+                self._write_segment(name, rows, mask)
         self._spend("state write", began)
-        emitted = table.select(keyed.output)
+        emitted = table.with_columns(whole).select(keyed.output)
         groups_of_rows = key_groups_of(hashes, common.key_groups)
         units_out: Units = groups_of_rows.astype(np.uint64) + np.uint64(state_unit(keyed.number, 0))
         return Rows(emitted, None, units_out, place=keyed.name)
+
+    def _stored(self, table: str) -> tuple[tuple[SegmentRef, ...], Open]:
+        return self.control.segments.get(table, ()), self._open
+
+    def _write_segment(self, table: str, rows: pl.DataFrame, groups: int) -> None:
+        common = self.control.common
+        name = f"segments/{table}/{common.generation:08d}-{common.epoch:010d}-{self.control.index:04d}-{self.report.nonce}.arrow"
+        data = encode_segment(rows)
+        self.store.put(name, data)
+        self.report.segments[table] = SegmentRef(name, rows.height, data.size, common.epoch, groups)
 
     # -- sinks and dead letters -----------------------------------------------------------------------------------
 

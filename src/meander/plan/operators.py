@@ -256,7 +256,7 @@ class Aggregate:
                 raise FlowError(f"aggregate {name!r}: two columns would be named {agg.name!r}; rename one with .alias(...)")
             try:
                 # State columns live beside the keys, so their names must not meet.
-                met = [column for part in agg.parts(schema) if (column := f"{agg.name}.{part}") in self.keys]
+                met = [column for column in agg.state_columns(schema) if column in self.keys]
                 if met:
                     raise FlowError(f"{agg.call()}: its state column {met[0]!r} has the name of a key; rename it with .alias(...)")
                 output[agg.name] = agg.output(schema)

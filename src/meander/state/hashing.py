@@ -77,6 +77,11 @@ def in_groups(hashes: Hashes, groups: int, count: int) -> npt.NDArray[np.bool_]:
     return members[key_groups_of(hashes, count)]
 
 
+def spread_within_groups(hashes: Hashes, finer: Hashes) -> Hashes:
+    """Hashes in the same key groups, told apart by ``finer`` ones: the top 16 bits of the first above the top 48 of the second."""
+    return (hashes & np.uint64(0xFFFF << 48)) | (finer >> np.uint64(16))
+
+
 def key_group_bounds(count: int) -> Hashes:
     """The first hash of every key group but the first: where a sorted run is cut into key groups."""
     return np.arange(1, count, dtype=np.uint64) << np.uint64(65 - count.bit_length())

@@ -27,6 +27,15 @@ from meander.state.segment import SegmentRef
 Json = dict[str, Any]
 
 
+def operator_of(table: str) -> str:
+    """The operator a table belongs to, whose routing is the table's. Operators' names have no dot.
+
+    >>> operator_of("visits"), operator_of("visits.pages")
+    ('visits', 'visits')
+    """
+    return table.split(".", 1)[0]
+
+
 @dataclass(frozen=True)
 class Table:
     """One stateful operator's state: its key columns and its segments, oldest first."""
@@ -122,6 +131,10 @@ class Manifest:
             segments.append(output)
         segments.sort(key=lambda s: s.sequence)
         return replace(self, tables={**self.tables, entry["table"]: replace(table, segments=tuple(segments))})
+
+    def tables_of(self, operator: str) -> list[Table]:
+        """The operator's own table and those of its aggregates' values."""
+        return [table for name, table in self.tables.items() if operator_of(name) == operator]
 
     def segment_names(self) -> set[str]:
         return {s.name for table in self.tables.values() for s in table.segments}

@@ -12,10 +12,11 @@ import pyarrow.parquet
 from meander.errors import ConfigError, Corrupted
 from meander.state.hashing import in_groups
 from meander.state.log import read_manifest
-from meander.state.manifest import Manifest, Table
+from meander.state.manifest import Manifest, Table, operator_of
 from meander.state.segment import DELETED, HASH, Segment
 from meander.state.store import Store, open_store
 from meander.state.table import merge_segments
+from meander.state.values import ValueTable, lists_by_key
 
 _ATTEMPTS = 5
 
@@ -50,7 +51,7 @@ def _read_table(store: Store, manifest: Manifest, operator: str) -> pa.Table:
             raise ConfigError(f"store {store.url}: there is no flow in it")
         if operator in manifest.routing:
             raise ConfigError(f"store {store.url}: operator '{operator}' has no state yet at epoch {manifest.epoch}")
-        known = ", ".join(sorted(manifest.tables)) or "none"
+        known = ", ".join(sorted({operator_of(name) for name in manifest.tables})) or "none"
         raise ConfigError(f"store {store.url}: there is no stateful operator '{operator}'; there are: {known}")
     rows = read_rows(store, table, manifest.key_groups)
     finished = _finish(store, manifest, operator, rows)
@@ -77,10 +78,23 @@ def _finish(store: Store, manifest: Manifest, operator: str, rows: pl.DataFrame)
     data = store.get(plan_name(manifest.plan["digest"]))
     if data is None:
         raise Corrupted(f"store {store.url}: the plan {manifest.plan['digest']} is missing")
-    keys, aggregates = pickle.loads(data)[operator]
+    keys, aggregates, schema = pickle.loads(data)[operator]
+    for aggregate in aggregates:
+        if aggregate.keeps == "list":
+            rows = rows.with_columns(_lists(store, manifest, ValueTable.of(operator, keys, aggregate), rows, schema[aggregate.name]))
     return rows.select([pl.col(key) for key in keys] + [aggregate.finish() for aggregate in aggregates])
 
 
+def _lists(store: Store, manifest: Manifest, values: ValueTable, rows: pl.DataFrame, dtype: pl.DataType) -> pl.Series:
+    """Every key's list, from the table that its values are rows of."""
+    empty = pl.lit([], dtype=dtype)
+    if values.name not in manifest.tables:  # no key has a value yet
+        return rows.select(empty.alias(values.values)).to_series()
+    lists = lists_by_key(values, read_rows(store, manifest.tables[values.name], manifest.key_groups))
+    joined = rows.select(values.keys).join(lists, on=list(values.keys), how="left", nulls_equal=True, maintain_order="left")
+    return joined.get_column(values.values).fill_null(pl.select(empty).to_series())
+
+
 def plan_name(digest: str) -> str:
-    """Where the store keeps what readers need to know of a plan: keys and aggregates of its stateful operators."""
+    """Where the store keeps what readers need to know of a plan: keys, aggregates and output schemas of its stateful operators."""
     return f"plan/{digest}"

@@ -7,7 +7,7 @@ touches, not the keys there are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -50,14 +50,8 @@ def _find_in_segment(
     """Add what a segment has of the wanted keys to ``found``. Returns all keys it has a word on, deletions included."""
     taken: list[Index] = []
     probes = hashes[wanted]
-    bounds = np.append(np.searchsorted(probes, segment.firsts[1:], "left"), len(wanted))
-    begin = 0
-    for number, end in enumerate(bounds.tolist()):
-        if begin == end:
-            continue
-        block = segment.block(number)
+    for block, begin, end in _blocks(segment, probes):
         hits, rows = _probe(block, keys, probes[begin:end], wanted[begin:end])
-        begin = end
         if len(hits) == 0:
             continue
         taken.append(hits)
@@ -66,6 +60,39 @@ def _find_in_segment(
             hits, rows = hits[kept], rows[kept]
         found.append((block, hits, rows))
     return taken
+
+
+def find_all(
+    refs: Sequence[SegmentRef], open_segment: Open, keys: pl.DataFrame, hashes: Hashes, key_groups: int, columns: Sequence[str]
+) -> tuple[Index, dict[str, pl.Series]]:
+    """All stored rows of the given keys (ascending by hash), in a table whose rows have more columns that tell them apart.
+
+    For tables that rows are added to and never replaced in: every row of every segment counts.
+    """
+    found: list[tuple[Block, Index, Index]] = []
+    for ref in refs:
+        wanted = np.flatnonzero(in_groups(hashes, ref.groups, key_groups))
+        segment, probes = open_segment(ref.name), hashes[wanted]
+        for block, begin, end in _blocks(segment, probes):
+            first = np.searchsorted(block.hashes, probes[begin:end], "left")
+            sizes = np.searchsorted(block.hashes, probes[begin:end], "right") - first
+            ends = np.cumsum(sizes)
+            rows = np.repeat(first - (ends - sizes), sizes) + np.arange(sizes.sum())
+            owners = np.repeat(wanted[begin:end], sizes)
+            equal = _same_keys(block, rows, keys, owners)
+            found.append((block, owners[equal], rows[equal]))
+    which = np.concatenate([hits for _, hits, _ in found]) if found else np.zeros(0, np.intp)
+    return which, {name: _gather(name, found) for name in columns} if found else {}
+
+
+def _blocks(segment: Segment, probes: Hashes) -> Iterator[tuple[Block, int, int]]:
+    """The blocks that may have rows of the probes, and which probes each of them."""
+    bounds = np.append(np.searchsorted(probes, segment.firsts[1:], "left"), len(probes))
+    begin = 0
+    for number, end in enumerate(bounds.tolist()):
+        if begin != end:
+            yield segment.block(number), begin, end
+        begin = end
 
 
 def _gather(name: str, found: Sequence[tuple[Block, Index, Index]]) -> pl.Series:
