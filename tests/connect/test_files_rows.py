@@ -254,6 +254,13 @@ def test_bad_lines_far_apart_keep_their_numbers_and_the_good_ones_their_order(tm
     assert batch.frame["n"].to_list() == [number for number in range(7000) if lines[number] != b"bad"]
 
 
+def test_every_good_row_knows_the_line_it_stood_in(tmp_path: Path) -> None:
+    lines = [good_line(0), b"bad", b"", b"   ", good_line(1), b"{", good_line(2)]
+    batch = read(tmp_path, "a.json", b"\n".join(lines), "json")
+    assert batch.position is not None
+    assert [batch.position(row) for row in range(3)] == [f"{tmp_path.name}/a.json:{line}" for line in (1, 5, 7)]
+
+
 @pytest.mark.parametrize("text", ["0.5", "1e3", "inf", "-Inf", "nan", " 7 ", "+1", "12x", "1_0", "0x1p3", "1,5", "--1", "infinity"])
 @pytest.mark.parametrize("kind", ["double", "long", "boolean", "timestamp", "date"])
 def test_whether_a_csv_value_is_good_does_not_depend_on_its_neighbours(tmp_path: Path, text: str, kind: str) -> None:

@@ -164,6 +164,7 @@ def test_bad_rows_go_to_the_dead_letters_and_the_good_ones_go_on(tmp_path: Path,
     letters = pl.DataFrame(pl.from_arrow(md.read_dead_letters(tmp_path / "state")))
     assert sorted(letters["operator"]) == ["orders"] * 4 + ["picky"]
     assert letters.filter(operator="picky")["reason"].item() == "ValueError: twenty is not a number I like"
+    assert letters.filter(operator="picky")["position"].item() == "in/a.json:21", "the line in the file, bad lines counted"
     assert "amount" in letters.filter(pl.col("position").str.contains("a.json:12"))["reason"].item()
     state = pl.DataFrame(pl.from_arrow(md.read_state(tmp_path / "state", "counts")))
     assert state["n"].sum() == 26

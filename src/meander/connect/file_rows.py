@@ -80,12 +80,16 @@ def _read_parquet(path: str, shown: str, schema: pl.Schema, payload: dict[str, A
             return _whole_file_bad(schema, shown, reason, payload["size"])
         # Polars was measured at one to two times pyarrow's speed on one core (two where there is text).
         rows = pl.scan_parquet(path, glob=False).select(*schema)
+        skipped = 0
         if groups:
             footer = pq.read_metadata(path)
             counts = [footer.row_group(group).num_rows for group in range(groups[1])]
-            rows = rows.slice(sum(counts[: groups[0]]), sum(counts[groups[0] :]))
+            skipped = sum(counts[: groups[0]])
+            rows = rows.slice(skipped, sum(counts[groups[0] :]))
         frame = rows.collect()
-        return Batch(frame if frame.schema == schema else frame.select(_widened(name, schema[name], frame.schema[name]) for name in schema))
+        if frame.schema != schema:
+            frame = frame.select(_widened(name, schema[name], frame.schema[name]) for name in schema)
+        return Batch(frame, position=lambda row: f"{shown} row {skipped + row + 1}")
     except OSError:
         raise
     except (Exception, pl.exceptions.PanicException) as error:

@@ -7,6 +7,7 @@ same rows in the same order. Splits never depend on the parallelism; a row's pos
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -43,6 +44,8 @@ class Batch:
 
     frame: pl.DataFrame
     bad: tuple[BadRow, ...] = ()
+    position: Callable[[int], str] | None = None
+    """Where a row of the frame stands in the input, for people: a file and a line. None where its number in the split is all there is."""
 
 
 @dataclass(frozen=True)

@@ -107,7 +107,12 @@ def read(path: str, shown: str, format: str, schema: pl.Schema, optional: frozen
         return f"{shown}:{first_line + int(lines.numbers[index])}" if whole else f"{shown}@{begin + int(lines.starts[index])}"
 
     bad = tuple(BadRow(place(index), reasons[index], lines[index][:_CONTENT_CAP].decode("utf-8", "replace")) for index in sorted(reasons))
-    return Batch(frame, bad)
+    return Batch(frame, bad, lambda row: place(int(_good(lines, reasons)[row])))
+
+
+def _good(lines: Lines, reasons: dict[int, str]) -> npt.NDArray[np.intp]:
+    """The lines that became rows. Worked out only when somebody asks where a row stands."""
+    return np.array([index for index in range(len(lines)) if index not in reasons and lines[index].strip()], np.intp)
 
 
 def read_range(file: Any, start: int, end: int) -> tuple[int, bytes]:

@@ -8,6 +8,7 @@ further in the order of units: that is why the result is the same at any paralle
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -41,6 +42,8 @@ class Rows:
     index: npt.NDArray[np.int64] | None = None
     place: str = ""
     """Where the rows come from, for people: a file, a partition, an operator."""
+    locate: Callable[[int], str] | None = None
+    """Where a row with this index stands, where its source can tell. Does not cross an exchange."""
 
     def filter(self, mask: pl.Series) -> Rows:
         if mask.null_count():
@@ -72,4 +75,4 @@ class Rows:
 
     def position(self, row: int) -> str:
         offset = row if self.index is None else int(self.index[row])
-        return f"{self.place} row {offset + 1}"
+        return self.locate(offset) if self.locate is not None else f"{self.place} row {offset + 1}"

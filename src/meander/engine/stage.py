@@ -94,7 +94,7 @@ class StageTask:
             place = str(split.payload.get("path", f"{split.source}/{split.unit}"))
             if "start" in split.payload and "path" not in split.payload:
                 place = f"{split.source}[{split.payload.get('partition', 0)}]+{split.payload['start']}"
-            rows = Rows(batch.frame, source_unit(split.unit), place=place)
+            rows = Rows(batch.frame, source_unit(split.unit), place=place, locate=batch.position)
             self._run_level(0, {split.source: [rows]}, box, only_groups, mine)
 
     def run_state(self, partials: Iterable[Partial], carried: Iterable[Carried], box: Outbox) -> None:
