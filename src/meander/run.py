@@ -6,16 +6,21 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from meander.clock import Clock, SystemClock
-from meander.errors import ConfigError
+from meander.coordinate.migration import check_strategy
+from meander.coordinate.routing import rebalance, slots_of
+from meander.errors import ConfigError, Retryable
 from meander.settings import Settings, seconds
 
 if TYPE_CHECKING:
     from meander.engine.loop import EpochDone
     from meander.engine.open import Opened
     from meander.plan.graph import Plan
+
+
+T = TypeVar("T")
 
 
 class Planned(Protocol):
@@ -35,6 +40,19 @@ class Progress(NamedTuple):
     dead_letters: int = 0
 
 
+class Rescaled(NamedTuple):
+    """A rescaling that is in force."""
+
+    operator: str
+    before: int
+    after: int
+    moved: int
+    """Key groups that have another slot now."""
+    strategy: str
+    epoch: int
+    """The first epoch under the new routing table."""
+
+
 class Run:
     """A running flow: ask it, change it, stop it.
 
@@ -50,6 +68,7 @@ class Run:
         self._clock = clock
         self._on_close = opened.close
         self._listeners = opened.listeners
+        self._evacuate = opened.evacuate
         self._listeners.append(lambda done: self._recent.append(done))
         self.spark: Any = opened.session
         """The embedded Spark session, where this run made one."""
@@ -91,6 +110,33 @@ class Run:
         self._thread.join(seconds(timeout))
         self._check()
         return not self._thread.is_alive()
+
+    def rescale(self, operator: str, parallelism: int, strategy: str = "hybrid", timeout: float | str | None = "60s") -> Rescaled:
+        """Give a stateful operator another number of slots while the flow runs. In force from the next epoch on; nothing is stopped.
+
+        Returns when it is in force. ``strategy`` says how the new owners get the state that moves: ``"eager"``, ``"lazy"``,
+        ``"prefetch"`` or ``"hybrid"``.
+        """
+        routing = self._loop.routing
+        if operator not in routing:
+            raise ConfigError(f"there is no stateful operator '{operator}' to rescale; there are: {', '.join(sorted(routing)) or 'none'}")
+        most = len(routing[operator])
+        if not isinstance(parallelism, int) or not 1 <= parallelism <= most:
+            raise ConfigError(f"rescale '{operator}' to {parallelism!r}: it must be a number from 1 to {most}, the number of key groups")
+        check_strategy(strategy)
+
+        def change() -> Rescaled:
+            before = self._loop.routing[operator]
+            after = rebalance(before, parallelism)
+            self._loop.reroute(operator, after)
+            moved = sum(a != b for a, b in zip(before, after, strict=True))
+            return Rescaled(operator, slots_of(before), parallelism, moved, strategy, self._loop.log.manifest.epoch + 1)
+
+        return self._between_epochs(change, timeout)
+
+    def evacuate(self, executor: str, timeout: float | str | None = "60s") -> None:
+        """Move all slots away from an executor, before its machine goes. In force from the next epoch on."""
+        self._between_epochs(lambda: self._evacuate(str(executor)), timeout)
 
     def status(self) -> dict[str, Any]:
         """What the flow is doing, as plain data."""
@@ -141,6 +187,21 @@ class Run:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+    def _between_epochs(self, change: Callable[[], T], timeout: float | str | None) -> T:
+        self._check()
+        if self._closed:
+            raise ConfigError(f"flow '{self.name}' is stopped; start it again with flow.start(...)")
+        done = self._loop.between_epochs(change)
+        self._wake.set()
+        if not self._thread.is_alive() or threading.current_thread() is self._thread:
+            with self._stepping:  # nobody else steps: between two epochs is now
+                self._loop.make_changes()
+        try:
+            return done.result(seconds(timeout))
+        except TimeoutError:
+            self._check()
+            raise Retryable(f"flow '{self.name}': the change waits for the running epoch to end, longer than {timeout}") from None
 
     # -- the thread -----------------------------------------------------------------------------------------------
 

@@ -25,10 +25,11 @@ from meander.engine.stage import Outbox, Partial, StageTask
 from meander.engine.tasks import _cut
 from meander.state import compaction as compaction_module
 from meander.state.compaction import run_merge
+from meander.state.hashing import Hashes
 from meander.state.log import Log
 from meander.state.manifest import Manifest
 from meander.state.reading import plan_name
-from meander.state.segment import Segment
+from meander.state.segment import Segment, SegmentRef
 from meander.state.store import DirStore
 
 KEY_GROUPS = 8
@@ -76,7 +77,6 @@ class Slots:
         self.log = Log.take_over(self.store, SystemClock(), KEY_GROUPS)
         self.store.put_if_absent(plan_name(self.compiled.digest), pickle.dumps(_for_readers(self.compiled)))
         self.routing = spread(KEY_GROUPS, 2)
-        self.opened = 0
 
     @property
     def manifest(self) -> Manifest:
@@ -123,11 +123,10 @@ class Slots:
     def rescale(self, slots: int) -> None:
         self.routing = rebalance(self.routing, slots)
 
-    def open(self, name: str) -> Segment:
-        self.opened += 1
-        data = self.store.map(name)
+    def open(self, ref: SegmentRef, hashes: Hashes | None = None) -> Segment:
+        data = self.store.map(ref.name)
         assert data is not None
-        return Segment(name, data)
+        return Segment(ref.name, data)
 
     def state(self) -> pl.DataFrame:
         return pl.DataFrame(pl.from_arrow(md.read_state(self.folder, "op")))

@@ -183,6 +183,9 @@ class SimulatedRunner:
     def recover(self) -> None:
         pass
 
+    def discard(self, prepared: Any) -> None:
+        pass
+
     def _maybe_fail(self, where: str) -> None:
         if self.flaky and self.rng.random() < self.flaky:
             raise Retryable(f"simulated: {where} failed")
@@ -205,7 +208,7 @@ class SimulatedRunner:
             states = fold_rows(part, groups, STATES)
             alive = manifest.tables[OPERATOR].alive_for(mask) if OPERATOR in manifest.tables else ()
             table = upsert(
-                alive, lambda name: open_segment(self.view, name), keys[groups.heads], groups.hashes, states, STATES, manifest.key_groups
+                alive, lambda ref, _: open_segment(self.view, ref.name), keys[groups.heads], groups.hashes, states, STATES, manifest.key_groups
             )
             stem = f"{self.generation:08d}-{decision.epoch:010d}-{slot:04d}-{self.clock.new_id()}"
             data = encode_segment(table)
@@ -236,7 +239,7 @@ class SimulatedCompactor:
             return None
         (merge, name), self.under_way = self.under_way, None
         try:
-            data, rows = run_merge(merge, lambda wanted: open_segment(self.view, wanted), self.key_groups)
+            data, rows = run_merge(merge, lambda wanted: open_segment(self.view, wanted.name), self.key_groups)
             self.view.put(name, data)
         except Retryable:
             return None  # as the helper process: the merge is chosen again

@@ -8,11 +8,13 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from tests.simulation.disk import Crash, Disk, Faults, Ledger, View
 from tests.simulation.parts import FILE_ROWS, OPERATOR, SINK, Counted, Named, SimulatedCompactor, SimulatedRunner, World, WorldSink, rows_of
 
 from meander.clock import FakeClock
+from meander.coordinate.routing import rebalance
 from meander.engine.loop import Loop, Parts
 from meander.errors import Fenced, Retryable
 from meander.state import compaction as compaction_module
@@ -98,6 +100,8 @@ class Schedule:
             loop = self._open(view, log, flaky)
             loop.recover()
             for _ in range(steps):
+                if self.rng.random() < 0.15:
+                    loop.between_epochs(partial(self._rescale, loop))
                 loop.step()
                 self.clock.sleep(1.0)
                 if loop.finished():
@@ -113,6 +117,9 @@ class Schedule:
             end = "fenced"
         assert "gave up" not in end or faults.often or flaky, f"an error without a fault: {end}"
         self.lives.append(f"generation {generation} {end} at epoch {self.ledger.manifest.epoch}")
+
+    def _rescale(self, loop: Loop) -> None:
+        loop.reroute(OPERATOR, rebalance(loop.routing[OPERATOR], self.rng.choice((1, 2, 3, 4))))
 
     def _open(self, view: View, log: Log, flaky: float) -> Loop:
         rng = self.rng

@@ -18,7 +18,7 @@ from meander.state.grouping import fold_rows, group_rows
 from meander.state.hashing import Hashes, hash_keys, key_groups_of
 from meander.state.manifest import Json, Manifest
 from meander.state.reading import read_rows
-from meander.state.segment import DELETED, HASH, Segment, SegmentRef, encode_segment
+from meander.state.segment import DELETED, HASH, Segment, SegmentRef, encode_segment, rows_of_hashes
 from meander.state.store import MemoryStore
 from meander.state.table import find, upsert
 
@@ -56,7 +56,7 @@ class Modelled:
         self.manifest = Manifest(key_groups=KEY_GROUPS)
         self.routing = spread(KEY_GROUPS, 2)
         self.expected: dict[Key, tuple[int, float | None, float | None, str | None]] = {}
-        self._written = 0
+        self._written = self._opened = 0
 
     # -- operations -----------------------------------------------------------------------------------------------
 
@@ -70,7 +70,7 @@ class Modelled:
             keys = part.select(self.keys.names())
             groups = group_rows(keys, part_hashes)
             states = fold_rows(part, groups, PARTS)
-            table = upsert(self._alive(slot), self.open, keys[groups.heads], groups.hashes, states, PARTS, KEY_GROUPS)
+            table = upsert(self._alive(slot), self.open_for, keys[groups.heads], groups.hashes, states, PARTS, KEY_GROUPS)
             segments.append(self._write(table, slot))
         self._append_epoch(segments)
         for key, value, tag in rows:
@@ -132,7 +132,7 @@ class Modelled:
         for slot, mine in self._slots(hashes):
             groups = group_rows(frame[mine], hashes[mine])
             wanted = frame[mine][groups.heads]
-            which, columns = find(self._alive(slot), self.open, wanted, groups.hashes, KEY_GROUPS, list(PARTS))
+            which, columns = find(self._alive(slot), self.open_for, wanted, groups.hashes, KEY_GROUPS, list(PARTS))
             stored = list(zip(*(columns[name].to_list() for name in PARTS), strict=True)) if len(which) else []
             found = {canonical(wanted.row(int(i))): row for i, row in zip(which, stored, strict=True)}
             asked = {canonical(key) for key in wanted.rows()}
@@ -143,10 +143,16 @@ class Modelled:
     def hash(self, keys: pl.DataFrame) -> Hashes:
         return hash_keys(keys) & self.mask
 
-    def open(self, name: str) -> Segment:
-        data = self.store.map(name)
+    def open(self, ref: SegmentRef) -> Segment:
+        data = self.store.map(ref.name)
         assert data is not None
-        return Segment(name, data)
+        return Segment(ref.name, data)
+
+    def open_for(self, ref: SegmentRef, hashes: Hashes) -> Segment:
+        """What a lookup may be given: the segment, or only its rows of the hashes that are asked for."""
+        whole = self.open(ref)
+        self._opened += 1
+        return whole if self._opened % 2 else Segment(ref.name, encode_segment(rows_of_hashes(whole, hashes), self.block_rows))
 
     def _slots(self, hashes: Hashes) -> list[tuple[int, Any]]:
         owner = np.array(self.routing)[key_groups_of(hashes, KEY_GROUPS)]

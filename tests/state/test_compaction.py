@@ -70,7 +70,7 @@ def test_rows_on_both_sides_of_every_seam_survive(pieces: int, monkeypatch: pyte
     monkeypatch.setattr(compaction_module, "BLOCK_ROWS", (frame.height + newer.height) // pieces)
     segments = {"s0": encode_segment(frame, 2), "s1": encode_segment(newer, 3)}
     refs = tuple(SegmentRef(name, f.height, 0, i, EVERYTHING) for i, (name, f) in enumerate([("s0", frame), ("s1", newer)]))
-    data, rows = run_merge(Merge("t", ("k",), refs, EVERYTHING, True), lambda name: Segment(name, segments[name]), 4)
+    data, rows = run_merge(Merge("t", ("k",), refs, EVERYTHING, True), lambda ref: Segment(ref.name, segments[ref.name]), 4)
     merged = Segment("m", data)
     assert rows == merged.rows == frame.height
     assert merged.frame().rows() == [(h, k, 2 if k % 2 == 0 else 1) for h, k, _ in frame.rows()]

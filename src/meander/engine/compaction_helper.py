@@ -8,7 +8,7 @@ import sys
 from meander.engine.compaction import _read, _write
 from meander.errors import Corrupted, MeanderError
 from meander.state.compaction import Merge, run_merge
-from meander.state.segment import Segment
+from meander.state.segment import Segment, SegmentRef
 from meander.state.store import Store, open_store
 
 
@@ -31,11 +31,11 @@ def main() -> None:
 
 
 def _merge(store: Store, merge: Merge, name: str, key_groups: int) -> tuple[str, int, int]:
-    def open_segment(wanted: str) -> Segment:
-        data = store.map(wanted)
+    def open_segment(ref: SegmentRef) -> Segment:
+        data = store.map(ref.name)
         if data is None:
-            raise Corrupted(f"segment '{wanted}' is not in store {store.url}")
-        return Segment(wanted, data)
+            raise Corrupted(f"segment '{ref.name}' is not in store {store.url}")
+        return Segment(ref.name, data)
 
     data, rows = run_merge(merge, open_segment, key_groups)
     if rows:

@@ -20,6 +20,7 @@ from meander.coordinate.routing import groups_of, slots_of
 from meander.engine.compiled import Compiled, pack_plan
 from meander.engine.exchange import SparkJobs, Started
 from meander.engine.messages import Common, Control, Seen, SplitTask, Task
+from meander.engine.placement import Placement
 from meander.engine.session import executors
 from meander.errors import Retryable
 from meander.state.manifest import Json, Manifest
@@ -75,6 +76,9 @@ class Runner(Protocol):
     def recover(self) -> None:
         """After a failure: whatever was known of the cluster may be wrong."""
 
+    def discard(self, prepared: Any) -> None:
+        """What was begun ahead of time is not wanted any more: the routing has changed."""
+
 
 class SparkRunner:
     """Epochs of one compiled plan on one Spark context."""
@@ -98,7 +102,7 @@ class SparkRunner:
         self._strict = strict
         self._small_epochs = small_epochs
         self._cores = cores or max(1, context.defaultParallelism)
-        self._places: list[str] | None = None
+        self.placement = Placement(lambda: executors(context), clock)
         self._ahead: Started | None = None
         self._running: Started | None = None
 
@@ -112,7 +116,7 @@ class SparkRunner:
             self._clock.sleep(0.005)
         slots = self._slots(routing, self._source_tasks(decision))
         # The first stage does not look at the manifest; generation and epoch name what it stages.
-        self._ahead = self._jobs.start_first_stage(self._source_controls(decision, routing, slots), slots[1])
+        self._ahead = self._start_first_stage(decision, routing, slots)
         return self._ahead
 
     def begin(
@@ -123,7 +127,7 @@ class SparkRunner:
             slots = self._slots(routing, self._source_tasks(decision))
             result = self._jobs.run_single(self._source_controls(decision, routing, slots))
             return lambda: self._check(result(), {(0, i) for i in range(slots[0])})
-        places = self._pinned()
+        places = self.placement.pin(dict(enumerate(self._slots(routing, 0)[1:], start=1)))
         if prepared is None and self._is_small(decision):
             slots = self._slots(routing, 0)
             controls = self._state_controls(decision, manifest, routing, slots, all_splits=True)
@@ -131,7 +135,7 @@ class SparkRunner:
             return lambda: self._check(result(), _tasks(slots))
         slots = self._slots(routing, self._source_tasks(decision))
         if prepared is None:
-            prepared = self._jobs.start_first_stage(self._source_controls(decision, routing, slots), slots[1])
+            prepared = self._start_first_stage(decision, routing, slots)
         if self._ahead is prepared:
             self._ahead = None
         self._running = prepared
@@ -143,7 +147,11 @@ class SparkRunner:
         self._jobs.forget_shuffles(keep=() if self._ahead is None else (self._ahead.shuffle_id,))
 
     def recover(self) -> None:
-        self._places = None
+        self.placement.forget()
+
+    def discard(self, prepared: Started | None) -> None:
+        if self._ahead is prepared:
+            self._ahead = None  # its shuffle is forgotten after the next commit
 
     def generation(self, number: int) -> None:
         """Told once, after the takeover: it is in the name of everything that tasks write."""
@@ -202,12 +210,10 @@ class SparkRunner:
             levels.append(controls)
         return levels
 
-    def _pinned(self) -> list[str]:
-        """Where slots should run. A hint: nothing depends on it but speed."""
-        if self._places is None:
-            found = executors(self._context)
-            self._places = list(found.values()) if len(found) > 1 else []
-        return self._places
+    def _start_first_stage(self, decision: Decision, routing: dict[str, list[int]], slots: tuple[int, ...]) -> Started:
+        # Source tasks run where Spark likes, unless an executor is to be left alone.
+        places = list(self.placement.executors().values()) if self.placement.leaving else []
+        return self._jobs.start_first_stage(self._source_controls(decision, routing, slots), slots[1], places)
 
     def _check(self, seen: Sequence[Seen], expected: set[Task]) -> Outcome:
         """One attempt per task, seen by everyone, or the epoch runs again."""

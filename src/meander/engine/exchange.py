@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import pickle
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,10 @@ from meander.engine import tasks
 from meander.engine.messages import Control, Seen
 from meander.errors import Retryable
 
+Places = Mapping[int, Sequence[str]]
+"""Per level, the location hint of every slot."""
+
+_HINTS_KEPT = 64
 _RAW = NoOpSerializer()
 _PAIRS = PairDeserializer(NoOpSerializer(), NoOpSerializer())  # type: ignore[no-untyped-call]
 
@@ -57,23 +61,23 @@ class SparkJobs:
         self._python_utils, self._python_rdd, self._pairwise_rdd = jvm.PythonUtils, jvm.PythonRDD, jvm.PairwiseRDD
         self._partitioner, self._collection_rdd = jvm.PythonPartitioner, jvm.org.apache.spark.rdd.ParallelCollectionRDD
         self._functions: dict[str, Any] = {}
-        self._places: tuple[Sequence[str], Any] | None = None
+        self._hints: dict[tuple[str, ...], Any] = {}
         self._shuffles: list[int] = []
 
     # -- building ------------------------------------------------------------------------------------------------
 
-    def start_first_stage(self, controls: Sequence[Control], slots: int) -> Started:
+    def start_first_stage(self, controls: Sequence[Control], slots: int, places: Sequence[str] = ()) -> Started:
         """Build the first stage and its exchange, and submit it, ahead of the job that needs it."""
-        exchanged, shuffle_id = self._exchange(self._stage(tasks.first_stage, self._located(controls, 1, ()), _RAW), slots)
+        exchanged, shuffle_id = self._exchange(self._stage(tasks.first_stage, self._located(controls, 1, places), _RAW), slots)
         map_stage = self._scala_context.submitMapStage(exchanged.rdd().dependencies().head())
         return Started(exchanged, shuffle_id, map_stage, len(controls))
 
-    def run_rest(self, started: Started, levels: Sequence[Sequence[Control]], places: Sequence[str]) -> Callable[[], list[Seen]]:
+    def run_rest(self, started: Started, levels: Sequence[Sequence[Control]], places: Places) -> Callable[[], list[Seen]]:
         """Submit the other levels, each pinned to its places. Returns at once; the result waits for the job."""
         exchanged, senders = started.exchanged, started.tasks
         for number, controls in enumerate(levels):
             values = self._python_rdd.valueOfPair(exchanged)
-            zipped = values.zip(self._located(controls, senders, places))
+            zipped = values.zip(self._located(controls, senders, places[controls[0].level]))
             last = number == len(levels) - 1
             stage = self._stage(tasks.last_stage if last else tasks.next_stage, zipped, _PAIRS)
             if last:
@@ -86,9 +90,9 @@ class SparkJobs:
         """A flow without state: one stage."""
         return self._collect(self._stage(tasks.only_stage, self._located(controls, 1, ()), _RAW))
 
-    def run_small(self, levels: Sequence[Sequence[Control]], places: Sequence[str]) -> Callable[[], list[Seen]]:
+    def run_small(self, levels: Sequence[Sequence[Control]], places: Places) -> Callable[[], list[Seen]]:
         """A small epoch: the first two levels in one stage, without an exchange between them."""
-        first = self._located(levels[0], 1, places)
+        first = self._located(levels[0], 1, places[levels[0][0].level])
         if len(levels) == 1:
             return self._collect(self._stage(tasks.small_last_stage, first, _RAW))
         exchanged, shuffle_id = self._exchange(self._stage(tasks.small_next_stage, first, _RAW), len(levels[1]))
@@ -130,15 +134,17 @@ class SparkJobs:
         return located.toJavaRDD()
 
     def _preferences(self, count: int, places: Sequence[str]) -> Any:
-        wanted = [places[i % len(places)] for i in range(count)] if places else []
-        if self._places is None or self._places[0] != wanted:
+        wanted = tuple(places[i % len(places)] for i in range(count)) if places else ()
+        if wanted not in self._hints:
+            if len(self._hints) >= _HINTS_KEPT:
+                self._hints.clear()
             preferences = self._hash_map()
             for index, place in enumerate(wanted):
                 one = self._array_list()
                 one.add(place)
                 preferences.put(index, self._python_utils.toSeq(one))
-            self._places = (wanted, self._python_utils.toScalaMap(preferences))
-        return self._places[1]
+            self._hints[wanted] = self._python_utils.toScalaMap(preferences)
+        return self._hints[wanted]
 
     def _collect(self, stage: Any) -> Callable[[], list[Seen]]:
         future = stage.collectAsync()

@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
+from queue import SimpleQueue
+from typing import Any, TypeVar
 
 from meander.clock import Clock
 from meander.connect.sink import Sink, Staged, StagedFile
@@ -30,6 +32,8 @@ from meander.state.log import Log
 from meander.state.manifest import Json, Manifest, operator_of
 from meander.state.seen import flush_seen, load_seen
 from meander.state.store import Store
+
+T = TypeVar("T")
 
 _EPOCH_ATTEMPTS = 5
 _COMFORTABLE_RUNS = 20
@@ -85,6 +89,8 @@ class Loop:
         self._tidy = Tidy(store, log.manifest, retain)
         self._next: tuple[Decision, Any] | None = None
         self._keys = parts.tables()
+        self._changes: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._asked = parallelism
         self._share = 1.0
         self._chosen: dict[str, Choice | None] = {}
         """What sources have given for a decision that is not made yet: their cursors have moved on, so it must not be forgotten."""
@@ -107,8 +113,37 @@ class Loop:
 
     # -- one epoch ------------------------------------------------------------------------------------------------
 
+    def between_epochs(self, change: Callable[[], T]) -> Future[T]:
+        """Have something done in the loop's own thread before the next epoch begins. Can be called from any thread."""
+        done: Future[T] = Future()
+
+        def perform() -> None:
+            try:
+                done.set_result(change())
+            except Exception as error:
+                done.set_exception(error)
+
+        self._changes.put(perform)
+        return done
+
+    def make_changes(self) -> None:
+        """Between two epochs: do what was asked for."""
+        while not self._changes.empty():
+            self._changes.get()()
+
+    def reroute(self, operator: str, table: list[int]) -> None:
+        """Another routing table for an operator, in force from the next epoch. Between two epochs only."""
+        if table == self.routing[operator]:
+            return
+        self.routing = {**self.routing, operator: table}
+        if self._next is not None:  # the next epoch's input stays decided; what was begun of it was for the old table
+            decision, prepared = self._next
+            self._runner.discard(prepared)
+            self._next = (decision, None)
+
     def step(self, everything: bool = False) -> bool:
         """Run one epoch if there is input for one."""
+        self.make_changes()
         decision, prepared = self._next or (self._decide(self.log.manifest.epoch + 1, everything), None)
         self._next = None
         if decision is None:
@@ -224,6 +259,7 @@ class Loop:
             "seen": decision.seen,
             "batch": decision.batch,
             "routing": self.routing,
+            "asked": self._asked,
             "tables": {name: {"keys": self._keys[name], "segments": segments} for name, segments in outcome.segments.items()},
             "staged": outcome.staged,
             "counts": {"epochs": 1, **outcome.counts},
@@ -286,10 +322,11 @@ def share_of_input(runs: int) -> float:
 
 
 def _route(manifest: Manifest, name: str, parallelism: int) -> list[int]:
+    """The table to begin with. A flow that was rescaled while it ran stays so when it is started again as it was started before."""
     before = manifest.routing.get(name)
     if before is None:
         return spread(manifest.key_groups, parallelism)
-    return before if slots_of(before) == parallelism else rebalance(before, parallelism)
+    return before if parallelism in (manifest.asked, slots_of(before)) else rebalance(before, parallelism)
 
 
 def _check_continuity(manifest: Manifest, parts: Parts) -> None:

@@ -39,6 +39,8 @@ class Opened:
     driver: Driver
     close: list[Callable[[], None]]
     listeners: list[Callable[[EpochDone], None]]
+    evacuate: Callable[[str], None]
+    """Pin no more slots to an executor. Between two epochs only."""
     session: Any
     """The embedded Spark session, where one was made for this run."""
 
@@ -89,7 +91,7 @@ def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: 
         listeners.append(lambda done: latency.append(_read_splits(done), clock.now()))
         close.append(latency.close)
     driver = drive(loop, compiled, store, settings)
-    return Opened(driver, close, listeners, made)
+    return Opened(driver, close, listeners, runner.placement.evacuate, made)
 
 
 def _tell(listeners: list[Callable[[EpochDone], None]], done: EpochDone) -> None:

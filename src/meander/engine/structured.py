@@ -127,6 +127,7 @@ class Structured:
         """Called by Spark, in a thread of its own, one batch at a time."""
         try:
             self._known.wait()
+            self.loop.make_changes()
             identity: Json = {"query": self._query_id, "batch": batch_id}
             if self._is_new(identity):
                 self._run_batch(frame, identity)

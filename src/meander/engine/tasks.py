@@ -24,8 +24,8 @@ from meander.engine.messages import Control, Report, Seen, Task
 from meander.engine.rows import Rows
 from meander.engine.stage import Carried, Outbox, Partial, StageTask
 from meander.errors import BadInput, Corrupted
-from meander.state.hashing import key_group_bounds
-from meander.state.segment import HASH, Segment
+from meander.state.hashing import Hashes, key_group_bounds
+from meander.state.segment import HASH, Segment, SegmentRef
 from meander.state.store import Store, open_store
 
 _SEGMENTS_KEPT = 256
@@ -94,8 +94,8 @@ def _open_task(message: bytes) -> StageTask:
         _stores[common.store] = open_store(common.store)
     store = _stores[common.store]
 
-    def open_segment(name: str) -> Segment:
-        key = f"{common.store}/{name}"
+    def open_segment(ref: SegmentRef, _: Hashes) -> Segment:
+        name, key = ref.name, f"{common.store}/{ref.name}"
         if key in _segments:
             _segments.move_to_end(key)
             return _segments[key]

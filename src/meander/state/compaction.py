@@ -54,10 +54,10 @@ def choose_merge(table: str, keys: tuple[str, ...], alive: Sequence[SegmentRef],
     return None
 
 
-def run_merge(merge: Merge, open_segment: Callable[[str], Segment], key_groups: int) -> tuple[pa.Buffer, int]:
+def run_merge(merge: Merge, open_segment: Callable[[SegmentRef], Segment], key_groups: int) -> tuple[pa.Buffer, int]:
     """The merged segment's bytes and its rows. Works through the hash range piece by piece: memory follows a block, not the state."""
     newest_first = sorted(merge.inputs, key=lambda s: s.sequence, reverse=True)
-    opened = [(ref, open_segment(ref.name)) for ref in newest_first]
+    opened = [(ref, open_segment(ref)) for ref in newest_first]
     pieces = max(1, sum(ref.rows for ref in merge.inputs) // BLOCK_ROWS)
     bounds = [0, *((1 << 64) * i // pieces for i in range(1, pieces)), 1 << 64]
     blocks: list[pl.DataFrame] = []

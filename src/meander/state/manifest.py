@@ -78,6 +78,8 @@ class Manifest:
     """The last batch of Structured Streaming that is an epoch here: query and batch id."""
     totals: dict[str, int] = field(default_factory=dict)
     now: float = 0.0
+    asked: int | None = None
+    """The parallelism that the last start asked for; what the routing has may have been changed since."""
 
     def apply(self, entry: Json) -> Manifest:
         """The manifest after one more entry."""
@@ -116,6 +118,7 @@ class Manifest:
             batch=entry.get("batch") or self.batch,
             totals=totals,
             now=entry["now"],
+            asked=entry.get("asked"),
         )
 
     def _after_compaction(self, entry: Json) -> Manifest:
@@ -162,6 +165,7 @@ class Manifest:
             "batch": self.batch,
             "totals": self.totals,
             "now": self.now,
+            "asked": self.asked,
         }
 
     @staticmethod

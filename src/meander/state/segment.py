@@ -114,6 +114,22 @@ class Segment:
         return pl.concat(frames) if frames else pl.DataFrame(pl.from_arrow(self._reader.read_all()))
 
 
+def rows_of_hashes(segment: Segment, hashes: Hashes) -> pl.DataFrame:
+    """A segment's rows of some hashes (ascending), in order: what a peer that asks for keys is sent."""
+    found = []
+    for number, first in enumerate(segment.firsts):
+        after = segment.firsts[number + 1] if number + 1 < len(segment.firsts) else None
+        begin = 0 if number == 0 else int(np.searchsorted(hashes, first, "left"))
+        end = len(hashes) if after is None else int(np.searchsorted(hashes, after, "left"))
+        if begin < end:
+            block = segment.block(number)
+            at = np.minimum(np.searchsorted(hashes[begin:end], block.hashes), end - begin - 1)
+            wanted = np.flatnonzero(hashes[begin:end][at] == block.hashes)
+            if len(wanted):
+                found.append(block.frame[wanted])
+    return pl.concat(found) if found else segment.block(0).frame[:0]
+
+
 def encode_segment(frame: pl.DataFrame, block_rows: int = BLOCK_ROWS) -> pa.Buffer:
     """The bytes of a segment. ``frame`` has the hash column first and is sorted by it."""
     hashes: Hashes = frame.get_column(HASH).to_numpy()

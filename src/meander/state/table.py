@@ -18,7 +18,8 @@ from meander.state.grouping import Index, group_rows, merge_pairs
 from meander.state.hashing import Hashes, in_groups
 from meander.state.segment import DELETED, HASH, Block, Segment, SegmentRef
 
-Open = Callable[[str], Segment]
+Open = Callable[[SegmentRef, Hashes], Segment]
+"""A segment, or something like it that has at least its rows of the given hashes (ascending)."""
 
 
 def find(
@@ -34,7 +35,9 @@ def find(
         wanted = pending
         if ref.groups != everything:
             wanted = pending[in_groups(hashes[pending], ref.groups, key_groups)]
-        taken = _find_in_segment(open_segment(ref.name), keys, hashes, wanted, found)
+        if len(wanted) == 0:
+            continue
+        taken = _find_in_segment(open_segment(ref, hashes[wanted]), keys, hashes, wanted, found)
         if taken:
             gone = np.zeros(len(hashes), np.bool_)
             for hits in taken:
@@ -72,7 +75,10 @@ def find_all(
     found: list[tuple[Block, Index, Index]] = []
     for ref in refs:
         wanted = np.flatnonzero(in_groups(hashes, ref.groups, key_groups))
-        segment, probes = open_segment(ref.name), hashes[wanted]
+        if len(wanted) == 0:
+            continue
+        probes = hashes[wanted]
+        segment = open_segment(ref, probes)
         for block, begin, end in _blocks(segment, probes):
             first = np.searchsorted(block.hashes, probes[begin:end], "left")
             sizes = np.searchsorted(block.hashes, probes[begin:end], "right") - first

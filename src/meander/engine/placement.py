@@ -1,0 +1,80 @@
+"""Where slots run: which executors there are, and which of them each slot of each level is pinned to.
+
+A hint to Spark and nothing more: correctness never depends on it, and an epoch whose executor died runs anywhere. Slots stay where they
+are as long as that executor lives, since its cache knows their state; an executor that joined gets slots only with the next
+rescaling, one that vanished or is being evacuated loses them with the next epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from meander.clock import Clock
+from meander.coordinate.routing import assign
+from meander.errors import ConfigError
+
+_LOOK_EVERY = 1.0
+
+
+class Placement:
+    """The executors of one run. Used by its epoch thread only, but for what ``evacuate`` says."""
+
+    def __init__(self, look: Callable[[], dict[str, str]], clock: Clock) -> None:
+        self._look = look
+        self._clock = clock
+        self._known: dict[str, str] = {}
+        self._looked: float | None = None
+        self._leaving: set[str] = set()
+        self._slots: dict[int, list[str]] = {}
+        """Per level, the executor of every slot."""
+
+    def forget(self) -> None:
+        """Something failed: look again before the next epoch."""
+        self._looked = None
+
+    def executors(self) -> dict[str, str]:
+        """The executors that may get work, by id: their location hints."""
+        self._refresh()
+        staying = {name: hint for name, hint in self._known.items() if name not in self._leaving}
+        return staying or self._known
+
+    def evacuate(self, executor: str) -> None:
+        """Give an executor nothing more that is pinned. It may still get what Spark places by itself."""
+        self._looked = None
+        self._refresh()
+        if executor not in self._known:
+            raise ConfigError(f"there is no executor '{executor}'; there are {', '.join(sorted(self._known)) or 'none'}")
+        if len(set(self._known) - self._leaving - {executor}) == 0:
+            raise ConfigError(f"executor '{executor}' is the last one: add another before it goes")
+        self._leaving.add(executor)
+
+    def pin(self, slots: Mapping[int, int], loads: Mapping[int, Sequence[float]] | None = None) -> dict[int, list[str]]:
+        """The location hint of every slot of every level; empty lists where there is no choice to make."""
+        there = self.executors()
+        if len(there) < 2 and not self._leaving:
+            return {level: [] for level in slots}
+        # Levels one after the other: what one has placed counts as load for the next.
+        taken: dict[str, float] = dict.fromkeys(there, 0.0)
+        pinned: dict[int, list[str]] = {}
+        for level, count in sorted(slots.items()):
+            weights = list((loads or {}).get(level, ())) or [1.0] * count
+            chosen = assign(count, sorted(there), self._slots.get(level, []), weights, taken)
+            for slot, executor in enumerate(chosen):
+                taken[executor] += weights[slot]
+            self._slots[level] = chosen
+            pinned[level] = [there[executor] for executor in chosen]
+        return pinned
+
+    def where(self) -> dict[int, list[str]]:
+        """Per level, the executor each slot was last pinned to."""
+        return {level: list(slots) for level, slots in self._slots.items()}
+
+    @property
+    def leaving(self) -> set[str]:
+        return set(self._leaving)
+
+    def _refresh(self) -> None:
+        now = self._clock.monotonic()
+        if self._looked is None or now - self._looked >= _LOOK_EVERY:
+            self._known, self._looked = self._look(), now
+            self._leaving &= set(self._known)
