@@ -89,7 +89,7 @@ class Slots:
         common = Common(number, 1, self.store.url, self.compiled.digest, b"", KEY_GROUPS, {"op": self.routing}, (1, slots))
         tasks = tuple(SplitTask(unit, "rows", {"rows": rows}) for unit, rows in enumerate(splits))
         box = Outbox()
-        StageTask(self.compiled, Control(common, 0, 0, tasks), self.store, self.open, SystemClock()).run_sources(box)
+        StageTask(self.compiled, Control(common, 0, 0, tasks), self.store, lambda _: self, SystemClock()).run_sources(box)
         reports = [self._run_slot(common, slot, box) for slot in range(slots)]
         tables: dict[str, Any] = {}
         for report in reports:
@@ -105,7 +105,7 @@ class Slots:
     def _run_slot(self, common: Common, slot: int, box: Outbox) -> Report:
         tables = self.compiled.keyed["op"].tables()
         mine = {n: self.manifest.tables[n].alive_for(groups_of(self.routing, slot)) for n in tables if n in self.manifest.tables}
-        task = StageTask(self.compiled, Control(common, 1, slot, (), mine), self.store, self.open, SystemClock())
+        task = StageTask(self.compiled, Control(common, 1, slot, (), mine), self.store, lambda _: self, SystemClock())
         cut = [(p, s, frame) for p in box.partials for s, frame in _cut(p.frame, self.routing, KEY_GROUPS)]
         task.run_state([Partial("op", p.unit, frame) for p, s, frame in cut if s == slot], [], Outbox())
         return task.finish()
@@ -127,6 +127,9 @@ class Slots:
         data = self.store.map(ref.name)
         assert data is not None
         return Segment(ref.name, data)
+
+    def wrote(self, name: str, data: Any) -> None:
+        pass
 
     def state(self) -> pl.DataFrame:
         return pl.DataFrame(pl.from_arrow(md.read_state(self.folder, "op")))

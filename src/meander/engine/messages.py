@@ -40,6 +40,10 @@ class Common:
     slots: tuple[int, ...]
     """Tasks per level."""
     strict: bool = False
+    mode: str = "hybrid"
+    """Where reads of state go: see segments.py."""
+    secret: str = ""
+    """What stewards of this run know each other by."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,8 @@ class Control:
     splits: tuple[SplitTask, ...] = ()
     segments: Mapping[str, tuple[SegmentRef, ...]] = field(default_factory=dict)
     """Per table of this level's stateful operators, the segments that are alive for this slot's key groups."""
+    holders: Mapping[str, str] = field(default_factory=dict)
+    """Segments that are in some executor's cache: the address of its steward."""
 
 
 @dataclass
@@ -66,6 +72,8 @@ class Report:
     units: dict[int, int] = field(default_factory=dict)
     """Rows that were in each split it answers for: what was estimated is known now."""
     seconds: dict[str, float] = field(default_factory=dict)
+    steward: str | None = None
+    """The address of the steward beside the executor it ran in."""
 
     def count(self, name: str, by: int) -> None:
         if by:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
 
 from meander.clock import Clock
 from meander.connect.parquet import encode_parquet
@@ -23,7 +25,7 @@ from meander.errors import BadInput
 from meander.plan.operators import Union
 from meander.state.grouping import fold_rows, fold_states, group_rows
 from meander.state.hashing import Hashes, hash_keys, in_groups, key_groups_of
-from meander.state.segment import HASH, SegmentRef, encode_segment
+from meander.state.segment import HASH, Segment, SegmentRef, encode_segment
 from meander.state.store import Store
 from meander.state.table import Open, upsert
 from meander.state.values import lengths, new_members, numbered, whole_lists
@@ -58,16 +60,27 @@ class Outbox:
     carried: list[Carried] = field(default_factory=list)
 
 
+class Segments(Protocol):
+    """How a task comes by segments, and where it leaves those it writes."""
+
+    def open(self, ref: SegmentRef, hashes: Hashes) -> Segment: ...
+
+    def wrote(self, name: str, data: pa.Buffer) -> None: ...
+
+
+FindSegments = Callable[[Report], Segments]
+
+
 class StageTask:
     """One attempt of one task."""
 
-    def __init__(self, compiled: Compiled, control: Control, store: Store, open_segment: Open, clock: Clock) -> None:
+    def __init__(self, compiled: Compiled, control: Control, store: Store, find_segments: FindSegments, clock: Clock) -> None:
         self.compiled = compiled
         self.control = control
         self.store = store
         self.clock = clock
         self.report = Report((control.level, control.index), clock.new_id())
-        self._open = open_segment
+        self._segments = find_segments(self.report)
         self._dead: list[DeadLetter] = []
         self._collected: dict[str, list[pl.DataFrame]] = {}
 
@@ -200,13 +213,14 @@ class StageTask:
         return Rows(emitted, None, units_out, place=keyed.name)
 
     def _stored(self, table: str) -> tuple[tuple[SegmentRef, ...], Open]:
-        return self.control.segments.get(table, ()), self._open
+        return self.control.segments.get(table, ()), self._segments.open
 
     def _write_segment(self, table: str, rows: pl.DataFrame, groups: int) -> None:
         common = self.control.common
         name = f"segments/{table}/{common.generation:08d}-{common.epoch:010d}-{self.control.index:04d}-{self.report.nonce}.arrow"
         data = encode_segment(rows)
         self.store.put(name, data)
+        self._segments.wrote(name, data)
         self.report.segments[table] = SegmentRef(name, rows.height, data.size, common.epoch, groups)
 
     # -- sinks and dead letters -----------------------------------------------------------------------------------

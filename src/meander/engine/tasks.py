@@ -8,7 +8,6 @@ driver learns that all consumers saw the same attempts.
 from __future__ import annotations
 
 import pickle
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -20,18 +19,18 @@ import pyarrow as pa
 from meander.clock import SystemClock
 from meander.coordinate.routing import groups_of
 from meander.engine.compiled import unpack_plan
-from meander.engine.messages import Control, Report, Seen, Task
+from meander.engine.messages import Common, Control, Report, Seen, Task
 from meander.engine.rows import Rows
-from meander.engine.stage import Carried, Outbox, Partial, StageTask
+from meander.engine.segments import Cached, Household, Mapped, Remote
+from meander.engine.stage import Carried, Outbox, Partial, Segments, StageTask
 from meander.errors import BadInput, Corrupted
-from meander.state.hashing import Hashes, key_group_bounds
-from meander.state.segment import HASH, Segment, SegmentRef
+from meander.state.hashing import key_group_bounds
+from meander.state.manifest import operator_of
+from meander.state.segment import HASH
 from meander.state.store import Store, open_store
 
-_SEGMENTS_KEPT = 256
-
 _stores: dict[str, Store] = {}
-_segments: OrderedDict[str, Segment] = OrderedDict()
+_households: dict[str, Household] = {}
 _NOTHING = Seen(frozenset(), ())
 
 
@@ -94,22 +93,26 @@ def _open_task(message: bytes) -> StageTask:
         _stores[common.store] = open_store(common.store)
     store = _stores[common.store]
 
-    def open_segment(ref: SegmentRef, _: Hashes) -> Segment:
-        name, key = ref.name, f"{common.store}/{ref.name}"
-        if key in _segments:
-            _segments.move_to_end(key)
-            return _segments[key]
-        data = store.map(name)
-        if data is None:
-            raise Corrupted(
-                f"segment '{name}' is named by the manifest but is not in store {store.url}; was the store changed from outside?"
-            )
-        segment = _segments[key] = Segment(name, data)
-        while len(_segments) > _SEGMENTS_KEPT:
-            _segments.popitem(last=False)
-        return segment
+    def find_segments(report: Report) -> Segments:
+        if common.mode == "hybrid" and store.local("") is not None:
+            return Mapped(store)
+        household = _household(common)
+        report.steward = household.address()
+        if common.mode == "remote":
+            return Remote(store, report)
+        groups = 0
+        for name in control.segments:
+            groups |= groups_of(common.routing[operator_of(name)], control.index)
+        return Cached(store, household.cache, common.mode, groups, common.key_groups, control.holders, common.secret, report)
 
-    return StageTask(unpack_plan(common.digest, common.plan), control, store, open_segment, SystemClock())
+    return StageTask(unpack_plan(common.digest, common.plan), control, store, find_segments, SystemClock())
+
+
+def _household(common: Common) -> Household:
+    if common.secret not in _households:
+        _households.clear()
+        _households[common.secret] = Household(common.store, common.secret, common.key_groups)
+    return _households[common.secret]
 
 
 def _run_state(messages: Iterable[tuple[bytes, bytes]]) -> tuple[StageTask, Outbox, Seen]:

@@ -24,7 +24,7 @@ import polars as pl
 import pyarrow as pa
 
 from meander.errors import Corrupted
-from meander.state.hashing import Hashes
+from meander.state.hashing import Hashes, in_groups
 
 HASH = "__hash"
 DELETED = "__deleted"
@@ -127,6 +127,20 @@ def rows_of_hashes(segment: Segment, hashes: Hashes) -> pl.DataFrame:
             wanted = np.flatnonzero(hashes[begin:end][at] == block.hashes)
             if len(wanted):
                 found.append(block.frame[wanted])
+    return pl.concat(found) if found else segment.block(0).frame[:0]
+
+
+def rows_of_groups(segment: Segment, groups: int, key_groups: int) -> pl.DataFrame:
+    """A segment's rows of some key groups. Reads no block that has none."""
+    found = []
+    for number, first in enumerate(segment.firsts.tolist()):
+        last = int(segment.firsts[number + 1]) if number + 1 < len(segment.firsts) else (1 << 64) - 1
+        begin, end = ((0 if number == 0 else first) * key_groups) >> 64, (last * key_groups) >> 64
+        if groups >> begin & ((1 << (end - begin + 1)) - 1):
+            frame = segment.block(number).frame
+            mask = in_groups(segment.block(number).hashes, groups, key_groups)
+            if mask.any():
+                found.append(frame if mask.all() else frame.filter(pl.Series(mask)))
     return pl.concat(found) if found else segment.block(0).frame[:0]
 
 

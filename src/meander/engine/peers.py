@@ -1,0 +1,97 @@
+"""Talking to stewards: single keys and whole parts of segments from another executor's cache. Flight underneath.
+
+A peer that does not answer costs its timeout once and is left alone for a while: whoever asked reads from the store instead.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import flight
+
+from meander.state.hashing import Hashes
+
+_PATIENCE = 5.0
+_LEFT_ALONE = 5.0
+_PIECE = 4 << 20
+
+
+class Unreachable(Exception):
+    """A steward did not answer."""
+
+
+def split(data: bytes) -> tuple[dict[str, Any], bytes]:
+    """Header and bytes of a message."""
+    (size,) = struct.unpack_from(">I", data)
+    return json.loads(data[4 : 4 + size]), data[4 + size :]
+
+
+def join(header: dict[str, Any], data: bytes | pa.Buffer = b"") -> Iterator[bytes]:
+    """A message in pieces that a stream takes."""
+    text = json.dumps(header).encode()
+    yield struct.pack(">I", len(text)) + text
+    view = memoryview(data)
+    for begin in range(0, len(view), _PIECE):
+        yield bytes(view[begin : begin + _PIECE])
+
+
+class Peer:
+    """A steward, seen from elsewhere."""
+
+    _known: dict[str, Peer] = {}
+
+    @staticmethod
+    def at(address: str, secret: str) -> Peer:
+        """The connection to an address: one per process."""
+        if address not in Peer._known:
+            Peer._known[address] = Peer(address, secret)
+        return Peer._known[address]
+
+    def __init__(self, address: str, secret: str) -> None:
+        self.address = address
+        self._client = flight.FlightClient(f"grpc://{address}")
+        self._headers = [(b"authorization", f"Bearer {secret}".encode())]
+        self._silent_until = 0.0
+
+    def rows(self, name: str, hashes: Hashes) -> pa.Buffer | None:
+        """A segment with its rows of these hashes; None where the peer does not have it."""
+        header, data = self._ask("rows", {"name": name}, hashes.tobytes())
+        return None if header.get("missing") else data
+
+    def part(self, name: str, groups: int) -> pa.Buffer | None:
+        """A segment with its rows of these key groups; None where the peer does not have it."""
+        header, data = self._ask("part", {"name": name, "groups": f"{groups:x}"}, patience=60.0)
+        return None if header.get("missing") else data
+
+    def fetch(self, items: list[list[Any]]) -> None:
+        """Have it bring parts of segments into its cache: (name, bytes, key groups, holder)."""
+        self._ask("fetch", {"items": items})
+
+    def fetched(self) -> dict[str, Any]:
+        return self._ask("fetched", {})[0]
+
+    def merge(self, order: dict[str, Any]) -> None:
+        self._ask("merge", order)
+
+    def merged(self) -> list[Any]:
+        done: list[Any] = self._ask("merged_", {})[0]["done"]
+        return done
+
+    def _ask(self, what: str, header: dict[str, Any], body: bytes = b"", patience: float = _PATIENCE) -> tuple[dict[str, Any], pa.Buffer]:
+        if time.monotonic() < self._silent_until:
+            raise Unreachable(self.address)
+        options = flight.FlightCallOptions(timeout=patience, headers=self._headers)
+        try:
+            pieces = [r.body for r in self._client.do_action(flight.Action(what, b"".join(join(header, body))), options)]
+        except (flight.FlightError, pa.ArrowException, OSError) as error:
+            self._silent_until = time.monotonic() + _LEFT_ALONE
+            raise Unreachable(f"{self.address}: {str(error).splitlines()[0]}") from error
+        answer, _ = split(pieces[0].to_pybytes())
+        if len(pieces) == 2:
+            return answer, pieces[1]
+        return answer, pa.py_buffer(b"".join(piece.to_pybytes() for piece in pieces[1:]))

@@ -1,0 +1,215 @@
+"""How a task comes by the segments it must look into, and where it leaves the ones it writes.
+
+Where the store is a folder of this machine, segments are mapped from there: the system's page cache is the cache. Elsewhere an executor has
+a cache of its own and a steward. *Modes* differ in where reads go, never in what is durable:
+
+- ``hybrid``: own cache, then single keys from the executor that has the segment in its cache, then the store by ranges
+- ``local``: own cache only; what is not there is copied there first, whole
+- ``remote``: the store by ranges, every time
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from hashlib import sha256
+from pathlib import Path
+
+import pyarrow as pa
+
+from meander.engine.cache import Cache
+from meander.engine.messages import Report
+from meander.engine.peers import Peer, Unreachable
+from meander.engine.ranges import open_by_ranges
+from meander.errors import Corrupted
+from meander.state.hashing import Hashes
+from meander.state.segment import Segment, SegmentRef, encode_segment, rows_of_groups
+from meander.state.store import Store
+
+MODES = ("hybrid", "local", "remote")
+CACHE_BYTES = 8 << 30
+_KEPT = 256
+_ASK_AGAIN = 2.0
+
+_opened: OrderedDict[str, Segment] = OrderedDict()
+
+
+class Mapped:
+    """Segments of a store that is a folder here."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def open(self, ref: SegmentRef, _: Hashes) -> Segment:
+        return _keep(f"{self._store.url}/{ref.name}", ref.name, lambda: self._store.map(ref.name), self._store.url)
+
+    def wrote(self, name: str, data: pa.Buffer) -> None:
+        """Nothing to do: it is where it will be read."""
+
+
+class Remote:
+    """No cache at all: for comparison, and for executors without a disk."""
+
+    def __init__(self, store: Store, report: Report) -> None:
+        self._store, self._report = store, report
+        self._task: dict[str, Segment] = {}
+
+    def open(self, ref: SegmentRef, _: Hashes) -> Segment:
+        if ref.name not in self._task:
+            self._task[ref.name] = open_by_ranges(Counting(self._store, self._report), ref.name, ref.bytes)
+        return self._task[ref.name]
+
+    def wrote(self, name: str, data: pa.Buffer) -> None:
+        """It is in the store."""
+
+
+class Cached:
+    """An executor's cache before the store."""
+
+    def __init__(
+        self, store: Store, cache: Cache, mode: str, groups: int, key_groups: int, holders: Mapping[str, str], secret: str, report: Report
+    ) -> None:
+        self._store, self._cache, self._is_local = store, cache, mode == "local"
+        self._groups, self._key_groups, self._holders, self._secret, self._report = groups, key_groups, holders, secret, report
+        self._task: dict[str, Segment] = {}
+
+    def open(self, ref: SegmentRef, hashes: Hashes) -> Segment:
+        groups = ref.groups & self._groups
+        cached = self._own(ref.name, groups)
+        if cached is not None:
+            self._report.count("cache_hits", 1)
+            return cached
+        if self._is_local:
+            self._copy(ref, groups)
+            copied = self._own(ref.name, groups)
+            assert copied is not None
+            return copied
+        fetched = self._ask(ref.name, lambda peer: peer.rows(ref.name, hashes))
+        if fetched is not None:
+            return Segment(ref.name, fetched)
+        if ref.name not in self._task:
+            self._task[ref.name] = open_by_ranges(Counting(self._store, self._report), ref.name, ref.bytes)
+        return self._task[ref.name]
+
+    def wrote(self, name: str, data: pa.Buffer) -> None:
+        self._cache.add(name, data)
+
+    def _own(self, name: str, groups: int) -> Segment | None:
+        for key, read in (
+            (f"{self._cache.folder}/{name}", lambda: self._cache.whole(name)),
+            (f"{self._cache.folder}/{name}@{groups:x}", lambda: self._cache.part(name, groups)),
+        ):
+            if key in _opened:
+                _opened.move_to_end(key)
+                return _opened[key]
+            data = read()
+            if data is not None:
+                return _remember(key, Segment(name, data))
+        return None
+
+    def _ask(self, name: str, question: Callable[[Peer], pa.Buffer | None]) -> pa.Buffer | None:
+        holder = self._holders.get(name)
+        if holder is None:
+            return None
+        try:
+            data = question(Peer.at(holder, self._secret))
+        except Unreachable:
+            return None
+        if data is not None:
+            self._report.count("fetched_from_peers", data.size)
+        return data
+
+    def _copy(self, ref: SegmentRef, groups: int) -> None:
+        data = self._ask(ref.name, lambda peer: peer.part(ref.name, groups))
+        if data is None:
+            segment = open_by_ranges(Counting(self._store, self._report), ref.name, ref.bytes)
+            data = encode_segment(rows_of_groups(segment, groups, self._key_groups))
+        self._cache.add_part(ref.name, groups, data)
+
+
+class Counting:
+    """A store that counts in a task's report what is read from it."""
+
+    def __init__(self, store: Store, report: Report) -> None:
+        self._store, self._report, self.url = store, report, store.url
+
+    def get_range(self, name: str, start: int, length: int) -> bytes | None:
+        data = self._store.get_range(name, start, length)
+        self._report.count("fetched_from_store", 0 if data is None else len(data))
+        return data
+
+
+def _keep(key: str, name: str, read: Callable[[], pa.Buffer | None], url: str) -> Segment:
+    if key in _opened:
+        _opened.move_to_end(key)
+        return _opened[key]
+    data = read()
+    if data is None:
+        raise Corrupted(f"segment '{name}' is named by the manifest but is not in store {url}; was the store changed from outside?")
+    return _remember(key, Segment(name, data))
+
+
+def _remember(key: str, segment: Segment) -> Segment:
+    _opened[key] = segment
+    while len(_opened) > _KEPT:
+        _opened.popitem(last=False)
+    return segment
+
+
+# -- this executor's steward -----------------------------------------------------------------------------------------
+
+
+class Household:
+    """This executor's cache and the address of its steward, once there is one."""
+
+    def __init__(self, store: str, secret: str, key_groups: int) -> None:
+        root = Path((os.environ.get("SPARK_LOCAL_DIRS") or "/tmp").split(",")[0])
+        self.folder = root / f"meander-{sha256(f'{store} {secret}'.encode()).hexdigest()[:16]}"
+        self.cache = Cache(self.folder / "cache")
+        self._orders = {"store": store, "secret": secret, "key_groups": key_groups, "limit": CACHE_BYTES}
+        self._address: str | None = None
+        self._asked = 0.0
+
+    def address(self) -> str | None:
+        """Where its steward listens; None while there is none. Starts one where there is none, and never waits for it."""
+        now = time.monotonic()
+        if self._asked and now - self._asked < _ASK_AGAIN:
+            return self._address
+        self._asked = now
+        if not self._start():
+            with contextlib.suppress(OSError, ValueError):
+                self._address = json.loads((self.folder / "steward.json").read_text())["address"]
+        return self._address
+
+    def _start(self) -> bool:
+        """Whoever gets the lock starts it, and the process inherits the lock: as long as it lives nobody else does."""
+        lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            return False
+        host = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")
+        environment = {**os.environ, "POLARS_MAX_THREADS": "1", "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-m", "meander.engine.steward", str(self.folder)]
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=environment, start_new_session=True, pass_fds=(lock,)
+        )
+        assert process.stdin is not None
+        process.stdin.write(json.dumps({**self._orders, "host": host, "executor": _executor_process()}).encode() + b"\n")
+        process.stdin.close()
+        os.close(lock)
+        return True
+
+
+def _executor_process() -> int:
+    """A worker's parent is PySpark's daemon, and the daemon's parent is the executor."""
+    daemon = os.getppid()
+    return int(Path(f"/proc/{daemon}/stat").read_text().rsplit(")", 1)[1].split()[1])

@@ -1,0 +1,215 @@
+"""The steward: one helper process beside each executor, of low priority. It answers for the executor's cache.
+
+- ``rows``: a segment's rows of some hashes. How a new owner fetches single keys from the one before it.
+- ``part``: a segment's rows of some key groups. How a new owner fetches all there is to move.
+- ``fetch``: bring parts of segments into this cache, from another steward or from the store, in the background; ``fetched`` says how far.
+- ``merge``: compact segments of this executor's slots, in the background; ``merged`` gives what is done.
+
+Everything is an action of Arrow Flight: a JSON header and bytes, in both directions. Who does not know the run's secret is refused. It ends
+when its executor does. It shares nothing with the epochs but files that never change, so that it may die at any moment.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import flight
+
+from meander.engine.cache import Cache
+from meander.engine.peers import Peer, Unreachable, join, split
+from meander.engine.ranges import open_by_ranges
+from meander.state.compaction import Merge, run_merge
+from meander.state.segment import Segment, SegmentRef, encode_segment, rows_of_groups, rows_of_hashes
+from meander.state.store import Store, open_store
+
+_OPEN = 256
+_WATCH_EVERY = 0.5
+_EVICT_EVERY = 5.0
+
+
+class _Door(flight.ServerMiddlewareFactory):  # type: ignore[misc]
+    """Lets in who knows the secret."""
+
+    def __init__(self, secret: str) -> None:
+        self._expected = f"Bearer {secret}"
+
+    def start_call(self, info: Any, headers: dict[str, list[str]]) -> None:
+        if headers.get("authorization") != [self._expected]:
+            raise flight.FlightUnauthenticatedError("this steward belongs to a run, and you do not know its secret")
+
+
+class Steward(flight.FlightServerBase):  # type: ignore[misc]
+    def __init__(self, host: str, secret: str, cache: Cache, store: Store, key_groups: int) -> None:
+        super().__init__(f"grpc://{host}:0", middleware={"door": _Door(secret)})
+        self.address = f"{host}:{self.port}"
+        self._secret, self._cache, self._store, self._key_groups = secret, cache, store, key_groups
+        self._opened: OrderedDict[str, Segment] = OrderedDict()
+        self._lock = threading.Lock()
+        self._fetching = ThreadPoolExecutor(2, thread_name_prefix="fetch")
+        self._merging = ThreadPoolExecutor(1, thread_name_prefix="merge")
+        self._pending: list[Future[None]] = []
+        self._merged: list[Any] = []
+        self._bytes = {"peer": 0, "store": 0}
+        self._failures: list[str] = []
+
+    # -- the door ---------------------------------------------------------------------------------------------------
+
+    def do_action(self, context: Any, action: Any) -> Iterator[bytes]:
+        header, body = split(action.body.to_pybytes())
+        answer, data = getattr(self, f"_{action.type}")(header, body)
+        yield from join(answer, data)
+
+    def _rows(self, header: dict[str, Any], body: bytes) -> tuple[dict[str, Any], Any]:
+        segment = self._segment(header["name"])
+        if segment is None:
+            return {"missing": True}, b""
+        return {}, encode_segment(rows_of_hashes(segment, np.frombuffer(body, np.uint64)))
+
+    def _part(self, header: dict[str, Any], body: bytes) -> tuple[dict[str, Any], Any]:
+        segment = self._segment(header["name"])
+        if segment is None:
+            return {"missing": True}, b""
+        return {}, encode_part(segment, int(header["groups"], 16), self._key_groups)
+
+    def _fetch(self, header: dict[str, Any], body: bytes) -> tuple[dict[str, Any], Any]:
+        for name, size, groups, holder in header["items"]:
+            self._pending.append(self._fetching.submit(self._bring, name, size, int(groups, 16), holder))
+        return {}, b""
+
+    def _fetched(self, header: dict[str, Any], body: bytes) -> tuple[dict[str, Any], Any]:
+        self._pending = [future for future in self._pending if not future.done()]
+        failures, self._failures = self._failures, []
+        return {"pending": len(self._pending), **self._bytes, "failures": failures}, b""
+
+    def _merge(self, header: dict[str, Any], body: bytes) -> tuple[dict[str, Any], Any]:
+        inputs = tuple(SegmentRef.from_json(fields) for fields in header["inputs"])
+        merge = Merge(header["table"], tuple(header["keys"]), inputs, int(header["groups"], 16), header["bottom"])
+        self._merging.submit(self._compact, merge, header["name"], header["holders"])
+        return {}, b""
+
+    def _merged_(self, header: dict[str, Any], body: bytes) -> tuple[dict[str, Any], Any]:
+        with self._lock:
+            done, self._merged = self._merged, []
+        return {"done": done}, b""
+
+    # -- the work ---------------------------------------------------------------------------------------------------
+
+    def _segment(self, name: str) -> Segment | None:
+        with self._lock:
+            if name in self._opened:
+                self._opened.move_to_end(name)
+                return self._opened[name]
+        data = self._cache.whole(name)
+        if data is None:
+            return None
+        segment = Segment(name, data)
+        with self._lock:
+            self._opened[name] = segment
+            while len(self._opened) > _OPEN:
+                self._opened.popitem(last=False)
+        return segment
+
+    def _bring(self, name: str, size: int, groups: int, holder: str | None) -> None:
+        """One part into the cache: from who has it, or from the store."""
+        try:
+            if self._cache.has(name, groups):
+                return
+            data: Any = None
+            if holder is not None and holder != self.address:
+                try:
+                    data = Peer.at(holder, self._secret).part(name, groups)
+                    self._bytes["peer"] += 0 if data is None else len(data)
+                except Unreachable:
+                    data = None
+            if data is None:
+                counted = _Counted(self._store)
+                segment = open_by_ranges(counted, name, size)
+                data = encode_part(segment, groups, self._key_groups)
+                self._bytes["store"] += counted.bytes
+            self._cache.add_part(name, groups, data)
+        except Exception as error:  # epochs do not depend on it: they fetch what they need themselves
+            self._failures.append(f"{name}: {type(error).__name__}: {error}")
+
+    def _compact(self, merge: Merge, name: str, holders: dict[str, str]) -> None:
+        answer: Any = None
+        try:
+            for ref in merge.inputs:
+                self._bring(ref.name, ref.bytes, ref.groups & merge.groups, holders.get(ref.name))
+
+            def open_segment(ref: SegmentRef) -> Segment:
+                data = self._cache.whole(ref.name)
+                if data is None:
+                    data = self._cache.part(ref.name, ref.groups & merge.groups)
+                return Segment(ref.name, data) if data is not None else open_by_ranges(self._store, ref.name, ref.bytes)
+
+            data, rows = run_merge(merge, open_segment, self._key_groups)
+            if rows:
+                self._store.put(name, data)
+                self._cache.add(name, data)
+            answer = [name, rows, data.size]
+        except Exception as error:  # chosen again later
+            self._failures.append(f"merge of {merge.table}: {type(error).__name__}: {error}")
+        with self._lock:
+            self._merged.append([merge.table, [ref.name for ref in merge.inputs], answer])
+
+
+class _Counted:
+    """A store that counts what is read from it."""
+
+    def __init__(self, store: Store) -> None:
+        self._store, self.bytes, self.url = store, 0, store.url
+
+    def get_range(self, name: str, start: int, length: int) -> bytes | None:
+        data = self._store.get_range(name, start, length)
+        self.bytes += 0 if data is None else len(data)
+        return data
+
+
+def encode_part(segment: Segment, groups: int, key_groups: int) -> pa.Buffer:
+    """A segment's rows of some key groups, as a segment."""
+    return encode_segment(rows_of_groups(segment, groups, key_groups))
+
+
+def main() -> None:
+    """Serve until the executor is gone. Called with a folder; the rest comes on standard input, the secret among it."""
+    folder = Path(sys.argv[1])
+    orders = json.loads(sys.stdin.readline())
+    os.nice(10)
+    store = open_store(orders["store"])
+    steward = Steward(orders["host"], orders["secret"], Cache(folder / "cache"), store, orders["key_groups"])
+    note = folder / "steward.json"
+    staged = folder / ".steward.json"
+    staged.write_text(json.dumps({"address": steward.address, "process": os.getpid()}))
+    os.replace(staged, note)
+    executor, born, evicted = orders["executor"], _born(orders["executor"]), time.monotonic()
+    while born is not None and _born(executor) == born:
+        time.sleep(_WATCH_EVERY)
+        if time.monotonic() - evicted > _EVICT_EVERY:
+            steward._cache.evict(orders["limit"])
+            evicted = time.monotonic()
+    shutil.rmtree(folder, ignore_errors=True)
+    os._exit(0)  # gRPC's threads would keep the process
+
+
+def _born(process: int) -> str | None:
+    """When a process was started, in the system's own terms: tells it from another one of the same number. None where it is gone."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[19]
+    except (OSError, IndexError):
+        return None
+
+
+if __name__ == "__main__":
+    main()
