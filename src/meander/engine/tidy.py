@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from itertools import pairwise
 
-from meander.state.log import entries_after, entry_name, read_snapshot, snapshot_name, snapshots
+from meander.state.log import entry_name, history, read_snapshot, snapshot_name, snapshots
 from meander.state.manifest import Manifest
 from meander.state.store import Store
 
@@ -80,23 +80,15 @@ class Tidy:
                     self._store.delete(name)
 
     def _retained_states(self) -> list[Manifest]:
-        """Every state from the oldest that can still be read to the newest. Snapshots from which the log cannot be followed go.
-
-        The log before the first snapshot may be whole. A snapshot that a replaced run wrote late may have none of its log left.
-        """
-        found = [(g, p, read_snapshot(self._store, g, p)) for p, g in snapshots(self._store)]
-        for base in (Manifest(), *(manifest for _, _, manifest in found if manifest is not None)):
-            states = [base]
-            for entry in entries_after(self._store, base):
-                states.append(states[-1].apply(entry))
-            if states[-1].position >= self._start.position:
-                for generation, position, manifest in found:
-                    if manifest is not None and position >= base.position:
-                        self.snapshotted(manifest)
-                    else:
-                        self._store.delete(snapshot_name(generation, position))
-                return states
-        return []
+        """Every state from the oldest that can still be read to the newest. Snapshots from which the log cannot be followed go."""
+        states = history(self._store, self._start.position)
+        for position, generation in snapshots(self._store) if states else []:
+            manifest = read_snapshot(self._store, generation, position)
+            if manifest is not None and position >= states[0].position:
+                self.snapshotted(manifest)
+            else:
+                self._store.delete(snapshot_name(generation, position))
+        return states
 
     def _take_stock_of_entries(self) -> None:
         by_generation: dict[int, list[int]] = {}
