@@ -2,7 +2,8 @@
 
 What is garbage is known when it becomes garbage (a compaction's inputs, a published epoch's staged files, a snapshot's predecessors), so
 tidying costs what there is to remove and never lists the store. What only a dead generation knew of, such as the segments of an epoch
-that was never committed, is found once, at the start, by listing, and only among names of older generations.
+that was never committed, is found once, at the start, by listing, and only among names of older generations. So are the temporary
+files of processes that died inside a put.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from itertools import pairwise
 
 from meander.state.log import entry_name, history, read_snapshot, snapshot_name, snapshots
 from meander.state.manifest import Manifest
-from meander.state.store import Store
+from meander.state.store import Store, sweep_temporary
 
 
 class Tidy:
@@ -78,6 +79,8 @@ class Tidy:
                 owner = name.rsplit("/", 1)[1].split("-", 1)[0]
                 if name not in needed and owner.isdigit() and int(owner) < self._start.generation:
                     self._store.delete(name)
+        for folder in ("log/", "manifest/", "plan/", "probe/"):  # what is put if absent; all else has the generation in its name
+            sweep_temporary(self._store, folder)
 
     def _retained_states(self) -> list[Manifest]:
         """Every state from the oldest that can still be read to the newest. Snapshots from which the log cannot be followed go."""
