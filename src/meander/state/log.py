@@ -89,7 +89,7 @@ def _read_manifest(store: Store, epoch: int | None) -> Manifest | None:
         if epoch is not None and result.epoch == epoch and entry["kind"] == "epoch":
             break
         result = result.apply(entry)
-    # Entries go only after a snapshot went. Without this look, what was collected ahead of us would pass for the log's end.
+    # Entries go only once there is a newer snapshot. Without this look, what was collected ahead of us would pass for the log's end.
     if snapshots(store) != found:
         return None
     if epoch is not None and result.epoch != epoch:
