@@ -214,8 +214,9 @@ class Log:
         return after
 
     def check_owner(self) -> None:
-        """Fenced where another generation has taken over."""
-        if self._store.get(entry_name(self.manifest.generation, self.manifest.position + 1)) is not None:
+        """Fenced where another generation has taken over. An entry of ours whose put was never answered does not say so."""
+        entry = _read_entry(self._store, self.manifest.generation, self.manifest.position + 1)
+        if entry is not None and entry["generation"] != self.manifest.generation:
             raise self._fenced()
 
     def _fenced(self) -> Fenced:
