@@ -261,10 +261,11 @@ def _print_top(console: Console, state: Counts) -> None:
 
 
 def _print_next(console: Console, folder: Path) -> None:
-    from meander.cli.store_view import open_existing, readable_epochs
+    from meander.state.log import readable_epochs
+    from meander.state.store import open_store
 
     store = folder / "state"
-    epochs = readable_epochs(*open_existing(str(store)))
+    epochs = readable_epochs(open_store(store))
     earlier = epochs[len(epochs) // 2]
     console.print("\n[bold]Try next[/]")
     if shutil.which("meander") is None:  # run by make, whose shell does not have the environment's programs

@@ -49,12 +49,10 @@ def command(arguments: argparse.Namespace) -> int:
     if arguments.operator is None:
         return _list(arguments)
     import meander as md
-    from meander.cli.store_view import check_epoch, open_existing
+    from meander.cli.store_view import open_existing
 
     form = choose_format(arguments.format, arguments.output)
-    store, newest = open_existing(arguments.store)
-    if arguments.epoch is not None:
-        check_epoch(store, newest, arguments.epoch)
+    open_existing(arguments.store)  # says it where there is no flow
     table = md.read_state(arguments.store, arguments.operator, arguments.epoch)
     frame = query(table, arguments.sql)
     limit = arguments.limit if arguments.limit is not None else (_TABLE_ROWS if form == "table" else 0)

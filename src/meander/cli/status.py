@@ -39,12 +39,13 @@ def command(arguments: argparse.Namespace) -> int:
 
 def read_status(url: str) -> dict[str, Any]:
     """The status as plain data."""
-    from meander.cli.store_view import open_existing, owner_of, readable_epochs
+    from meander.cli.store_view import open_existing, owner_of
+    from meander.state.log import readable_epochs
     from meander.state.manifest import operator_of
 
     store, manifest = open_existing(url)
     owner = owner_of(store)
-    epochs = readable_epochs(store, manifest)
+    epochs = readable_epochs(store)
     return {
         "store": store.url,
         "flow": manifest.plan.get("flow"),

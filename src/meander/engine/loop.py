@@ -109,17 +109,21 @@ class Loop:
 
     def step(self, everything: bool = False) -> bool:
         """Run one epoch if there is input for one."""
-        decision, prepared = self._next or (self._decide(self.log.manifest.epoch + 1, everything), None)
-        self._next = None
-        if decision is None:
-            self._tidy_up(idle=True)
-            return False
         with self._fenced_first():
-            self.run_epoch(decision, prepared, lambda: self._look_ahead(decision, everything))
-        return True
+            decision, prepared = self._next or (self._decide(self.log.manifest.epoch + 1, everything), None)
+            self._next = None
+            if decision is None:
+                self._rest()
+                return False
+            self._run_epoch(decision, prepared, lambda: self._look_ahead(decision, everything))
+            return True
 
-    def run_epoch(self, decision: Decision, prepared: Any = None, meanwhile: Callable[[], None] = lambda: None) -> None:
-        """Run, commit and publish one decided epoch."""
+    def run_epoch(self, decision: Decision) -> None:
+        """Run, commit and publish one epoch that somebody else decided."""
+        with self._fenced_first():
+            self._run_epoch(decision, None, lambda: None)
+
+    def _run_epoch(self, decision: Decision, prepared: Any, meanwhile: Callable[[], None]) -> None:
         began = self._clock.monotonic()
         outcome = self._run(decision, prepared, meanwhile)
         ran = self._clock.monotonic()
@@ -154,12 +158,19 @@ class Loop:
 
     @contextlib.contextmanager
     def _fenced_first(self) -> Iterator[None]:
-        """What a replaced run misses was collected by its successor: that is no corruption."""
+        """What a replaced run misses was collected by its successor: that is no corruption, and trying again does not help."""
         try:
             yield
-        except Corrupted:
-            self.log.check_owner()
+        except (Corrupted, Retryable):
+            with contextlib.suppress(Retryable):
+                self.log.check_owner()
             raise
+
+    def _rest(self) -> None:
+        """Without input nothing is appended, so that a replaced run would not notice, and seem to run for ever."""
+        with contextlib.suppress(Retryable):  # the next look tells
+            self.log.check_owner()
+        self._tidy_up(idle=True)
 
     def _decide(self, epoch: int, everything: bool) -> Decision | None:
         now = self.now()
