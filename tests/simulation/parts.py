@@ -85,6 +85,12 @@ class CountedCursor:
     def slow_down(self, share: float) -> None:
         pass
 
+    def look(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
     def backlog(self, now: float) -> bool:
         return not self.finished()
 
@@ -117,6 +123,12 @@ class NamedCursor:
         return not self._new()
 
     def slow_down(self, share: float) -> None:
+        pass
+
+    def look(self) -> None:
+        pass
+
+    def close(self) -> None:
         pass
 
     def backlog(self, now: float) -> bool:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ import pytest
 from polars.testing import assert_frame_equal
 
 import meander as md
+from meander.connect import file_discovery
 
 
 def double_and_drop(frame: pl.DataFrame) -> pl.DataFrame:
@@ -264,6 +268,60 @@ def test_a_flow_in_the_background_ends_by_itself_when_its_sources_do(tmp_path: P
     assert out.frame().group_by("key").agg(pl.col("n").max())["n"].sum() == 5000
     assert len(latency.read_text().splitlines()) == 5000
     assert run.status()["state"] == "stopped"
+
+
+def finders() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("meander-files-")]
+
+
+def test_files_are_found_beside_the_epochs_and_the_search_ends_with_the_run(tmp_path: Path, spark: Any) -> None:
+    write_floats(tmp_path / "in", files=2, rows=100, keys=20)
+    out = md.memory()
+    flow = md.Flow("arrivals")
+    events = flow.source("events", md.files(tmp_path / "in"))
+    events.key_by("key").aggregate(md.count().alias("n"), name="counts").sink("out", out)
+    run = flow.start(tmp_path / "state", spark=spark)
+    for arrived in range(1, 4):
+        shutil.copy2(tmp_path / "in" / "000.parquet", tmp_path / "in" / f"later-{arrived}.parquet")
+        deadline = time.monotonic() + 30
+        while run.status()["rows_in"] < 100 * (2 + arrived) and time.monotonic() < deadline:
+            time.sleep(0.02)
+    assert run.status()["rows_in"] == 500
+    assert finders() == ["meander-files-in"]
+    (tmp_path / "in" / "000.parquet").rename(tmp_path / "in" / "young.parquet")
+    os.utime(tmp_path / "in" / "young.parquet")
+    assert run.process_available().rows_in == 600  # also what is younger than its settle time
+    run.stop()
+    assert not finders()
+
+
+def test_processing_what_is_available_lists_a_folder_once_and_not_once_per_epoch(
+    tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_floats(tmp_path / "in", files=4, rows=10, keys=5)
+    flow = md.Flow("once")
+    events = flow.source("events", md.files(tmp_path / "in", max_files_per_epoch=1))
+    events.sink("out", md.discard())
+    listings: list[str] = []
+    scan = file_discovery.scan
+    monkeypatch.setattr(file_discovery, "scan", lambda folder, known: listings.append(folder) or scan(folder, known))
+    with flow.start(tmp_path / "state", spark=spark, trigger=None) as run:
+        assert run.process_available().epochs == 4
+        assert run.process_available().epochs == 0
+    assert len(listings) == 2
+
+
+def test_a_folder_that_goes_stops_the_flow_and_the_search(tmp_path: Path, spark: Any) -> None:
+    write_floats(tmp_path / "in", files=1, rows=100, keys=20)
+    flow = md.Flow("gone")
+    flow.source("events", md.files(tmp_path / "in")).sink("out", md.discard())
+    run = flow.start(tmp_path / "state", spark=spark)
+    while run.status()["rows_in"] < 100:
+        time.sleep(0.02)
+    (tmp_path / "in").rename(tmp_path / "away")
+    with pytest.raises(md.Retryable, match="cannot be listed"):
+        run.await_termination(timeout=30)
+    assert not finders()
 
 
 def test_a_flow_without_state_needs_no_exchange(tmp_path: Path, spark: Any) -> None:

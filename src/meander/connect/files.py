@@ -1,11 +1,12 @@
 """The source that reads a folder of Parquet, JSON-lines or CSV files, each file once, in order of arrival.
 
-This is its description. ``file_splits`` (driver) finds the files and cuts them into splits; ``file_rows`` and ``text_rows`` (task)
-read one. Guarantees: every file that is in the folder and stays unchanged is taken exactly once; a file that vanishes or changes
-after it was decided is an error, never other rows; a split reads the same rows every time.
+This is its description. ``file_discovery`` (driver) finds the files, ``file_splits`` (driver) cuts them into splits; ``file_rows`` and
+``text_rows`` (task) read one. Guarantees: every file that is in the folder and stays unchanged is taken exactly once; a file that
+vanishes or changes after it was decided is an error, never other rows; a split reads the same rows every time.
 
 - A file must be complete when it appears (write under a name that starts with "." or "_", then rename), or be left alone for
-  ``settle`` seconds: younger files are not taken, except by ``process_available``, which says that all input is complete.
+  ``settle`` seconds: younger files are not taken, except by ``process_available``, which says that all input is complete and takes
+  what is in the folder when it is called.
 - Names that start with "." or "_" and everything that is not a regular file are ignored; subfolders are not read. A name is
   taken once: a new file under the name of one that was taken is not read.
 - Large Parquet files are cut at row groups, large JSON and CSV files at fixed byte positions. Cuts depend on the file and on
@@ -22,8 +23,9 @@ from typing import Any
 import polars as pl
 
 from meander.connect import file_rows
+from meander.connect.file_discovery import scan
 from meander.connect.file_rows import FORMATS
-from meander.connect.file_splits import FilesCursor, Limits, scan
+from meander.connect.file_splits import FilesCursor, Limits
 from meander.connect.source import Batch
 from meander.errors import ConfigError, FlowError
 

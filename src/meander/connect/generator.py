@@ -96,6 +96,12 @@ class GeneratorCursor:
         self._taken = taken
         self._limit = max(1, int(source.max_rows_per_epoch * throttle))
 
+    def look(self) -> None:
+        """All there is follows from the clock."""
+
+    def close(self) -> None:
+        """Nothing runs in the background."""
+
     def backlog(self, now: float) -> bool:
         source = self._source
         if source.rate is not None and self._t0 is not None:

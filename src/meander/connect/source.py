@@ -58,12 +58,16 @@ class Choice:
 class Cursor(Protocol):
     """A source's place in its input, on the driver. Not shared between threads."""
 
+    def look(self) -> None:
+        """Find all input that is there at this moment, whatever it costs: once before ``choose`` is asked for everything."""
+
     def choose(self, now: float, everything: bool) -> Choice | None:
         """The next epoch's input within the source's limits, or None where there is none now.
 
-        Moves the cursor on. ``now`` is the decision's clock. ``everything`` is set when the caller says that
-        whatever is there is complete (``process_available``); otherwise a source may leave input that is
-        still being written (files younger than their settle time).
+        Moves the cursor on, and costs what is taken and what is new, never what is there. ``now`` is the decision's
+        clock. ``everything`` is set when the caller says that whatever the last ``look`` found is complete
+        (``process_available``); otherwise a source finds its input by itself, and may leave some that is still being
+        written (files younger than their settle time).
         """
 
     def backlog(self, now: float) -> bool:
@@ -74,6 +78,9 @@ class Cursor(Protocol):
 
     def finished(self) -> bool:
         """True when no input can ever come again (a generator with all its events taken)."""
+
+    def close(self) -> None:
+        """The run ends: whatever the cursor does in the background has ended when this returns."""
 
 
 class Source(Protocol):

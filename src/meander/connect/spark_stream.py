@@ -66,6 +66,12 @@ class SparkStreamSource:
 class _Driven:
     """Spark decides: there is never anything to choose here."""
 
+    def look(self) -> None:
+        """Spark does."""
+
+    def close(self) -> None:
+        """The driver stops the query."""
+
     def choose(self, now: float, everything: bool) -> None:
         return None
 

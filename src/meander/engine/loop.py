@@ -103,6 +103,11 @@ class Loop:
 
     # -- one epoch ------------------------------------------------------------------------------------------------
 
+    def look(self) -> None:
+        """Find all input that is there now, for the steps that ask for everything."""
+        for cursor in self._cursors.values():
+            cursor.look()
+
     def step(self, everything: bool = False) -> bool:
         """Run one epoch if there is input for one."""
         decision, prepared = self._next or (self._decide(self.log.manifest.epoch + 1, everything), None)
@@ -144,6 +149,8 @@ class Loop:
         return self._next is None and all(cursor.finished() for cursor in self._cursors.values())
 
     def close(self) -> None:
+        for cursor in self._cursors.values():
+            cursor.close()
         self._compactor.close()
 
     # -- pieces ---------------------------------------------------------------------------------------------------
