@@ -340,3 +340,52 @@ def test_what_cannot_run_is_refused_when_it_is_described(tmp_path: Path) -> None
         files(tmp_path, format="json", schema={"a": "long"}, optional=["b"])
     with pytest.raises(ConfigError, match="at least 1"):
         files(tmp_path, format="json", schema={"a": "long"}, max_rows_per_epoch=0)
+
+
+def archiving(folder: Path) -> FilesCursor:
+    return look(source(folder, after="archive"))
+
+
+def test_what_was_read_stays_unless_it_is_to_be_archived(tmp_path: Path) -> None:
+    write(tmp_path, "a.json", [1])
+    look(source(tmp_path)).release(["a.json"])
+    assert (tmp_path / "a.json").exists()
+    archiving(tmp_path).release(["a.json"])
+    assert os.listdir(tmp_path) == ["_archive"]
+    archiving(tmp_path).release(["a.json"])  # as after a restart
+    assert (tmp_path / "_archive" / "a.json").read_text() == '{"a":1}\n'
+
+
+def test_the_archive_is_no_input_and_nothing_in_it_is_overwritten(tmp_path: Path) -> None:
+    write(tmp_path, "a.json", [1])
+    cursor = archiving(tmp_path)
+    choice = cursor.choose(NOW, True)
+    assert choice is not None
+    cursor.release(choice.seen)
+    write(tmp_path, "a.json", [2])  # a name is taken once
+    cursor.look()
+    assert cursor.choose(NOW, True) is None
+    archiving(tmp_path).release(["a.json"])
+    assert (tmp_path / "a.json").read_text() == '{"a":2}\n'
+    assert (tmp_path / "_archive" / "a.json").read_text() == '{"a":1}\n'
+
+
+def test_a_folder_whose_files_cannot_be_moved_is_an_error_that_says_so(tmp_path: Path) -> None:
+    write(tmp_path, "a.json", [1])
+    cursor = archiving(tmp_path)
+    (tmp_path / "_archive").write_text("a file where the archive should be")
+    with pytest.raises(Retryable, match="cannot be archived"):
+        cursor.release(["a.json"])
+    with pytest.raises(ConfigError, match="archive it"):
+        source(tmp_path, after="delete")
+    with pytest.raises(ConfigError, match="'keep' or 'archive'"):
+        source(tmp_path, after="move")
+
+
+def test_the_schema_is_still_that_of_the_first_file_when_it_is_in_the_archive(tmp_path: Path) -> None:
+    pl.DataFrame({"a": [1]}).write_parquet(tmp_path / "a.parquet")
+    described = files(tmp_path, after="archive")
+    look(described).release(["a.parquet"])
+    assert files(tmp_path, after="archive") == described
+    pl.DataFrame({"b": ["x"]}).write_parquet(tmp_path / "b.parquet")
+    assert files(tmp_path, after="archive") == described

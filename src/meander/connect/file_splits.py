@@ -7,10 +7,11 @@ byte where it goes on; a file is in ``seen`` from its last split on. An epoch co
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -24,6 +25,8 @@ SPLIT_ROWS = 1_000_000
 SPLIT_BYTES = 64 << 20
 # With no limit set an epoch is bounded all the same: the backlog of a year must not become one epoch.
 DEFAULT_BYTES_PER_EPOCH = 256 << 20
+# Where files go that are not needed any more: hidden from every reader of the folder, and on its file system, so that a rename does it.
+ARCHIVE = "_archive"
 _SAMPLE = 64 << 10
 
 
@@ -61,9 +64,18 @@ class FilesCursor:
     """Which files are taken, and how far into one that is taken in part."""
 
     def __init__(
-        self, folder: str, format: str, limits: Limits, settle: float, partial: dict[str, Any] | None, seen: set[str], throttle: float
+        self,
+        folder: str,
+        format: str,
+        limits: Limits,
+        settle: float,
+        partial: dict[str, Any] | None,
+        seen: set[str],
+        throttle: float,
+        archive: bool = False,
     ) -> None:
         self._folder = folder
+        self._archive = archive
         self._format = format
         self._cut_by = limits  # cuts must not move with the throttle
         self._limits = limits.throttled(throttle)
@@ -75,6 +87,18 @@ class FilesCursor:
     def look(self) -> None:
         self._discovery.look()
         self._receive()
+
+    def release(self, names: Sequence[str]) -> None:
+        if not self._archive:
+            return
+        try:
+            os.makedirs(os.path.join(self._folder, ARCHIVE), exist_ok=True)
+            for name in names:
+                self._put_away(name)
+        except OSError as error:
+            raise Retryable(
+                f"files {self._folder}: cannot be archived in {ARCHIVE}/ ({error.strerror}); allow that, or use after='keep'"
+            ) from error
 
     def close(self) -> None:
         self._discovery.close()
@@ -159,6 +183,13 @@ class FilesCursor:
                 yield fresh
             else:
                 heapq.heappush(self._waiting, fresh)
+
+    def _put_away(self, name: str) -> None:
+        target = os.path.join(self._folder, ARCHIVE, name)
+        # Under a name that is there already something else was archived: neither may be lost, and what was taken is not read again.
+        if not os.path.lexists(target):
+            with contextlib.suppress(FileNotFoundError):  # done before a crash, or its owner took it away
+                os.rename(os.path.join(self._folder, name), target)
 
     def _is_settled(self, file: Found, now: float) -> bool:
         return now - file.mtime_ns / 1e9 >= self._settle

@@ -11,6 +11,7 @@ With a ``rate`` events become available as time goes by, and each is born when i
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -98,6 +99,9 @@ class GeneratorCursor:
 
     def look(self) -> None:
         """All there is follows from the clock."""
+
+    def release(self, names: Sequence[str]) -> None:
+        """Events can be made again at any time."""
 
     def close(self) -> None:
         """Nothing runs in the background."""

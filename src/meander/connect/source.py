@@ -7,6 +7,7 @@ same rows in the same order. Splits never depend on the parallelism; a row's pos
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -78,6 +79,12 @@ class Cursor(Protocol):
 
     def finished(self) -> bool:
         """True when no input can ever come again (a generator with all its events taken)."""
+
+    def release(self, names: Sequence[str]) -> None:
+        """The epochs that took these names are committed and published, and nobody runs them again: their input is not needed.
+
+        Must be idempotent: a restart tells again what a crash may have kept from being done.
+        """
 
     def close(self) -> None:
         """The run ends: whatever the cursor does in the background has ended when this returns."""

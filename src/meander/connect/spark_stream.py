@@ -6,6 +6,7 @@ written to before its epoch runs.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import polars as pl
@@ -68,6 +69,9 @@ class _Driven:
 
     def look(self) -> None:
         """Spark does."""
+
+    def release(self, names: Sequence[str]) -> None:
+        """Spark's own sources see to that."""
 
     def close(self) -> None:
         """The driver stops the query."""

@@ -6,7 +6,7 @@ One epoch:
 2. run: tasks write segments and staged output under names of their own attempt
 3. commit: one log entry, put if absent; before it nothing has happened, after it everything has
 4. publish: the files the entry names become visible; redone on recovery, so it must be idempotent
-5. tidy: snapshots, compaction, and removing what no retained epoch needs
+5. tidy: sources may put away what was read; snapshots, compaction, and removing what no retained epoch needs
 
 While epoch e runs, e+1 is decided and its first stage begun, since neither looks at state. It is never committed before e.
 """
@@ -99,6 +99,7 @@ class Loop:
             for sink in self._parts.sinks.values():
                 sink.open()
             self._publish(self.log.manifest)
+            self._release(self.log.manifest.recent)
             self._tidy.sweep()
 
     # -- one epoch ------------------------------------------------------------------------------------------------
@@ -131,6 +132,7 @@ class Loop:
         published = self._clock.monotonic()
         self._runner.settle()
         self._tidy.published(before)
+        self._release(decision.seen)
         self._tidy_up()
         seconds = {
             "run": ran - began,
@@ -249,6 +251,12 @@ class Loop:
             return data
 
         return Staged(file, get, self._store.local(file.name))
+
+    def _release(self, taken: Mapping[str, list[str]]) -> None:
+        """Never before the commit: until then a crash means that the epoch reads its input again."""
+        for source, cursor in self._cursors.items():
+            if source in taken:
+                cursor.release(taken[source])
 
     def _relieve(self) -> None:
         runs = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -11,6 +12,7 @@ from typing import Any
 from pyspark import SparkContext, cloudpickle
 
 from meander.clock import Clock
+from meander.connect.files import FilesSource
 from meander.connect.latency import LatencyFile
 from meander.connect.parquet import ParquetSink
 from meander.connect.source import Split
@@ -23,7 +25,7 @@ from meander.engine.session import prepare_context
 from meander.engine.session import spark as make_session
 from meander.engine.stage import DEAD_LETTERS
 from meander.engine.structured import Driver, drive
-from meander.errors import ConfigError
+from meander.errors import ConfigError, FlowError
 from meander.plan.graph import Plan
 from meander.plan.operators import Aggregate, MapBatches
 from meander.settings import Settings
@@ -46,6 +48,7 @@ class Opened:
 def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: Settings) -> Opened:
     """Everything between ``flow.start(...)`` and the first epoch. Nothing in the store is touched before the lock is held."""
     compiled = compile_plan(plan)
+    _check_archives(compiled)
     _ship_user_modules(compiled)
     store = open_store(store_url)
     previous = _lock(store, settings.takeover)
@@ -124,6 +127,15 @@ def _parts(compiled: Compiled, store: Store, settings: Settings) -> Parts:
         sinks,
         {name: keyed.keys for name, keyed in compiled.keyed.items()},
     )
+
+
+def _check_archives(compiled: Compiled) -> None:
+    """A file that one source puts away is gone for another."""
+    found = {name: op.source for name, op in compiled.sources.items() if isinstance(op.source, FilesSource)}
+    for name, source in found.items():
+        for other, its in found.items():
+            if source.archive and other != name and os.path.realpath(its.path) == os.path.realpath(source.path):
+                raise FlowError(f"source '{name}' archives the files of {source.path}, which '{other}' reads, too: read them once")
 
 
 def _for_readers(compiled: Compiled) -> dict[str, Any]:
