@@ -229,6 +229,22 @@ def test_a_cursor_rebuilt_from_any_offset_continues_exactly(tmp_path: Path, monk
         assert drain(described, offset, seen) == straight[done + 1 :]
 
 
+def test_a_cursor_goes_on_in_a_folder_that_was_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_splits, "_SAMPLE", 64)
+    (tmp_path / "here").mkdir()
+    for number in range(3):
+        write(tmp_path / "here", f"{number}.json", list(range(number * 100, number * 100 + 100)), at=number + 1)
+    before = source(tmp_path / "here", max_bytes_per_epoch=300)
+    straight = drain(before)
+    (tmp_path / "here").rename(tmp_path / "there")
+    after = source(tmp_path / "there", max_bytes_per_epoch=300)
+    seen: set[str] = set()
+    for done, choice in enumerate(straight):
+        seen |= set(choice.seen)
+        assert drain(after, choice.offset, seen) == straight[done + 1 :]
+    assert values(after, straight) == list(range(300))
+
+
 def test_a_half_taken_file_goes_on_under_other_limits_without_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_splits, "_SAMPLE", 64)
     write(tmp_path, "a.json", list(range(200)))

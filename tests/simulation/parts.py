@@ -61,6 +61,9 @@ class Counted:
     def describe(self) -> str:
         return self.name
 
+    def canonical(self) -> str:
+        return self.describe()
+
 
 class CountedCursor:
     def __init__(self, source: Counted, place: int) -> None:
@@ -188,6 +191,9 @@ class WorldSink:
 
     def describe(self) -> str:
         return "world"
+
+    def canonical(self) -> str:
+        return self.describe()
 
 
 class SimulatedRunner:

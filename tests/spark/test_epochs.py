@@ -270,6 +270,29 @@ def test_a_flow_in_the_background_ends_by_itself_when_its_sources_do(tmp_path: P
     assert run.status()["state"] == "stopped"
 
 
+def test_a_flow_goes_on_when_its_folders_have_moved(tmp_path: Path, spark: Any) -> None:
+    def run(folder: str, out: str) -> md.Progress:
+        flow = md.Flow("moved")
+        events = flow.source("events", md.files(tmp_path / folder, max_files_per_epoch=1))
+        events.key_by("key").aggregate(md.count().alias("n"), name="counts").sink("out", md.parquet(tmp_path / out))
+        with flow.start(tmp_path / "state", spark=spark, trigger=None, small_epochs=False) as run:
+            return run.process_available()
+
+    def published(out: str) -> set[int]:
+        return {int(path.name.split("-")[1]) for path in (tmp_path / out).glob("part-*.parquet")}
+
+    write_floats(tmp_path / "in", files=3, rows=100, keys=20)
+    assert run("in", "out").epochs == 3
+    (tmp_path / "in").rename(tmp_path / "in2")
+    (tmp_path / "out").rename(tmp_path / "out2")
+    shutil.copy2(tmp_path / "in2" / "000.parquet", tmp_path / "in2" / "new.parquet")
+    assert run("in2", "out2")[:2] == (1, 100)  # and read by workers that know the folder under its old name
+    assert published("out2") == {1, 2, 3, 4}
+    assert pl.DataFrame(pl.from_arrow(md.read_state(tmp_path / "state", "counts")))["n"].sum() == 400
+    assert run("in2", "out3").epochs == 0
+    assert published("out3") == {4}  # the last one again, and none before it
+
+
 def finders() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("meander-files-")]
 

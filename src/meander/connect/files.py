@@ -9,6 +9,8 @@ vanishes or changes after it was decided is an error, never other rows; a split 
   what is in the folder when it is called.
 - Names that start with "." or "_" and everything that is not a regular file are ignored; subfolders are not read. A name is
   taken once: a new file under the name of one that was taken is not read.
+- A folder may move between two runs: names are kept relative to it. What was taken stays taken; a file that was taken in part goes
+  on if size and modification time are the same (``mv`` and ``cp -p`` keep them).
 - With ``after="archive"`` a file goes into the subfolder ``_archive`` when its epoch is committed and published, never earlier; where a
   crash comes between, at the next start. An archived file is never overwritten: one of the same name stays where it is.
 - Large Parquet files are cut at row groups, large JSON and CSV files at fixed byte positions. Cuts depend on the file and on
@@ -71,6 +73,9 @@ class FilesSource:
 
     def describe(self) -> str:
         return f"files {self.format} {self.path}{', archived afterwards' if self.archive else ''}"
+
+    def canonical(self) -> str:
+        return f"files {self.format}, optional {sorted(self.optional)}"
 
 
 def files(

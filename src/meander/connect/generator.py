@@ -80,6 +80,9 @@ class GeneratorSource:
         shape = f"partitions {self.partitions}, keys {self.keys}, skew {self.skew}{', raw' if self.raw else ''}"
         return f"generator {self.kind}, {count}{rate}, seed {self.seed}, {shape}"
 
+    def canonical(self) -> str:
+        return self.describe()
+
     def _times(self, number: I64, t0: float | None) -> pl.Series:
         if self.rate is None or t0 is None:
             micros = _ORIGIN_US + number * 1000

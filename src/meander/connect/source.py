@@ -107,3 +107,6 @@ class Source(Protocol):
 
     def describe(self) -> str:
         """One short line for explain and status."""
+
+    def canonical(self) -> str:
+        """Everything but the schema that decides which rows a split has, and not where the input is: it may move. For digests."""

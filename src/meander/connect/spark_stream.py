@@ -63,6 +63,9 @@ class SparkStreamSource:
     def describe(self) -> str:
         return "spark_stream " + ", ".join(f"{name} {dtype}" for name, dtype in self._columns)
 
+    def canonical(self) -> str:
+        return self.describe()
+
 
 class _Driven:
     """Spark decides: there is never anything to choose here."""

@@ -70,7 +70,7 @@ class Plan:
         return tuple(node.name for node in self.nodes if name in node.inputs)
 
     def digest(self) -> str:
-        """Hex over everything that decides the output: names, inputs, operators, schemas, code; not the version."""
+        """Hex over everything that decides the output: names, inputs, operators, schemas, code; not the version, and no places."""
         content = [
             [node.name, node.op.kind, node.op.canonical(), list(node.inputs), [[c, str(t)] for c, t in self._schemas[node.name].items()]]
             for node in sorted(self.nodes, key=lambda node: node.name)

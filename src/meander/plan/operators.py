@@ -58,7 +58,7 @@ class SourceOp:
         return self.source.describe()
 
     def canonical(self) -> str:
-        return self.source.describe()
+        return self.source.canonical()
 
 
 @dataclass(frozen=True, eq=False)
@@ -285,7 +285,7 @@ class SinkOp:
         return self.sink.describe()
 
     def canonical(self) -> str:
-        return self.sink.describe()
+        return self.sink.canonical()
 
 
 def _expect_inputs(kind: str, name: str, inputs: list[pl.Schema], count: int) -> list[pl.Schema]:
