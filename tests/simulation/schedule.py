@@ -123,7 +123,7 @@ class Schedule:
         runner = SimulatedRunner(view, self.clock, log.manifest.generation, rng, flaky)
         compactor = SimulatedCompactor(view, self.clock, log.manifest, rng)
         plan = {"flow": "simulated", "version": 1, "digest": "0" * 16}
-        parts = Parts(plan, sources, {SINK: WorldSink(self.world, view)}, {OPERATOR: ("key",)})
+        parts = Parts(plan, {}, sources, {SINK: WorldSink(self.world, view)}, {OPERATOR: ("key",)})
         return Loop(view, self.clock, log, parts, runner, rng.choice((1, 1, 2, 3)), compactor, self.retain, ahead=rng.random() < 0.7)
 
     def _finish(self) -> None:

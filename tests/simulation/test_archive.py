@@ -74,7 +74,8 @@ class Folder:
         source = files(self.folder, format="json", schema={"a": "long"}, max_files_per_epoch=2, after="archive")
         try:
             log = Log.take_over(view, self.clock, key_groups=4)
-            parts = Parts({"flow": "f", "version": 1, "digest": "d"}, {SOURCE: source}, {SINK: WorldSink(self.world, view)}, {})
+            plan = {"flow": "f", "version": 1, "digest": "d"}
+            parts = Parts(plan, {}, {SOURCE: source}, {SINK: WorldSink(self.world, view)}, {})
             compactor = SimulatedCompactor(view, self.clock, log.manifest, self.rng)
             loop = Loop(view, self.clock, log, parts, ReadingRunner(source, view, self.clock), 1, compactor)
             loop.recover()

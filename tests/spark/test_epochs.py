@@ -240,17 +240,18 @@ def test_a_foreach_batch_that_fails_stops_the_flow_and_gets_the_epoch_again(tmp_
 def test_a_store_goes_on_only_with_its_own_flow(tmp_path: Path, spark: Any) -> None:
     write_floats(tmp_path / "in", files=1, rows=100, keys=20)
 
-    def build(key: str) -> md.Flow:
+    def build(key: str, rows: int = 1000) -> md.Flow:
         flow = md.Flow("own")
-        flow.source("events", md.files(tmp_path / "in")).key_by(key).aggregate(md.count().alias("n"), name="counts").sink(
-            "out", md.discard()
-        )
+        events = flow.source("events", md.files(tmp_path / "in")).map_batches(lambda frame: frame.head(rows), name="first")
+        events.key_by(key).aggregate(md.count().alias("n"), name="counts").sink("out", md.discard())
         return flow
 
     with build("key").start(tmp_path / "state", spark=spark, trigger=None) as run:
         run.process_available()
     with pytest.raises(md.ConfigError, match=r"keyed by name, but its stored state by key"):
         build("name").start(tmp_path / "state", spark=spark, trigger=None)
+    with pytest.raises(md.ConfigError, match=r"this one differs .*: map_batches 'first' has other Python code\. Start the flow that made"):
+        build("key", rows=5).start(tmp_path / "state", spark=spark, trigger=None)
     with build("key").start(tmp_path / "state", spark=spark, trigger=None) as run:
         assert run.process_available().epochs == 0
 

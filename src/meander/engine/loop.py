@@ -14,6 +14,7 @@ While epoch e runs, e+1 is decided and its first stage begun, since neither look
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -26,8 +27,10 @@ from meander.engine.compaction import Compactor
 from meander.engine.epoch import Decision, Outcome, Runner
 from meander.engine.tidy import Tidy
 from meander.errors import ConfigError, Corrupted, Retryable
+from meander.plan.diff import explain_difference
 from meander.state.log import Log
 from meander.state.manifest import Json, Manifest
+from meander.state.reading import plan_record_name
 from meander.state.seen import flush_seen, load_seen
 from meander.state.store import Store
 
@@ -41,6 +44,8 @@ class Parts:
 
     plan: Json
     """Version and digest, as the log records them."""
+    record: Json
+    """The plan as plain data, to say what is different where the store belongs to another one."""
     sources: Mapping[str, Source]
     sinks: Mapping[str, Sink]
     keyed: Mapping[str, tuple[str, ...]]
@@ -85,7 +90,7 @@ class Loop:
         self._chosen: dict[str, Choice | None] = {}
         """What sources have given for a decision that is not made yet: their cursors have moved on, so it must not be forgotten."""
         manifest = log.manifest
-        _check_continuity(manifest, parts)
+        _check_continuity(store, manifest, parts)
         self.routing = {name: _route(manifest, name, parallelism) for name in parts.keyed}
         self._cursors: dict[str, Cursor] = {
             name: source.cursor(manifest.offsets.get(name, {}), load_seen(store, manifest, name)) for name, source in parts.sources.items()
@@ -303,7 +308,7 @@ def _route(manifest: Manifest, name: str, parallelism: int) -> list[int]:
     return before if slots_of(before) == parallelism else rebalance(before, parallelism)
 
 
-def _check_continuity(manifest: Manifest, parts: Parts) -> None:
+def _check_continuity(store: Store, manifest: Manifest, parts: Parts) -> None:
     """A store goes on only with the flow it holds the state of."""
     for name, table in manifest.tables.items():
         if name in parts.keyed and tuple(parts.keyed[name]) != table.keys:
@@ -312,7 +317,9 @@ def _check_continuity(manifest: Manifest, parts: Parts) -> None:
                 "give the operator another name, or use another store"
             )
     if manifest.plan and manifest.plan["digest"] != parts.plan["digest"]:
+        stored = store.get(plan_record_name(manifest.plan["digest"]))
+        difference = explain_difference(json.loads(stored), parts.record) if stored is not None else "in what, the store does not say"
         raise ConfigError(
             f"the store holds flow '{manifest.plan['flow']}' as it was (plan {manifest.plan['digest'][:12]}), this one differs "
-            f"(plan {parts.plan['digest'][:12]}). Start the flow that made the store, or use another store."
+            f"(plan {parts.plan['digest'][:12]}): {difference}. Start the flow that made the store, or use another store."
         )

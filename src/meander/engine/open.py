@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable
@@ -30,7 +31,7 @@ from meander.plan.graph import Plan
 from meander.plan.operators import Aggregate, MapBatches
 from meander.settings import Settings
 from meander.state.log import Log, newest_generation
-from meander.state.reading import plan_name
+from meander.state.reading import plan_name, plan_record_name
 from meander.state.store import Lock, Store, open_store
 
 
@@ -62,6 +63,7 @@ def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: 
         generation = log.manifest.generation
         close.append(Lock(store, f"{generation:08d}").release)
         store.put_if_absent(plan_name(compiled.digest), cloudpickle.dumps(_for_readers(compiled)))  # type: ignore[no-untyped-call]
+        store.put_if_absent(plan_record_name(compiled.digest), json.dumps(compiled.plan.record()).encode())
         runner = SparkRunner(context, compiled, store.url, clock, settings.strict, settings.small_epochs)
         runner.generation(generation)
         compactor = ProcessCompactor(store.url, clock, generation, log.manifest.key_groups)
@@ -123,6 +125,7 @@ def _parts(compiled: Compiled, store: Store, settings: Settings) -> Parts:
     sinks[DEAD_LETTERS] = ParquetSink(str(Path(folder).absolute()))
     return Parts(
         {"flow": compiled.plan.flow, "version": compiled.plan.version, "digest": compiled.digest},
+        compiled.plan.record(),
         {name: op.source for name, op in compiled.sources.items()},
         sinks,
         {name: keyed.keys for name, keyed in compiled.keyed.items()},

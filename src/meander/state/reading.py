@@ -81,6 +81,11 @@ def _finish(store: Store, manifest: Manifest, operator: str, rows: pl.DataFrame)
     return rows.select([pl.col(key) for key in keys] + [aggregate.finish() for aggregate in aggregates])
 
 
+def plan_record_name(digest: str) -> str:
+    """Where the store keeps a plan as plain data: to say what is different in a flow that does not belong to it."""
+    return f"plan/{digest}.json"
+
+
 def plan_name(digest: str) -> str:
     """Where the store keeps what readers need to know of a plan: keys and aggregates of its stateful operators."""
     return f"plan/{digest}"
