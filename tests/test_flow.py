@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -10,6 +11,8 @@ from tests.plan.streams import Nowhere, rows
 
 from meander import aggregates as md
 from meander import flow as free
+from meander.connect.discard import discard
+from meander.connect.files import files
 from meander.errors import FlowError
 from meander.flow import Flow, Stream
 from meander.plan.operators import MapBatches
@@ -217,3 +220,15 @@ def test_a_refused_operator_leaves_the_flow_as_it_was() -> None:
     with pytest.raises(FlowError):
         stream.filter("amout > 0", name="positive")
     assert stream.filter("amount > 0", name="positive").name == "positive"
+
+
+def test_a_folder_whose_files_one_source_archives_is_refused_to_another(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "same").symlink_to(tmp_path / "in")
+    flow = Flow("twice")
+    first = flow.source("first", files(tmp_path / "in", format="json", schema={"a": "long"}))
+    second = flow.source("second", files(tmp_path / "same", format="json", schema={"a": "long"}, after="archive"))
+    first.union(second).sink("out", discard())
+    with pytest.raises(FlowError, match=r"source 'second' archives the files of .* which 'first' reads, too"):
+        flow.start(tmp_path / "state")
+    assert not (tmp_path / "state").exists()

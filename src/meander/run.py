@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from meander.clock import Clock, SystemClock
 from meander.errors import ConfigError
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from meander.engine.loop import EpochDone
     from meander.engine.open import Opened
     from meander.plan.graph import Plan
+
+Result = TypeVar("Result")
 
 
 class Planned(Protocol):
@@ -69,16 +71,12 @@ class Run:
     def process_available(self, flush: bool = False) -> Progress:
         """Process all input there is, then return what was processed since the last such call (or the start).
 
+        What comes during the call may be left for the next one.
         ``flush`` closes what is still open in event time; a flow without event time has nothing open.
         """
-        while True:
-            self._check()
-            with self._stepping:
-                self._check()
-                if self._stop.is_set():
-                    raise ConfigError(f"flow '{self.name}' was stopped; start it again with flow.start(...)")
-                if not self._guarded_step(everything=True):
-                    break
+        self._turn(self._driver.look)
+        while self._turn(lambda: self._driver.step(everything=True)):
+            pass
         totals = self._loop.log.manifest.totals
         done = {name: value - self._reported.get(name, 0) for name, value in totals.items()}
         self._reported = dict(totals)
@@ -150,7 +148,7 @@ class Run:
             began = self._clock.monotonic()
             try:
                 with self._stepping:
-                    worked = not self._stop.is_set() and self._guarded_step(everything=False)
+                    worked = not self._stop.is_set() and self._guarded(lambda: self._driver.step(everything=False))
                     over = not worked and self._driver.finished()
             except BaseException:  # kept in _failure, raised where someone waits
                 break
@@ -162,11 +160,20 @@ class Run:
         if self._failure is not None:
             self._close()
 
-    def _guarded_step(self, everything: bool) -> bool:
+    def _turn(self, work: Callable[[], Result]) -> Result:
+        """One piece of work in the caller's thread, when no other is at work."""
+        self._check()
+        with self._stepping:
+            self._check()
+            if self._stop.is_set():
+                raise ConfigError(f"flow '{self.name}' was stopped; start it again with flow.start(...)")
+            return self._guarded(work)
+
+    def _guarded(self, work: Callable[[], Result]) -> Result:
         if self._closed:
             raise ConfigError(f"flow '{self.name}' is stopped; start it again with flow.start(...)")
         try:
-            return self._driver.step(everything)
+            return work()
         except BaseException as error:
             self._failure = error
             raise

@@ -53,6 +53,9 @@ class Scripted:
     def describe(self) -> str:
         return "scripted"
 
+    def canonical(self) -> str:
+        return "scripted"
+
 
 @dataclass
 class Slots:

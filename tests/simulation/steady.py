@@ -84,7 +84,7 @@ def take_over(store: Store, retain: int = 1, clock: Clock | None = None, source:
     rng = random.Random(log.manifest.generation)
     runner = SimulatedRunner(store, clock, log.manifest.generation, rng, 0.0)  # type: ignore[arg-type]
     compactor = SimulatedCompactor(store, clock, log.manifest, rng)  # type: ignore[arg-type]
-    parts = Parts(PLAN, {SOURCE: source or Steady()}, {SINK: Nowhere()}, {OPERATOR: {OPERATOR: ("key",)}})
+    parts = Parts(PLAN, {}, {SOURCE: source or Steady()}, {SINK: Nowhere()}, {OPERATOR: {OPERATOR: ("key",)}})
     loop = Loop(store, clock, log, parts, runner, 2, compactor, retain, ahead=False)
     loop.recover()
     return loop

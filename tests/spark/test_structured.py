@@ -32,8 +32,8 @@ def test_batches_of_a_killed_driver_are_neither_lost_nor_doubled(tmp_path: Path,
     folder = write_input(tmp_path / "in", files=8, rows=2000, keys=300)
     request = {"store": str(tmp_path / "state"), "in": str(folder), "out": str(tmp_path / "out"), "structured": True}
     for step in (
-        ["put_if_absent", 3, "before"],  # before our commit: Spark sends the batch again, and it is computed
-        ["put_if_absent", 3, "after"],  # after it and before Spark's: Spark sends it again, and it is skipped
+        ["put_if_absent", 4, "before"],  # before our commit: Spark sends the batch again, and it is computed
+        ["put_if_absent", 4, "after"],  # after it and before Spark's: Spark sends it again, and it is skipped
         ["publish", 2, "before"],
         ["publish", 2, "after"],
     ):

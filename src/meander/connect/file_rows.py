@@ -66,7 +66,7 @@ def _check_unchanged(path: str, payload: dict[str, Any]) -> None:
 
 
 def _whole_file_bad(schema: pl.Schema, shown: str, reason: str, size: int) -> Batch:
-    return Batch(pl.DataFrame(schema=schema), (BadRow(shown, reason, f"<file of {size} bytes, left in place>"),))
+    return Batch(pl.DataFrame(schema=schema), (BadRow(shown, reason, f"<file of {size} bytes, kept>"),))
 
 
 def _read_parquet(path: str, shown: str, schema: pl.Schema, payload: dict[str, Any]) -> Batch:

@@ -1,6 +1,6 @@
 """A plan made ready to run: levels, who feeds whom, and every aggregate's state columns. Spark-free.
 
-Compiled once per process and plan, from the plan's pickled bytes; tasks find it by digest.
+Compiled once per process and plan, from the plan's pickled bytes; tasks find it by them.
 """
 
 from __future__ import annotations
@@ -127,12 +127,12 @@ def pack_plan(plan: Plan) -> bytes:
     return packed
 
 
-_compiled: dict[str, Compiled] = {}
+_compiled: dict[bytes, Compiled] = {}
 
 
-def unpack_plan(digest: str, packed: bytes) -> Compiled:
-    """The compiled plan of these bytes: unpickled once per process."""
-    if digest not in _compiled:
+def unpack_plan(packed: bytes) -> Compiled:
+    """The compiled plan of these bytes: unpickled once per process. Not by digest, in which folders and limits do not count."""
+    if packed not in _compiled:
         _compiled.clear()  # one plan at a time: a modified flow must not pile its past up in every worker
-        _compiled[digest] = compile_plan(cloudpickle.loads(packed))
-    return _compiled[digest]
+        _compiled[packed] = compile_plan(cloudpickle.loads(packed))
+    return _compiled[packed]

@@ -41,6 +41,9 @@ class Driver(Protocol):
 
     loop: Loop
 
+    def look(self) -> None:
+        """Find all input that is there now: before the steps that ask for everything, once."""
+
     def step(self, everything: bool) -> bool:
         """One piece of work; False where there is none now."""
 
@@ -54,6 +57,7 @@ class Direct:
 
     def __init__(self, loop: Loop) -> None:
         self.loop = loop
+        self.look = loop.look
         self.step = loop.step
         self.finished = loop.finished
 
@@ -80,6 +84,9 @@ class Structured:
         self._query_id: str | None = None
         self._known = threading.Event()
         self._failure: BaseException | None = None
+
+    def look(self) -> None:
+        """Spark asks its source at every batch."""
 
     def step(self, everything: bool) -> bool:
         if everything:

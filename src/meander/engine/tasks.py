@@ -109,7 +109,7 @@ def _open_task(message: bytes) -> StageTask:
             _segments.popitem(last=False)
         return segment
 
-    return StageTask(unpack_plan(common.digest, common.plan), control, store, open_segment, SystemClock())
+    return StageTask(unpack_plan(common.plan), control, store, open_segment, SystemClock())
 
 
 def _run_state(messages: Iterable[tuple[bytes, bytes]]) -> tuple[StageTask, Outbox, Seen]:

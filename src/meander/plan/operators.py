@@ -38,7 +38,10 @@ class Operator(Protocol):
         """One line for a person."""
 
     def canonical(self) -> str:
-        """Everything that decides what the operator does: equal text, same results. For digests."""
+        """Everything but its code and its columns that decides what the operator does: equal text, same results. For digests."""
+
+    def code(self) -> str:
+        """Hex over the Python code it calls; empty where it has none. For digests."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +61,10 @@ class SourceOp:
         return self.source.describe()
 
     def canonical(self) -> str:
-        return self.source.describe()
+        return self.source.canonical()
+
+    def code(self) -> str:
+        return ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,6 +101,9 @@ class Filter:
     def canonical(self) -> str:
         return _serial((self.predicate,))
 
+    def code(self) -> str:
+        return ""
+
 
 @dataclass(frozen=True, eq=False)
 class WithColumns:
@@ -117,6 +126,9 @@ class WithColumns:
 
     def canonical(self) -> str:
         return _serial(self.exprs)
+
+    def code(self) -> str:
+        return ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,6 +154,9 @@ class Select:
 
     def canonical(self) -> str:
         return _serial(self.exprs)
+
+    def code(self) -> str:
+        return ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,7 +211,10 @@ class MapBatches:
         return getattr(self.fn, "__qualname__", type(self.fn).__qualname__).replace("<locals>.", "")
 
     def canonical(self) -> str:
-        return f"{code_of(self.fn)} {self.schema} {self.row_local} {self.deterministic}"
+        return f"{self.row_local} {self.deterministic}"
+
+    def code(self) -> str:
+        return code_of(self.fn)
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,6 +242,9 @@ class Union:
 
     def canonical(self) -> str:
         return "union"
+
+    def code(self) -> str:
+        return ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -268,7 +289,11 @@ class Aggregate:
         return f"by {', '.join(self.keys)}: {', '.join(agg.describe() for agg in self.aggs)}"
 
     def canonical(self) -> str:
-        return f"{list(self.keys)} {[(agg.describe(), code_of(agg.code())) for agg in self.aggs]}"
+        return f"{list(self.keys)} {[agg.describe() for agg in self.aggs]}"
+
+    def code(self) -> str:
+        codes = [agg.code() for agg in self.aggs]
+        return code_of(codes) if any(codes) else ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -285,7 +310,10 @@ class SinkOp:
         return self.sink.describe()
 
     def canonical(self) -> str:
-        return self.sink.describe()
+        return self.sink.canonical()
+
+    def code(self) -> str:
+        return ""
 
 
 def _expect_inputs(kind: str, name: str, inputs: list[pl.Schema], count: int) -> list[pl.Schema]:

@@ -133,6 +133,11 @@ def _lists(table: ValueTable, rows: pl.DataFrame, values: pl.DataFrame | None, d
     return joined.get_column(table.values).fill_null(pl.select(empty).to_series())
 
 
+def plan_record_name(digest: str) -> str:
+    """Where the store keeps a plan as plain data: to say what is different in a flow that does not belong to it."""
+    return f"plan/{digest}.json"
+
+
 def plan_name(digest: str) -> str:
     """Where the store keeps what readers need to know of a plan: keys, aggregates and output schemas of its stateful operators."""
     return f"plan/{digest}"
