@@ -13,6 +13,7 @@ from meander import flow as free
 from meander.errors import FlowError
 from meander.flow import Flow, Stream
 from meander.plan.operators import MapBatches
+from meander.settings import Settings
 
 
 def orders() -> Stream:
@@ -217,3 +218,9 @@ def test_a_refused_operator_leaves_the_flow_as_it_was() -> None:
     with pytest.raises(FlowError):
         stream.filter("amout > 0", name="positive")
     assert stream.filter("amount > 0", name="positive").name == "positive"
+
+
+def test_every_option_of_start_is_explained_where_a_user_looks() -> None:
+    explained = Flow.start.__doc__ or ""
+    for option in [*Settings.__dataclass_fields__, "spark"]:
+        assert f"``{option}``" in explained

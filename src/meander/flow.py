@@ -53,7 +53,26 @@ class Flow:
         return explain(self.plan())
 
     def start(self, store: str | Path, **options: Any) -> Run:
-        """Run the flow with its state in ``store``; see ``meander.run.start`` for the options."""
+        """Run the flow with its state in ``store``, a folder: a new one, or the one of this flow's last run, after which it goes on.
+
+        Returns at once, with a ``Run``. Options, all of them by name:
+
+        - ``spark``: the session to run on; by default a local one on all cores is started.
+        - ``trigger`` (0): the time between the starts of two epochs, as ``"5 seconds"``, ``"500ms"`` or in seconds; 0 for one epoch
+          after the other; None for only when asked to, by ``run.process_available()``.
+        - ``parallelism`` (2): the slots of every stateful operator. May differ from that of the last run; results do not depend on it.
+        - ``strict`` (False): stop at the first bad row instead of writing it to the dead letters.
+        - ``dead_letters``: the folder of the dead letters; by default inside the store, where ``md.read_dead_letters`` looks.
+        - ``takeover`` (False): take the store from a run that still looks alive. That run is fenced: it can commit nothing more.
+        - ``retain_epochs`` (64): how many past epochs ``md.read_state(..., epoch=n)`` can read.
+        - ``key_groups`` (128): into how many parts keys are divided, a power of two, and the upper limit of the parallelism. It is
+          fixed when a store is made.
+        - ``latency_file``: write one line per event there: when it came in and how long it took, in milliseconds.
+        - ``idle_poll`` (0.2): the time between two looks at sources that had nothing.
+        - ``small_epochs`` (True): let an epoch with little input do without the exchange. Results are the same either way.
+        - ``work_ahead`` (True): begin the next epoch's first stage while an epoch runs, where input for it is waiting.
+        - ``clock``: where time and ids come from, for tests.
+        """
         from meander.run import start  # the engine imports Spark, which writing a flow must not
 
         return start(self, store, **options)
