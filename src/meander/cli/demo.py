@@ -53,7 +53,7 @@ def register(commands: Commands) -> None:
 
 def command(arguments: argparse.Namespace) -> int:
     from meander.cli.demo_flow import build_flow
-    from meander.cli.progress import Lines, Meter, make_console, watch
+    from meander.cli.progress import Lines, Meter, make_console, waiting, watch
     from meander.cli.run import Stop
     from meander.cli.spark_start import start_spark
 
@@ -64,7 +64,7 @@ def command(arguments: argparse.Namespace) -> int:
     console = make_console(arguments.json, arguments.no_color)
     console.print("[bold]Meander demo[/]: Wikipedia-style edits → parse → only people → count per server → Parquet")
     began = time.monotonic()
-    with console.status("starting a local Spark …"):
+    with waiting(console, "starting a local Spark …"):
         session = start_spark(None, "meander demo")
     meter, stop = Meter(keep_latencies=True), Stop()
     restore = stop.on_signals()

@@ -8,6 +8,7 @@ a function from parsed arguments to exit code. What is slow to import is importe
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
 import traceback
@@ -62,6 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words
+    logging.getLogger("meander").addHandler(logging.NullHandler())  # a failure is said once, by the line at the end
     words = [word for word in words if word != "--debug"]
     command = next((word for word in words if not word.startswith("-")), None)
     try:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from meander.cli import wording
 from meander.cli.parser import Commands
-from meander.errors import ConfigError
+from meander.errors import Busy, ConfigError
 
 if TYPE_CHECKING:
     from meander.cli.progress import Display, Meter
@@ -59,20 +59,25 @@ def register(commands: Commands) -> None:
 
 def command(arguments: argparse.Namespace) -> int:
     from meander.cli.flow_file import load_flow
-    from meander.cli.progress import Lines, Meter, StatusLine, make_console, watch
+    from meander.cli.progress import Lines, Meter, StatusLine, make_console, waiting, watch
     from meander.cli.spark_start import start_spark
+    from meander.cli.store_view import refuse_busy
 
     options = start_options(arguments)
     flow = load_flow(arguments.file)
     flow.plan()  # what is wrong with it is said before Spark is waited for
     store = arguments.store or f"meander-state/{flow.name}"
+    if not arguments.takeover:
+        refuse_busy(store)
     console = make_console(arguments.json, arguments.no_color)
-    with console.status(f"starting Spark for flow '{flow.name}' …"):
+    with waiting(console, f"starting Spark for flow '{flow.name}' …"):
         session = start_spark(arguments.master, f"meander {flow.name}")
         try:
             run = flow.start(store, spark=session, **options)
-        except BaseException:
+        except BaseException as error:
             session.stop()
+            if isinstance(error, Busy):  # somebody was faster while Spark started
+                refuse_busy(store)
             raise
     meter, stop = Meter(keep_latencies=True), Stop()
     run.on_epoch(meter)

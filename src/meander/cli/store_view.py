@@ -9,7 +9,8 @@ import fcntl
 import os
 from dataclasses import dataclass
 
-from meander.errors import ConfigError
+from meander.errors import Busy, ConfigError
+from meander.state.folder import refuse_file
 from meander.state.log import entries_after, newest_generation, read_manifest, read_snapshot, snapshots
 from meander.state.manifest import Manifest
 from meander.state.store import Store, open_store
@@ -27,6 +28,7 @@ class Owner:
 def open_existing(url: str) -> tuple[Store, Manifest]:
     """A store that holds a flow, and its newest manifest."""
     store = open_store(url)
+    refuse_file(store)
     manifest = read_manifest(store)
     if manifest.position < 0:
         folder = store.local("")
@@ -55,6 +57,17 @@ def owner_of(store: Store) -> Owner:
     finally:
         os.close(handle)
     return Owner(False, name)
+
+
+def refuse_busy(url: str) -> None:
+    """Busy where a live run holds the store: a look that takes no time, before Spark is waited for."""
+    store = open_store(url)
+    refuse_file(store)
+    if (owner := owner_of(store)).live:
+        raise Busy(
+            f"store {store.url} is in use by a live run ({owner.name or 'unknown process'}); nothing was touched. "
+            "Stop that run first, or add --takeover if its machine is known to be gone or hung."
+        )
 
 
 def readable_epochs(store: Store, newest: Manifest) -> list[int]:
