@@ -70,7 +70,5 @@ def seconds(value: float | str | None) -> float | None:
     unit = "" if match is None else match.group(2)
     unit = _WORDS.get(unit.removesuffix("s"), unit)
     if match is None or unit not in _UNITS:
-        raise ConfigError(
-            f"duration {value!r}: write seconds, or a number and a unit, such as '500ms', '5s', '5 seconds', '1h'"
-        )
+        raise ConfigError(f"duration {value!r}: write seconds, or a number and a unit, such as '500ms', '5s', '5 seconds', '1h'")
     return float(match.group(1)) * _UNITS[unit]
