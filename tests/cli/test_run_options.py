@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from meander.cli.main import build_parser
-from meander.cli.progress import Meter, line, percentiles
+from meander.cli.progress import Meter, Reading, line, percentiles
 from meander.cli.run import Stop, available, start_options
 from meander.connect.source import Split
 from meander.errors import ConfigError
@@ -91,3 +91,8 @@ def test_stopping_once_waits_for_the_epoch_that_runs() -> None:
     finished = run.finished
     time.sleep(0.1)
     assert run.finished == finished >= 1
+
+
+def test_a_progress_line_counts_in_words_that_hold() -> None:
+    reading = Reading(3, 3, 10, 2, 1, 5.0, 0.1, 0.2, 9929, 1000, 4, 0.1)
+    assert line(reading).endswith("state 9,929 rows stored, 1.0 kB · 1 dead letter")

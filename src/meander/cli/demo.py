@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _MARK = ".meander-demo"
 _RATE, _SECONDS = 25_000, 20.0
 _EXAMPLES = """examples:
-  meander demo                                    about half a minute, 500,000 edits
+  meander demo                                    about half a minute, set-up aside; 500,000 edits
   meander demo --rate 5000 --seconds 10           a smaller one
   meander demo --rate 0 --events 2000000          as fast as this machine goes
   meander demo --keep                             go on with the last demo, for instance after kill -9
@@ -36,7 +36,7 @@ The folder (./meander-demo) holds the output as Parquet files and the flow's sta
 def register(commands: Commands) -> None:
     parser = commands.add_parser(
         "demo",
-        help="count edits per server for a few seconds, and check the result",
+        help="count edits per server for half a minute, and check the result",
         description="Wikipedia-style edits → parse → filter → count per server → Parquet, on a local Spark, with a generated workload. "
         "Ends by itself and compares its counts with an independent recount of the input (exit code 1 where they differ).",
         epilog=_EXAMPLES,

@@ -186,7 +186,8 @@ def _report(console: Any, arguments: argparse.Namespace, run: Run, meter: Meter,
         soft_wrap=True,
     )
     if status["dead_letters"]:
-        console.print(f"dead letters: {wording.count(status['dead_letters'])} in all; see md.read_dead_letters({store!r})", soft_wrap=True)
+        letters = wording.plural(status["dead_letters"], "dead letter")
+        console.print(f"{letters} in all: meander dead-letters {store}", soft_wrap=True)
     for operator in status["operators"]:
         console.print(f"state of '{operator}': meander state {store} {operator}", soft_wrap=True)
     if arguments.json:

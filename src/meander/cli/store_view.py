@@ -32,8 +32,16 @@ def open_existing(url: str) -> tuple[Store, Manifest]:
     manifest = read_manifest(store)
     if manifest.position < 0:
         folder = store.local("")
-        there = "" if folder is None or folder.exists() else " (there is no such folder)"
-        raise ConfigError(f"store {store.url}: there is no flow in it{there}; give the folder that was the flow's store=")
+        if folder is not None and not folder.exists():
+            raise ConfigError(
+                f"store {store.url}: there is no flow in it (there is no such folder); give the folder that was the flow's store=. "
+                "A flow that is just starting makes it when its Spark is up"
+            )
+        if folder is not None and any((folder / name).exists() for name in ("probe", "lock")):
+            raise ConfigError(
+                f"store {store.url}: a flow was started in it and has no epoch yet; if it is just starting, look again in a moment"
+            )
+        raise ConfigError(f"store {store.url}: there is no flow in it; give the folder that was the flow's store=")
     return store, manifest
 
 

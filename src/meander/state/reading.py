@@ -24,6 +24,8 @@ _ATTEMPTS = 5
 def read_state(store: str | Path, operator: str, epoch: int | None = None) -> pa.Table:
     """An operator's state as a table: its key columns and its finished values, at the newest epoch or a retained one."""
     opened = open_store(store)
+    if epoch is not None and epoch < 1:
+        raise ConfigError(f"store {opened.url}: there is no epoch {epoch}: they are counted from 1; leave epoch out for the newest")
     for attempt in range(_ATTEMPTS):
         manifest = read_manifest(opened, epoch)
         try:
@@ -37,7 +39,10 @@ def read_state(store: str | Path, operator: str, epoch: int | None = None) -> pa
 
 def read_dead_letters(store: str | Path) -> pa.Table:
     """The rows that could not be processed: epoch, operator, position, reason and content. For the default dead-letter folder."""
-    folder = open_store(store).local("dead_letters")
+    opened = open_store(store)
+    if read_manifest(opened).position < 0:
+        raise ConfigError(f"store {opened.url}: there is no flow in it")
+    folder = opened.local("dead_letters")
     found = sorted(folder.glob("*.parquet")) if folder is not None and folder.exists() else []
     schema = pa.schema([("epoch", pa.int64()), *((n, pa.large_string()) for n in ("operator", "position", "reason", "content"))])
     tables = [pyarrow.parquet.read_table(path).cast(schema) for path in found]
