@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from tests.cli.small_store import make_store
 
-from meander.cli import spark_start
 from meander.cli.main import main
+from meander.engine import session
 from meander.state.store import Lock
 
 FLOW = """
@@ -24,7 +24,7 @@ def flow_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     def started(*_: Any, **__: Any) -> None:
         raise AssertionError("a Spark was started")
 
-    monkeypatch.setattr(spark_start, "start_spark", started)
+    monkeypatch.setattr(session, "spark", started)
     (tmp_path / "flow.py").write_text(FLOW)
     return str(tmp_path / "flow.py")
 

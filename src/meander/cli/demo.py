@@ -52,10 +52,10 @@ def register(commands: Commands) -> None:
 
 
 def command(arguments: argparse.Namespace) -> int:
+    import meander as md
     from meander.cli.demo_flow import build_flow
     from meander.cli.progress import Lines, Meter, make_console, waiting, watch
     from meander.cli.run import Stop
-    from meander.cli.spark_start import start_spark
 
     folder = Path(arguments.folder)
     workload = prepare(folder, choose_workload(arguments), arguments.keep)
@@ -65,7 +65,7 @@ def command(arguments: argparse.Namespace) -> int:
     console.print("[bold]Meander demo[/]: Wikipedia-style edits → parse → only people → count per server → Parquet")
     began = time.monotonic()
     with waiting(console, "starting a local Spark …"):
-        session = start_spark(None, "meander demo")
+        session = md.spark(app_name="meander demo")
     meter, stop = Meter(keep_latencies=True), Stop()
     restore = stop.on_signals()
     try:

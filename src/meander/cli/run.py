@@ -58,9 +58,9 @@ def register(commands: Commands) -> None:
 
 
 def command(arguments: argparse.Namespace) -> int:
+    import meander as md
     from meander.cli.flow_file import load_flow
     from meander.cli.progress import Lines, Meter, StatusLine, make_console, waiting, watch
-    from meander.cli.spark_start import start_spark
     from meander.cli.store_view import refuse_busy
 
     options = start_options(arguments)
@@ -71,7 +71,7 @@ def command(arguments: argparse.Namespace) -> int:
         refuse_busy(store)
     console = make_console(arguments.json, arguments.no_color)
     with waiting(console, f"starting Spark for flow '{flow.name}' …"):
-        session = start_spark(arguments.master, f"meander {flow.name}")
+        session = md.spark(master=arguments.master, app_name=f"meander {flow.name}")
         try:
             run = flow.start(store, spark=session, **options)
         except BaseException as error:
