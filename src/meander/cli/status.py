@@ -33,7 +33,7 @@ def command(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(status))
     else:
-        _print(status, arguments.no_color)
+        _print(status, arguments.store, arguments.no_color)
     return 0
 
 
@@ -71,7 +71,7 @@ def read_status(url: str) -> dict[str, Any]:
     }
 
 
-def _print(status: dict[str, Any], no_color: bool) -> None:
+def _print(status: dict[str, Any], shown_as: str, no_color: bool) -> None:
     from rich.table import Table
 
     from meander.cli.progress import make_console
@@ -90,6 +90,8 @@ def _print(status: dict[str, Any], no_color: bool) -> None:
     if readable:
         facts.add_row("readable", f"epochs {readable[0]} to {readable[1]}" if readable[0] < readable[1] else f"epoch {readable[0]}")
     console.print(facts, soft_wrap=True)
+    if status["dead_letters"]:
+        console.print(f"look at the dead letters: meander dead-letters {shown_as}", style="dim", soft_wrap=True, markup=False)
     if status["tables"]:
         console.print()
         console.print(tables_of(status["tables"]))

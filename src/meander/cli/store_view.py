@@ -9,7 +9,8 @@ import fcntl
 import os
 from dataclasses import dataclass
 
-from meander.errors import ConfigError
+from meander.errors import Busy, ConfigError
+from meander.state.folder import refuse_file
 from meander.state.log import newest_generation, read_manifest
 from meander.state.manifest import Manifest
 from meander.state.store import Store, open_store
@@ -27,11 +28,20 @@ class Owner:
 def open_existing(url: str) -> tuple[Store, Manifest]:
     """A store that holds a flow, and its newest manifest."""
     store = open_store(url)
+    refuse_file(store)
     manifest = read_manifest(store)
     if manifest.position < 0:
         folder = store.local("")
-        there = "" if folder is None or folder.exists() else " (there is no such folder)"
-        raise ConfigError(f"store {store.url}: there is no flow in it{there}; give the folder that was the flow's store=")
+        if folder is not None and not folder.exists():
+            raise ConfigError(
+                f"store {store.url}: there is no flow in it (there is no such folder); give the folder that was the flow's store=. "
+                "A flow that is just starting makes it when its Spark is up"
+            )
+        if folder is not None and any((folder / name).exists() for name in ("probe", "lock")):
+            raise ConfigError(
+                f"store {store.url}: a flow was started in it and has no epoch yet; if it is just starting, look again in a moment"
+            )
+        raise ConfigError(f"store {store.url}: there is no flow in it; give the folder that was the flow's store=")
     return store, manifest
 
 
@@ -55,3 +65,14 @@ def owner_of(store: Store) -> Owner:
     finally:
         os.close(handle)
     return Owner(False, name)
+
+
+def refuse_busy(url: str) -> None:
+    """Busy where a live run holds the store: a look that takes no time, before Spark is waited for."""
+    store = open_store(url)
+    refuse_file(store)
+    if (owner := owner_of(store)).live:
+        raise Busy(
+            f"store {store.url} is in use by a live run ({owner.name or 'unknown process'}); nothing was touched. "
+            "Stop that run first, or add --takeover if its machine is known to be gone or hung."
+        )

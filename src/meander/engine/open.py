@@ -18,7 +18,7 @@ from meander.connect.latency import LatencyFile
 from meander.connect.parquet import ParquetSink
 from meander.connect.source import Split
 from meander.engine.compaction import ProcessCompactor
-from meander.engine.compiled import Compiled, compile_plan
+from meander.engine.compiled import Compiled, compile_plan, pack_plan
 from meander.engine.epoch import SparkRunner
 from meander.engine.loop import EpochDone, Loop, Parts
 from meander.engine.probe import probe_store
@@ -30,6 +30,7 @@ from meander.errors import ConfigError, FlowError
 from meander.plan.graph import Plan
 from meander.plan.operators import Aggregate, MapBatches
 from meander.settings import Settings
+from meander.state.folder import refuse_file
 from meander.state.log import Log, newest_generation
 from meander.state.reading import plan_name, plan_record_name
 from meander.state.store import Lock, Store, open_store
@@ -47,11 +48,16 @@ class Opened:
 
 
 def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: Settings) -> Opened:
-    """Everything between ``flow.start(...)`` and the first epoch. Nothing in the store is touched before the lock is held."""
+    """Everything between ``flow.start(...)`` and the first epoch. Nothing in the store is touched before the lock is held.
+
+    What can be refused is refused before a Spark is started, which takes its time.
+    """
     compiled = compile_plan(plan)
     _check_archives(compiled)
     _ship_user_modules(compiled)
+    pack_plan(plan)  # a function that cannot travel is named here
     store = open_store(store_url)
+    refuse_file(store)
     previous = _lock(store, settings.takeover)
     close: list[Callable[[], None]] = []
     try:

@@ -23,7 +23,7 @@ from meander.engine.compiled import unpack_plan
 from meander.engine.messages import Control, Report, Seen, Task
 from meander.engine.rows import Rows
 from meander.engine.stage import Carried, Outbox, Partial, StageTask
-from meander.errors import BadInput, Corrupted
+from meander.errors import BadInput, Corrupted, FlowError
 from meander.state.hashing import key_group_bounds
 from meander.state.segment import HASH, Segment
 from meander.state.store import Store, open_store
@@ -80,7 +80,7 @@ def _guarded(seen: Seen, box: Outbox, work: Callable[[], None]) -> Seen:
     if seen.error is None:
         try:
             work()
-        except (BadInput, Corrupted) as error:
+        except (BadInput, Corrupted, FlowError) as error:
             box.partials.clear()
             box.carried.clear()
             return replace(seen, error=(type(error).__name__, str(error)))

@@ -32,6 +32,8 @@ def read_operator(store: Store, operator: str, epoch: int | None = None) -> pa.T
 
     A running flow may collect a segment between the manifest and the segment. Then the log has moved on, and the read starts again.
     """
+    if epoch is not None and epoch < 1:
+        raise ConfigError(f"store {store.url}: there is no epoch {epoch}: they are counted from 1; leave epoch out for the newest")
     missing, last = "", -1
     for _ in range(_ATTEMPTS):
         manifest = read_manifest(store, epoch)
@@ -54,7 +56,10 @@ def read_operator(store: Store, operator: str, epoch: int | None = None) -> pa.T
 
 def read_dead_letters(store: str | Path) -> pa.Table:
     """The rows that could not be processed: epoch, operator, position, reason and content. For the default dead-letter folder."""
-    folder = open_store(store).local("dead_letters")
+    opened = open_store(store)
+    if read_manifest(opened).position < 0:
+        raise ConfigError(f"store {opened.url}: there is no flow in it")
+    folder = opened.local("dead_letters")
     found = sorted(folder.glob("*.parquet")) if folder is not None and folder.exists() else []
     schema = pa.schema([("epoch", pa.int64()), *((n, pa.large_string()) for n in ("operator", "position", "reason", "content"))])
     tables = [pyarrow.parquet.read_table(path).cast(schema) for path in found]
