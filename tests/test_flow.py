@@ -15,6 +15,7 @@ from meander import aggregates as md
 from meander import flow as free
 from meander.connect.discard import discard
 from meander.connect.files import files
+from meander.connect.parquet import parquet
 from meander.errors import FlowError
 from meander.flow import Flow, Stream
 from meander.plan.operators import MapBatches
@@ -269,3 +270,19 @@ def test_every_option_of_start_is_explained_where_a_user_looks() -> None:
     explained = Flow.start.__doc__ or ""
     for option in [*Settings.__dataclass_fields__, "spark"]:
         assert f"``{option}``" in explained
+
+
+def test_a_flow_that_reads_what_it_writes_or_writes_a_folder_twice_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    rows_in = files(tmp_path / "in", format="json", schema={"a": "long"})
+    loop = Flow("loop")
+    loop.source("rows", rows_in).sink("out", parquet(tmp_path / "in"))
+    with pytest.raises(FlowError, match=r"sink 'out' writes into .*, which source 'rows' reads"):
+        loop.start(tmp_path / "state")
+    twice = Flow("twice")
+    stream = twice.source("rows", rows_in)
+    stream.sink("one", parquet(tmp_path / "out"))
+    stream.filter("a > 0", name="some").sink("two", parquet(tmp_path / "out"))
+    with pytest.raises(FlowError, match=r"sinks 'one' and 'two' both write into"):
+        twice.start(tmp_path / "state")
+    assert not (tmp_path / "state").exists()

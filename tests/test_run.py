@@ -27,6 +27,9 @@ class Steps:
         self._step = step
         self.stopped = 0
 
+    def look(self) -> None:
+        pass
+
     def step(self, everything: bool) -> bool:
         return self._step()
 

@@ -80,7 +80,7 @@ def test_machine_formats_have_all_rows_and_can_go_to_a_file(store: str, tmp_path
         (["totals", "--output", "totals.txt"], "say the format with --format"),
         (["totals", "--output", "/no/such/folder/totals.csv"], "cannot be written"),
         (["--sql", "SELECT 1"], "which operator's state?"),
-        (["totals", "--epoch", "0"], "epoch 0 is not there; epochs 1 to 3 can be read"),
+        (["totals", "--epoch", "0"], "there is no epoch 0: they are counted from 1"),
     ],
 )
 def test_wrong_questions_get_an_answer_that_helps(store: str, options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

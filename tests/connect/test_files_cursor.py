@@ -405,3 +405,36 @@ def test_the_schema_is_still_that_of_the_first_file_when_it_is_in_the_archive(tm
     assert files(tmp_path, after="archive") == described
     pl.DataFrame({"b": ["x"]}).write_parquet(tmp_path / "b.parquet")
     assert files(tmp_path, after="archive") == described
+
+
+def test_what_is_added_to_a_file_that_was_read_becomes_a_dead_letter_once(tmp_path: Path) -> None:
+    described = source(tmp_path)
+    path = write(tmp_path, "a.json", [1, 2])
+    cursor = look(described)
+    assert cursor.choose(NOW, True) is not None
+    cursor.look()
+    assert cursor.choose(NOW, True) is None
+    with path.open("a") as out:
+        out.write('{"a":3}\n')
+    cursor.look()
+    choice = cursor.choose(NOW, True)
+    assert choice is not None
+    assert choice.seen == ()
+    (split,) = choice.splits
+    batch = described.read(split.payload)
+    assert batch.frame.height == 0
+    (bad,) = batch.bad
+    assert bad.reason == "changed from 16 to 24 bytes after it was read; what was added is not read: add rows as new files"
+    with path.open("a") as out:  # it may grow on while the epoch runs: that is told next time, and no reason to stop
+        out.write('{"a":4}\n')
+    assert described.read(split.payload).bad == batch.bad
+    cursor.look()
+    assert cursor.choose(NOW, True) is not None
+    cursor.look()
+    assert cursor.choose(NOW, True) is None
+
+
+def test_a_schema_may_be_written_as_spark_takes_it(tmp_path: Path) -> None:
+    write(tmp_path, "a.json", [1])
+    written = files(tmp_path, format="json", schema="a bigint")
+    assert written.schema() == source(tmp_path).schema()

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -27,6 +27,7 @@ _MTIME_TRUST = 2.0
 # Mounts of object stores never change a folder's mtime: it is listed now and then although it says that nothing happened.
 _UNTOLD = 10.0
 _UNTOLD_REST = 100.0
+_REMEMBERED = 1000
 
 
 class Found(NamedTuple):
@@ -35,6 +36,15 @@ class Found(NamedTuple):
     mtime_ns: int
     name: str
     size: int
+
+
+class Grown(NamedTuple):
+    """A file that has another size than when it was taken."""
+
+    name: str
+    before: int
+    size: int
+    mtime_ns: int
 
 
 class Discovery:
@@ -50,6 +60,10 @@ class Discovery:
         self._listed = 0.0
         self._took = 0.0
 
+        self._recent: OrderedDict[str, int] = OrderedDict()  # the sizes of files that were taken lately
+
+        self._taken: deque[Found] = deque()
+        self._grown: deque[Grown] = deque()
         self._found: deque[list[Found]] = deque()
         self._forgotten: deque[str] = deque()
         self._failure: Exception | None = None
@@ -61,6 +75,7 @@ class Discovery:
         with self._listing:
             self._read_mtime()
             self._list()
+            self._look_back()
 
     def watch(self) -> None:
         """From the first call on: list at once, and then whenever something may have come, in a thread."""
@@ -77,6 +92,17 @@ class Discovery:
         while self._found:
             found.append(self._found.popleft())
         return found
+
+    def took(self, file: Found) -> None:
+        """A file was taken as it was: if it is written to later, somebody should know. Remembered for the last thousand of them."""
+        self._taken.append(file)
+
+    def grown(self) -> list[Grown]:
+        """Files that have changed in size since they were taken; each change is told once."""
+        told = []
+        while self._grown:
+            told.append(self._grown.popleft())
+        return told
 
     def forget(self, name: str) -> None:
         """A file that was found went before it was taken: one that comes under its name is new."""
@@ -96,6 +122,7 @@ class Discovery:
                 self._read_mtime()
                 if self._may_hold_news():
                     self._list()
+                self._look_back()
                 self._failure = None
             except Exception as error:  # whatever it is, the cursor's thread raises it: a silent thread would be a silent stall
                 self._failure = error
@@ -132,6 +159,22 @@ class Discovery:
             self._known.update(found)
             self._found.append(sorted(found.values()))
         self._listed, self._took, self._failure = began, self._clock.monotonic() - began, None
+
+    def _look_back(self) -> None:
+        while self._taken:
+            file = self._taken.popleft()
+            self._recent[file.name] = file.size
+            if len(self._recent) > _REMEMBERED:
+                self._recent.popitem(last=False)
+        for name, before in list(self._recent.items()):
+            try:
+                stat = os.stat(os.path.join(self._folder, name))
+            except OSError:
+                del self._recent[name]  # archived, or taken away by its owner
+                continue
+            if stat.st_size != before:
+                self._recent[name] = stat.st_size
+                self._grown.append(Grown(name, before, stat.st_size, stat.st_mtime_ns))
 
     def _unlisted(self, error: OSError) -> Retryable:
         return Retryable(f"files {self._folder}: cannot be listed ({error.strerror}); check that the folder is there")

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import pyarrow.parquet as pq
 
-from meander.connect.file_discovery import Discovery, Found
+from meander.connect.file_discovery import Discovery, Found, Grown
 from meander.connect.source import Choice, Split
 from meander.errors import Corrupted, Retryable
 
@@ -82,6 +82,7 @@ class FilesCursor:
         self._settle = settle
         self._partial = partial
         self._waiting: list[Found] = []  # a heap, so that an epoch costs what it takes and not what waits
+        self._grown: list[Grown] = []
         self._discovery = Discovery(folder, seen | {partial["name"]} if partial else set(seen))
 
     def look(self) -> None:
@@ -126,6 +127,7 @@ class FilesCursor:
         return False
 
     def _receive(self) -> None:
+        self._grown.extend(self._discovery.grown())
         for found in self._discovery.take():
             if self._waiting:
                 for file in found:
@@ -135,7 +137,7 @@ class FilesCursor:
 
     def _fill(self, ready: Iterator[Found]) -> Choice | None:
         """Files and parts of files up to the limits."""
-        splits: list[Split] = []
+        splits: list[Split] = [self._told(grown) for grown in self._grown]
         done: list[str] = []
         rows = size = 0
         while not (splits and self._limits.files is not None and len(done) >= self._limits.files):
@@ -148,11 +150,18 @@ class FilesCursor:
                     return self._chosen(splits, done, file, _beginning(split))
                 splits.append(split)
             done.append(file.name)
+            self._discovery.took(file)
         return self._chosen(splits, done, None, 0) if splits else None
+
+    def _told(self, grown: Grown) -> Split:
+        """No rows, but a dead letter: what was added to a file that was taken is not read, and must not go unnoticed."""
+        payload = {"path": grown.name, "size": grown.size, "mtime_ns": grown.mtime_ns, "taken_with": grown.before}
+        return Split(payload, 1, 0, (grown.mtime_ns / 1e9, grown.mtime_ns / 1e9))
 
     def _chosen(self, splits: list[Split], done: list[str], left: Found | None, at: int) -> Choice:
         """The choice that leaves one file at a position of it."""
         self._partial = None
+        self._grown = []
         if left is not None and at == 0:
             heapq.heappush(self._waiting, left)
         elif left is not None:

@@ -30,23 +30,9 @@ from meander.connect import file_rows
 from meander.connect.file_discovery import scan
 from meander.connect.file_rows import FORMATS
 from meander.connect.file_splits import ARCHIVE, FilesCursor, Limits
+from meander.connect.schema_text import TYPES, as_columns
 from meander.connect.source import Batch
 from meander.errors import ConfigError, FlowError
-
-_TYPES: dict[str, pl.DataType] = {
-    "string": pl.String(),
-    "double": pl.Float64(),
-    "float": pl.Float32(),
-    "long": pl.Int64(),
-    "bigint": pl.Int64(),
-    "int": pl.Int32(),
-    "integer": pl.Int32(),
-    "short": pl.Int16(),
-    "boolean": pl.Boolean(),
-    "timestamp": pl.Datetime("us"),
-    "date": pl.Date(),
-    "binary": pl.Binary(),
-}
 
 
 @dataclass(frozen=True)
@@ -81,7 +67,7 @@ class FilesSource:
 def files(
     path: str | os.PathLike[str],
     format: str = "parquet",
-    schema: Mapping[str, Any] | None = None,
+    schema: Any = None,
     max_files_per_epoch: int | None = None,
     max_rows_per_epoch: int | None = None,
     max_bytes_per_epoch: int | None = None,
@@ -91,8 +77,9 @@ def files(
 ) -> FilesSource:
     """A folder of ``"parquet"``, ``"json"`` (one object per line) or ``"csv"`` (with a header) files; subfolders are not read.
 
-    ``schema`` maps columns to types ("string", "double", "long", "timestamp", … or Polars types); for Parquet it may be left out and
-    is then the first file's. Only these columns are read. Limits bound one epoch; files younger than ``settle`` seconds wait.
+    ``schema`` maps columns to types ("string", "double", "long", "timestamp", … or Polars types), or is what Spark takes: text such as
+    ``"customer string, amount double"`` or a StructType. For Parquet it may be left out and is then the first file's.
+    Only these columns are read. Limits bound one epoch; files younger than ``settle`` seconds wait.
     A JSON field that is absent makes a bad row unless its name is in ``optional`` (then it is null); an explicit null is a null.
     ``after="archive"`` moves a file into the subfolder ``_archive`` when its epoch is committed and published, which keeps the folder
     small and new files quickly found; nobody else can read all of the folder then. What is in the archive is yours to delete.
@@ -108,8 +95,7 @@ def files(
     for name, limit in (("files", max_files_per_epoch), ("rows", max_rows_per_epoch), ("bytes", max_bytes_per_epoch)):
         if limit is not None and limit < 1:
             raise ConfigError(f"files({text!r}, max_{name}_per_epoch={limit}): must be at least 1, or None for no limit")
-    if schema is None:
-        schema = _first_schema(folder, text, format)
+    schema = _first_schema(folder, text, format) if schema is None else as_columns(schema)
     columns = tuple((name, _dtype(name, kind, format)) for name, kind in schema.items())
     if not columns:
         raise FlowError(f"files({text!r}): the schema has no columns; give at least one")
@@ -145,9 +131,9 @@ def _first_schema(folder: str, text: str, format: str) -> Mapping[str, Any]:
 
 def _dtype(name: str, kind: Any, format: str) -> pl.DataType:
     if isinstance(kind, str):
-        if kind.lower() not in _TYPES:
-            raise FlowError(f"column {name!r}: unknown type {kind!r}; there are {', '.join(_TYPES)}, and every Polars type")
-        dtype = _TYPES[kind.lower()]
+        if kind.lower() not in TYPES:
+            raise FlowError(f"column {name!r}: unknown type {kind!r}; there are {', '.join(TYPES)}, and every Polars type")
+        dtype = TYPES[kind.lower()]
     elif isinstance(kind, pl.DataType):
         dtype = kind
     elif isinstance(kind, type) and issubclass(kind, pl.DataType):

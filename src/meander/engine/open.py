@@ -53,7 +53,7 @@ def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: 
     What can be refused is refused before a Spark is started, which takes its time.
     """
     compiled = compile_plan(plan)
-    _check_archives(compiled)
+    _check_folders(compiled)
     _ship_user_modules(compiled)
     pack_plan(plan)  # a function that cannot travel is named here
     store = open_store(store_url)
@@ -138,13 +138,24 @@ def _parts(compiled: Compiled, store: Store, settings: Settings) -> Parts:
     )
 
 
-def _check_archives(compiled: Compiled) -> None:
-    """A file that one source puts away is gone for another."""
-    found = {name: op.source for name, op in compiled.sources.items() if isinstance(op.source, FilesSource)}
-    for name, source in found.items():
-        for other, its in found.items():
+def _check_folders(compiled: Compiled) -> None:
+    """A file that one source puts away is gone for another; a flow that reads what it writes, or writes a folder twice, is a mistake."""
+    read = {name: op.source for name, op in compiled.sources.items() if isinstance(op.source, FilesSource)}
+    written: dict[str, str] = {}
+    for name, source in read.items():
+        for other, its in read.items():
             if source.archive and other != name and os.path.realpath(its.path) == os.path.realpath(source.path):
                 raise FlowError(f"source '{name}' archives the files of {source.path}, which '{other}' reads, too: read them once")
+    for name, op in compiled.sinks.items():
+        if not isinstance(op.sink, ParquetSink):
+            continue
+        folder = os.path.realpath(op.sink.path)
+        reader = next((other for other, source in read.items() if os.path.realpath(source.path) == folder), None)
+        if reader is not None:
+            raise FlowError(f"sink '{name}' writes into {op.sink.path}, which source '{reader}' reads: give the sink a folder of its own")
+        if folder in written:
+            raise FlowError(f"sinks '{written[folder]}' and '{name}' both write into {op.sink.path}: give each a folder of its own")
+        written[folder] = name
 
 
 def _for_readers(compiled: Compiled) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from meander.errors import ConfigError, Corrupted, Retryable
+from meander.state.folder import refuse_file
 from meander.state.hashing import in_groups
 from meander.state.log import no_such_epoch, read_manifest
 from meander.state.manifest import Manifest, Table, operator_of
@@ -24,7 +25,9 @@ _ATTEMPTS = 5
 
 def read_state(store: str | Path, operator: str, epoch: int | None = None) -> pa.Table:
     """An operator's state as a table: its key columns and its finished values, at the newest epoch or a retained one."""
-    return read_operator(open_store(store), operator, epoch)
+    opened = open_store(store)
+    refuse_file(opened)
+    return read_operator(opened, operator, epoch)
 
 
 def read_operator(store: Store, operator: str, epoch: int | None = None) -> pa.Table:
