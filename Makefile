@@ -23,7 +23,7 @@ setup: $(STAMP) ## make .venv from requirements.lock, and find or install Java
 	@$(JAVA) echo "Ready: $(BIN)/meander, Java in $$JAVA_HOME"
 
 .PHONY: demo
-demo: $(STAMP) ## run the demo: about a minute, ends by itself
+demo: $(STAMP) ## run the demo: about half a minute, set-up aside; ends by itself
 	@$(JAVA) $(BIN)/meander demo $(ARGS)
 
 .PHONY: test

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
+import pandas
 import polars as pl
 import pytest
 from tests.plan.streams import Nowhere, rows
 
 from meander import aggregates as md
 from meander import flow as free
+from meander.connect.discard import discard
+from meander.connect.files import files
+from meander.connect.parquet import parquet
 from meander.errors import FlowError
 from meander.flow import Flow, Stream
 from meander.plan.operators import MapBatches
+from meander.settings import Settings
 
 
 def orders() -> Stream:
@@ -97,7 +104,7 @@ def test_map_batches_is_held_to_the_columns_it_showed_on_an_empty_frame() -> Non
     flow = orders().map_batches(half, name="half").sink("out", Nowhere())
     operator = flow.plan().node("half").op
     assert isinstance(operator, MapBatches)
-    with pytest.raises(TypeError, match="returned 'amount' as Float64, and Int64 was declared or learned"):
+    with pytest.raises(FlowError, match=r"returned 'amount' as Float64, and Int64 was declared .*: cast it or change schema="):
         operator.apply(FRAME)
 
 
@@ -170,6 +177,12 @@ BAD: list[tuple[Callable[[Stream], object], list[str]]] = [
     (lambda s: s.map_batches(lambda df: df["x"], name="m"), ["map_batches 'm': ", "ColumnNotFoundError", "pass schema=", COLUMNS]),
     (lambda s: s.map_batches(lambda df: 1, name="m"),
      ["map_batches 'm': the function returned int"]),  # type: ignore[arg-type,return-value]
+    (lambda s: s.map_batches(lambda df: None, name="m"),  # type: ignore[arg-type,return-value]
+     ["map_batches 'm': the function returned None; it must return a polars DataFrame", "return"]),
+    (lambda s: s.map_batches(lambda df: df.lazy(), name="m"),  # type: ignore[arg-type,return-value]
+     ["map_batches 'm': the function returned polars.LazyFrame", ".collect()"]),
+    (lambda s: s.map_batches(lambda df: pandas.DataFrame(), name="m"),  # type: ignore[arg-type,return-value]
+     ["map_batches 'm': the function returned pandas.DataFrame", "pl.from_pandas"]),
     (lambda s: s.map_batches("x"), ["map_batches: 'x' is not a function"]),  # type: ignore[arg-type]
     (lambda s: s.map_batches(lambda df: pl.DataFrame({"x": []}), name="m"),
      ["map_batches 'm': on an empty frame its columns x have no type", "schema="]),
@@ -182,6 +195,10 @@ BAD: list[tuple[Callable[[Stream], object], list[str]]] = [
     (lambda s: s.union(s.select("amount"), name="u"), ["union 'u': input 2 differs in customer, ts", "make them equal with select"]),
     (lambda s: s.union(orders()), ["belongs to another flow"]),
     (lambda s: s.key_by("client"), ["key_by after 'orders': there is no column 'client'", COLUMNS]),
+    (lambda s: s.key_by(pl.col("client")), ["key_by after 'orders': there is no column 'client'"]),
+    (lambda s: s.key_by(pl.col("amount") * 2), ["key_by after 'orders'", "is not a plain column", "with_columns(...)"]),
+    (lambda s: s.key_by(7), ["key_by after 'orders': 7 is not a column's name"]),  # type: ignore[arg-type]
+    (lambda s: s.aggregate(md.count()), ["aggregate after 'orders'", "key_by(...) first"]),
     (lambda s: s.key_by(), ["key_by after 'orders': no column is given"]),
     (lambda s: s.select(pl.struct("amount").alias("k")).key_by("k"), ["column 'k' is Struct", "keys can be integers"]),
     (lambda s: s.key_by("customer").aggregate(name="t"), ["aggregate 't': it needs at least one key column and one aggregate"]),
@@ -196,7 +213,8 @@ BAD: list[tuple[Callable[[Stream], object], list[str]]] = [
     (lambda s: s.key_by("customer", "customer").aggregate(md.count(), name="t"), ["key column 'customer' is given twice"]),
     (lambda s: s.key_by("customer").aggregate(pl.len()), ["is not an aggregate; use count()"]),  # type: ignore[arg-type]
     (lambda s: s.key_by("customer").aggregate(md.quantile("amount", 50)), ["quantile(amount): q is 50; it must be between 0 and 1"]),
-    (lambda s: s.filter("amount > 0", name="orders"), ["filter 'orders': there is already a source of that name"]),
+    (lambda s: s.filter("amount > 0", name="orders"),
+     ["filter 'orders': there is already a source of that name", "or make a new md.Flow(...) if you ran this cell again"]),
     (lambda s: s.filter("amount > 0", name="a/b"), ["filter 'a/b': not a valid name", "folder"]),
     (lambda s: s.filter("amount > 0").flow.plan(), ["flow 'f': it has no sink"]),
     (lambda s: Flow("no spaces"), ["flow 'no spaces': not a valid name"]),
@@ -212,8 +230,59 @@ def test_a_bad_flow_is_refused_where_it_is_written_with_what_is_there_instead(bu
         assert word in str(caught.value)
 
 
+@pytest.mark.parametrize("columns", [("customer", "amount"), (["customer", "amount"],), (pl.col("customer"), "amount")], ids=str)
+def test_keys_may_be_names_a_list_of_names_or_plain_columns(columns: tuple[Any, ...]) -> None:
+    assert orders().key_by(*columns).keys == ("customer", "amount")
+
+
+def test_a_flow_shows_its_plan_and_a_stream_its_columns() -> None:
+    stream = orders().filter("amount > 0", name="positive")
+    assert repr(stream) == "<Stream 'positive' of flow 'f': customer (String), amount (Float64), ts (Datetime(us))>"
+    assert repr(stream.key_by("customer")) == f"<KeyedStream by customer of {stream!r}>"
+    assert (
+        repr(stream.flow) == "<Flow 'f', not complete: orders, positive; flow 'f': it has no sink; end every stream with .sink(name, ...)>"
+    )
+    flow = stream.sink("out", Nowhere())
+    assert repr(flow) == flow.explain()
+    assert repr(Flow("new")) == "<Flow 'new', empty: begin with flow.source(name, ...)>"
+
+
 def test_a_refused_operator_leaves_the_flow_as_it_was() -> None:
     stream = orders()
     with pytest.raises(FlowError):
         stream.filter("amout > 0", name="positive")
     assert stream.filter("amount > 0", name="positive").name == "positive"
+
+
+def test_a_folder_whose_files_one_source_archives_is_refused_to_another(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "same").symlink_to(tmp_path / "in")
+    flow = Flow("twice")
+    first = flow.source("first", files(tmp_path / "in", format="json", schema={"a": "long"}))
+    second = flow.source("second", files(tmp_path / "same", format="json", schema={"a": "long"}, after="archive"))
+    first.union(second).sink("out", discard())
+    with pytest.raises(FlowError, match=r"source 'second' archives the files of .* which 'first' reads, too"):
+        flow.start(tmp_path / "state")
+    assert not (tmp_path / "state").exists()
+
+
+def test_every_option_of_start_is_explained_where_a_user_looks() -> None:
+    explained = Flow.start.__doc__ or ""
+    for option in [*Settings.__dataclass_fields__, "spark"]:
+        assert f"``{option}``" in explained
+
+
+def test_a_flow_that_reads_what_it_writes_or_writes_a_folder_twice_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    rows_in = files(tmp_path / "in", format="json", schema={"a": "long"})
+    loop = Flow("loop")
+    loop.source("rows", rows_in).sink("out", parquet(tmp_path / "in"))
+    with pytest.raises(FlowError, match=r"sink 'out' writes into .*, which source 'rows' reads"):
+        loop.start(tmp_path / "state")
+    twice = Flow("twice")
+    stream = twice.source("rows", rows_in)
+    stream.sink("one", parquet(tmp_path / "out"))
+    stream.filter("a > 0", name="some").sink("two", parquet(tmp_path / "out"))
+    with pytest.raises(FlowError, match=r"sinks 'one' and 'two' both write into"):
+        twice.start(tmp_path / "state")
+    assert not (tmp_path / "state").exists()

@@ -18,7 +18,7 @@ class MeanderError(Exception):
 
 
 class FlowError(MeanderError):
-    """The flow cannot run as written; nothing was started."""
+    """The flow cannot run as written: nothing was started, or nothing of the epoch that showed it was committed."""
 
 
 class BadInput(MeanderError):

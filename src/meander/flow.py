@@ -8,9 +8,9 @@ raises FlowError on the line that is wrong; nothing runs before ``start``. Texts
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import polars as pl
 
@@ -21,7 +21,7 @@ from meander.errors import FlowError
 from meander.plan.explain import explain
 from meander.plan.graph import Node, Plan, check_name
 from meander.plan.operators import Aggregate, BatchFunction, Filter, MapBatches, Operator, Select, SinkOp, SourceOp, Union, WithColumns
-from meander.plan.schemas import KEY_TYPES, is_key_type, missing_column
+from meander.plan.schemas import KEY_TYPES, is_key_type, missing_column, show_schema
 
 if TYPE_CHECKING:
     from meander.run import Run
@@ -52,8 +52,35 @@ class Flow:
         """The plan as text: stages, operators, columns."""
         return explain(self.plan())
 
+    def __repr__(self) -> str:
+        if not self._nodes:
+            return f"<Flow '{self.name}', empty: begin with flow.source(name, ...)>"
+        try:
+            return self.explain()
+        except FlowError as error:
+            return f"<Flow '{self.name}', not complete: {', '.join(self._nodes)}; {error}>"
+
     def start(self, store: str | Path, **options: Any) -> Run:
-        """Run the flow with its state in ``store``; see ``meander.run.start`` for the options."""
+        """Run the flow with its state in ``store``, a folder: a new one, or the one of this flow's last run, after which it goes on.
+
+        Returns at once, with a ``Run``. Options, all of them by name:
+
+        - ``spark``: the session to run on; by default a local one on all cores is started.
+        - ``trigger`` (0): the time between the starts of two epochs, as ``"5 seconds"``, ``"500ms"`` or in seconds; 0 for one epoch
+          after the other; None for only when asked to, by ``run.process_available()``.
+        - ``parallelism`` (2): the slots of every stateful operator. May differ from that of the last run; results do not depend on it.
+        - ``strict`` (False): stop at the first bad row instead of writing it to the dead letters.
+        - ``dead_letters``: the folder of the dead letters; by default inside the store, where ``md.read_dead_letters`` looks.
+        - ``takeover`` (False): take the store from a run that still looks alive. That run is fenced: it can commit nothing more.
+        - ``retain_epochs`` (64): how many past epochs ``md.read_state(..., epoch=n)`` can read.
+        - ``key_groups`` (128): into how many parts keys are divided, a power of two, and the upper limit of the parallelism. It is
+          fixed when a store is made.
+        - ``latency_file``: write one line per event there: when it came in and how long it took, in milliseconds.
+        - ``idle_poll`` (0.2): the time between two looks at sources that had nothing.
+        - ``small_epochs`` (True): let an epoch with little input do without the exchange. Results are the same either way.
+        - ``work_ahead`` (True): begin the next epoch's first stage while an epoch runs, where input for it is waiting.
+        - ``clock``: where time and ids come from, for tests.
+        """
         from meander.run import start  # the engine imports Spark, which writing a flow must not
 
         return start(self, store, **options)
@@ -62,7 +89,10 @@ class Flow:
         name = self._free_name(op.kind) if name is None else name
         check_name(op.kind, name)
         if name in self._nodes:
-            raise FlowError(f"{op.kind} {name!r}: there is already a {self._nodes[name].op.kind} of that name; give one of them another")
+            raise FlowError(
+                f"{op.kind} {name!r}: there is already a {self._nodes[name].op.kind} of that name; give one of them another, "
+                "or make a new md.Flow(...) if you ran this cell again"
+            )
         for stream in inputs:
             if stream.flow is not self:
                 raise FlowError(f"{op.kind} {name!r}: its input {stream.name!r} belongs to another flow ({stream.flow.name!r})")
@@ -88,6 +118,9 @@ class Stream:
     @property
     def schema(self) -> pl.Schema:
         return self.flow._schemas[self.name]
+
+    def __repr__(self) -> str:
+        return f"<Stream '{self.name}' of flow '{self.flow.name}': {show_schema(self.schema)}>"
 
     def filter(self, predicate: Expression, name: str | None = None) -> Stream:
         """Only the rows where the predicate is true."""
@@ -120,17 +153,38 @@ class Stream:
         """The rows of all; all must have the same columns."""
         return self.flow._add(Union(), name, self, *others)
 
-    def key_by(self, *columns: str) -> KeyedStream:
-        for column in columns:
+    def key_by(self, *columns: str | pl.Expr | Sequence[str | pl.Expr]) -> KeyedStream:
+        """The key of what comes next: one or more columns, by name."""
+        names: list[str] = []
+        for given in columns:
+            names.extend(self._key(one) for one in (given if isinstance(given, list | tuple) else (given,)))
+        for column in names:
             if column not in self.schema:
                 raise FlowError(f"key_by after {self.name!r}: {missing_column(column, self.schema)}")
             if not is_key_type(self.schema[column]):
                 raise FlowError(
                     f"key_by after {self.name!r}: column {column!r} is {self.schema[column]}; keys can be {KEY_TYPES}: cast it first"
                 )
-        if not columns:
+        if not names:
             raise FlowError(f"key_by after {self.name!r}: no column is given")
-        return KeyedStream(self, columns)
+        return KeyedStream(self, tuple(names))
+
+    def _key(self, given: object) -> str:
+        if isinstance(given, pl.Expr):
+            if not given.meta.is_column():
+                raise FlowError(
+                    f"key_by after {self.name!r}: {given} is not a plain column; compute it first, with with_columns(...), and name it here"
+                )
+            return given.meta.output_name()
+        if not isinstance(given, str):
+            raise FlowError(f"key_by after {self.name!r}: {given!r} is not a column's name; columns are {show_schema(self.schema)}")
+        return given
+
+    def aggregate(self, *_: Any, **__: Any) -> NoReturn:
+        """Only a stream with a key can be aggregated: ``key_by(...).aggregate(...)``."""
+        raise FlowError(
+            f"aggregate after {self.name!r}: the stream has no key; write key_by(...) first, as in key_by('k').aggregate(count())"
+        )
 
     def sink(self, name: str, sink: Sink) -> Flow:
         """Ends the stream; returns the flow."""
@@ -144,6 +198,9 @@ class KeyedStream:
     def __init__(self, stream: Stream, keys: tuple[str, ...]) -> None:
         self.stream = stream
         self.keys = keys
+
+    def __repr__(self) -> str:
+        return f"<KeyedStream by {', '.join(self.keys)} of {self.stream!r}>"
 
     def aggregate(self, *aggs: Agg | Aggregator, name: str | None = None) -> Stream:
         """One row per key touched and epoch: the key columns and the new values."""

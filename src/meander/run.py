@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -19,8 +20,9 @@ if TYPE_CHECKING:
     from meander.engine.open import Opened
     from meander.plan.graph import Plan
 
-
-T = TypeVar("T")
+Result = TypeVar("Result")
+_LOG = logging.getLogger("meander")
+"""Where a program has not set logging up, Python writes what is said here to standard error."""
 
 
 class Planned(Protocol):
@@ -56,8 +58,8 @@ class Rescaled(NamedTuple):
 class Run:
     """A running flow: ask it, change it, stop it.
 
-    The flow runs in a thread of its own (unless ``trigger=None``: then only in ``process_available``). A failure stops it and is
-    raised by the next call that waits for it. Usable as a context manager.
+    The flow runs in a thread of its own (unless ``trigger=None``: then only in ``process_available``). A failure stops it, is said on
+    standard error at once, and is raised by the next call that waits for it, ``stop`` and the end of a ``with`` block included.
     """
 
     def __init__(self, name: str, opened: Opened, settings: Settings, clock: Clock) -> None:
@@ -76,6 +78,8 @@ class Run:
         self._stop = threading.Event()
         self._wake = threading.Event()
         self._failure: BaseException | None = None
+        self._told = False
+        """Whether the failure was raised where a caller could see it."""
         self._recent: deque[EpochDone] = deque(maxlen=50)
         self._reported: dict[str, int] = dict(loop.log.manifest.totals)
         self._closed = False
@@ -88,16 +92,12 @@ class Run:
     def process_available(self, flush: bool = False) -> Progress:
         """Process all input there is, then return what was processed since the last such call (or the start).
 
+        What comes during the call may be left for the next one.
         ``flush`` closes what is still open in event time; a flow without event time has nothing open.
         """
-        while True:
-            self._check()
-            with self._stepping:
-                self._check()
-                if self._stop.is_set():
-                    raise ConfigError(f"flow '{self.name}' was stopped; start it again with flow.start(...)")
-                if not self._guarded_step(everything=True):
-                    break
+        self._turn(self._driver.look)
+        while self._turn(lambda: self._driver.step(everything=True)):
+            pass
         totals = self._loop.log.manifest.totals
         done = {name: value - self._reported.get(name, 0) for name, value in totals.items()}
         self._reported = dict(totals)
@@ -174,7 +174,30 @@ class Run:
         self._listeners.append(listener)
 
     def stop(self) -> None:
-        """Finish the epoch that is running, then end. The store can be started again at once."""
+        """Finish the epoch that is running, then end. The store can be started again at once.
+
+        Raises what the flow failed with, unless another call has done so: nobody should take a failed run for a finished one.
+        """
+        self._end()
+        if not self._told:
+            self._check()
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.stop()
+        else:  # what the body raised is what the caller must see; the flow's own failure was said on standard error
+            self._end()
+
+    def __repr__(self) -> str:
+        status = self.status()
+        rows = f"{status['rows_in']:,} rows in, {status['rows_out']:,} out, {status['dead_letters']:,} to the dead letters"
+        error = f": {_in_one_line(self._failure)}" if self._failure is not None else ""
+        return f"<Run of flow '{self.name}': {status['state']}, epoch {status['epoch']}, {rows}{error}>"
+
+    def _end(self) -> None:
         self._stop.set()
         self._wake.set()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
@@ -182,13 +205,7 @@ class Run:
         with self._stepping:  # a process_available() in another thread finishes its epoch first
             self._close()
 
-    def __enter__(self) -> Run:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    def _between_epochs(self, change: Callable[[], T], timeout: float | str | None) -> T:
+    def _between_epochs(self, change: Callable[[], Result], timeout: float | str | None) -> Result:
         self._check()
         if self._closed:
             raise ConfigError(f"flow '{self.name}' is stopped; start it again with flow.start(...)")
@@ -207,11 +224,12 @@ class Run:
 
     def _run(self) -> None:
         interval = self._settings.trigger or 0.0
+        began_after = self._loop.log.manifest.epoch
         while not self._stop.is_set() and self._failure is None:
-            began = self._clock.monotonic()
+            began, began_after = self._clock.monotonic(), self._loop.log.manifest.epoch
             try:
                 with self._stepping:
-                    worked = not self._stop.is_set() and self._guarded_step(everything=False)
+                    worked = not self._stop.is_set() and self._guarded(lambda: self._driver.step(everything=False))
                     over = not worked and self._driver.finished()
             except BaseException:  # kept in _failure, raised where someone waits
                 break
@@ -221,19 +239,35 @@ class Run:
             if pause > 0:
                 self._wake.wait(pause)
         if self._failure is not None:
+            if not self._told:
+                _LOG.error(_last_words(self.name, self._failure, began_after, self._loop.log.manifest.epoch))
             self._close()
 
-    def _guarded_step(self, everything: bool) -> bool:
+    def _turn(self, work: Callable[[], Result]) -> Result:
+        """One piece of work in the caller's thread, when no other is at work."""
+        self._check()
+        with self._stepping:
+            self._check()
+            if self._stop.is_set():
+                raise ConfigError(f"flow '{self.name}' was stopped; start it again with flow.start(...)")
+            try:
+                return self._guarded(work)
+            except BaseException:
+                self._told = True
+                raise
+
+    def _guarded(self, work: Callable[[], Result]) -> Result:
         if self._closed:
             raise ConfigError(f"flow '{self.name}' is stopped; start it again with flow.start(...)")
         try:
-            return self._driver.step(everything)
+            return work()
         except BaseException as error:
             self._failure = error
             raise
 
     def _check(self) -> None:
         if self._failure is not None:
+            self._told = True
             self._close()
             raise self._failure
 
@@ -246,6 +280,18 @@ class Run:
             close()
 
 
+def _last_words(name: str, failure: BaseException, before: int, after: int) -> str:
+    """What a run says when it dies and nobody may be waiting for it."""
+    if after > before:  # committed, and then something failed: publishing is what recovery begins with
+        return f"flow '{name}' failed after epoch {after} was committed: {_in_one_line(failure)}; starting it again publishes that epoch"
+    return f"flow '{name}' failed at epoch {after + 1}: {_in_one_line(failure)}; nothing of this epoch was committed"
+
+
+def _in_one_line(failure: BaseException) -> str:
+    lines = [line.strip() for line in str(failure).splitlines() if line.strip()] or [type(failure).__name__]
+    return lines[0] if len(lines) == 1 else f"{lines[0]} … {lines[-1]}"
+
+
 def _parts(done: EpochDone) -> dict[str, Any]:
     wall = {name: round(value * 1000, 2) for name, value in done.seconds.items()}
     work = {name: round(value * 1000, 2) for name, value in done.outcome.seconds.items()}
@@ -254,13 +300,13 @@ def _parts(done: EpochDone) -> dict[str, Any]:
 
 def start(flow: Planned, store: str | Path, spark: Any = None, clock: Clock | None = None, **options: Any) -> Run:
     """What ``Flow.start`` does: see there."""
-    for name in ("trigger", "idle_poll"):
-        if name in options:
-            options[name] = seconds(options[name])
     known = set(Settings.__dataclass_fields__)
     unknown = sorted(set(options) - known)
     if unknown:
         raise ConfigError(f"unknown option '{unknown[0]}'; options are {', '.join(sorted(known))}, spark")
+    for name in ("trigger", "idle_poll"):
+        if name in options:
+            options[name] = seconds(options[name])
     from meander.engine.open import open_flow
 
     settings, clock = Settings(**options), clock or SystemClock()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from meander.errors import ConfigError
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_WORDS = {"millisecond": "ms", "sec": "s", "second": "s", "minute": "min", "hour": "h", "day": "d"}
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,15 @@ class Settings:
     """Seconds between two looks at sources that had nothing."""
 
     def __post_init__(self) -> None:
+        for name in ("parallelism", "retain_epochs", "key_groups"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool):
+                raise ConfigError(
+                    f"{name}={value!r}: it must be a whole number, such as {name}={Settings.__dataclass_fields__[name].default}"
+                )
+        for name in ("strict", "takeover", "small_epochs", "work_ahead"):
+            if not isinstance(value := getattr(self, name), bool):
+                raise ConfigError(f"{name}={value!r}: it must be True or False")
         if not 1 <= self.key_groups <= 1 << 16 or self.key_groups & (self.key_groups - 1):
             raise ConfigError(f"key_groups={self.key_groups}: it must be a power of two up to 65536, such as 128")
         if not 1 <= self.parallelism <= self.key_groups:
@@ -47,14 +57,18 @@ class Settings:
 
 
 def seconds(value: float | str | None) -> float | None:
-    """A duration as people write it.
+    """A duration as people write it, Spark's spelling included.
 
-    >>> seconds("500ms"), seconds("2 min"), seconds(3), seconds(None)
-    (0.5, 120.0, 3.0, None)
+    >>> seconds("500ms"), seconds("2 min"), seconds("5 seconds"), seconds(3), seconds(None)
+    (0.5, 120.0, 5.0, 3.0, None)
     """
-    if value is None or isinstance(value, int | float):
-        return None if value is None else float(value)
-    match = re.fullmatch(r"\s*([0-9.]+)\s*([a-z]+)\s*", value)
-    if match is None or match.group(2) not in _UNITS:
-        raise ConfigError(f"duration '{value}': write a number and a unit, such as '500ms', '5s', '1h'")
-    return float(match.group(1)) * _UNITS[match.group(2)]
+    if value is None:
+        return None
+    if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
+        return float(value)
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-z]+)\s*", value.lower()) if isinstance(value, str) else None
+    unit = "" if match is None else match.group(2)
+    unit = _WORDS.get(unit.removesuffix("s"), unit)
+    if match is None or unit not in _UNITS:
+        raise ConfigError(f"duration {value!r}: write seconds, or a number and a unit, such as '500ms', '5s', '5 seconds', '1h'")
+    return float(match.group(1)) * _UNITS[unit]

@@ -77,6 +77,14 @@ def test_the_flow_of_the_demo_is_a_valid_plan(tmp_path: Path) -> None:
     assert build_flow(Workload(10, 1.0), tmp_path).plan().flow == "server_counts"
 
 
+def test_all_places_say_the_same_length_of_the_demo(capsys: pytest.CaptureFixture[str]) -> None:
+    root = Path(__file__).resolve().parents[2]
+    with pytest.raises(SystemExit):
+        build_parser("demo").parse_args(["demo", "--help"])
+    for text in ((root / "README.md").read_text(), (root / "Makefile").read_text(), capsys.readouterr().out):
+        assert "about half a minute, set-up aside" in " ".join(text.split())
+
+
 @pytest.mark.spark
 def test_the_demo_ends_by_itself_with_counts_that_hold(tmp_path: Path) -> None:
     command = [

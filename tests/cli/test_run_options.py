@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import threading
 import time
 from collections.abc import Callable
@@ -8,9 +9,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from meander.cli.main import build_parser
-from meander.cli.progress import Meter, line, percentiles
+from meander.cli.progress import Meter, Reading, line, percentiles, waiting
 from meander.cli.run import Stop, available, start_options
 from meander.connect.source import Split
 from meander.errors import ConfigError
@@ -91,3 +93,14 @@ def test_stopping_once_waits_for_the_epoch_that_runs() -> None:
     finished = run.finished
     time.sleep(0.1)
     assert run.finished == finished >= 1
+
+
+def test_a_progress_line_counts_in_words_that_hold() -> None:
+    reading = Reading(3, 3, 10, 2, 1, 5.0, 0.1, 0.2, 9929, 1000, 4, 0.1)
+    assert line(reading).endswith("state 9,929 rows stored, 1.0 kB · 1 dead letter")
+
+
+def test_a_log_is_told_what_is_waited_for() -> None:
+    out = io.StringIO()
+    with waiting(Console(file=out), "starting Spark …"):
+        assert out.getvalue() == "starting Spark …\n"

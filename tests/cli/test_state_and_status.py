@@ -7,9 +7,13 @@ import polars as pl
 import pytest
 from tests.cli.small_store import make_store
 
+import meander as md
 from meander.cli.main import main
-from meander.cli.store_view import owner_of, readable_epochs
-from meander.state.log import entry_name, read_manifest
+from meander.cli.store_view import owner_of
+from meander.engine.evaluate import DeadLetter
+from meander.engine.stage import dead_letter_frame
+from meander.errors import ConfigError
+from meander.state.log import entry_name, read_manifest, readable_epochs
 from meander.state.store import Lock
 
 ADA, BOB, CLEO = ("ada", (2, 21.5)), ("bob", (1, 5.0)), ("cleo", (1, 300.0))
@@ -70,12 +74,13 @@ def test_machine_formats_have_all_rows_and_can_go_to_a_file(store: str, tmp_path
     ("options", "message"),
     [
         (["nothing"], "there is no stateful operator 'nothing'; there are: totals"),
-        (["totals", "--epoch", "9"], "epoch 9 is not there; epochs 1 to 3 can be read"),
+        (["totals", "--epoch", "9"], "there is no epoch 9; epochs 1 to 3 can be read"),
         (["totals", "--sql", "SELEC 1"], "--sql: Parser Error"),
         (["totals", "--sql", "SELECT x FROM state"], "its columns are customer, n, total"),
         (["totals", "--output", "totals.txt"], "say the format with --format"),
         (["totals", "--output", "/no/such/folder/totals.csv"], "cannot be written"),
         (["--sql", "SELECT 1"], "which operator's state?"),
+        (["totals", "--epoch", "0"], "there is no epoch 0: they are counted from 1"),
     ],
 )
 def test_wrong_questions_get_an_answer_that_helps(store: str, options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -85,21 +90,19 @@ def test_wrong_questions_get_an_answer_that_helps(store: str, options: list[str]
 
 def test_an_epoch_whose_log_entries_are_gone_is_not_retained(store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     opened = make_store(tmp_path / "other", dict([ADA]), dict([BOB]), dict([CLEO]))
-    newest = read_manifest(opened)
     base = read_manifest(opened, 2)
     opened.put(f"manifest/{base.generation:08d}-{base.position:012d}", json.dumps(base.to_json()).encode())
     opened.delete(entry_name(1, 1))
-    assert readable_epochs(opened, newest) == [2, 3]
+    assert readable_epochs(opened) == range(2, 4)
     assert main(["state", str(tmp_path / "other"), "totals", "--epoch", "1"]) == 2
     assert "epoch 1 is not retained any more; epochs 2 to 3 can be read" in capsys.readouterr().err
 
 
 def test_an_epoch_whose_segments_are_gone_is_not_readable(tmp_path: Path) -> None:
     opened = make_store(tmp_path / "state", dict([ADA]), dict([BOB]))
-    newest = read_manifest(opened)
-    for ref in newest.tables["totals"].segments[1:]:
+    for ref in read_manifest(opened).tables["totals"].segments[1:]:
         opened.delete(ref.name)
-    assert readable_epochs(opened, newest) == [1]
+    assert readable_epochs(opened) == range(1, 2)
 
 
 def test_status_says_where_the_flow_is(store: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -135,3 +138,61 @@ def test_status_and_state_change_nothing(store: str, tmp_path: Path) -> None:
     assert contents(store) == before
     assert main(["status", str(tmp_path / "nothing")]) == 2
     assert not (tmp_path / "nothing").exists()
+
+
+def test_epochs_are_counted_from_1_for_readers_too(store: str) -> None:
+    for epoch in (0, -1):
+        with pytest.raises(ConfigError, match=f"there is no epoch {epoch}: they are counted from 1"):
+            md.read_state(store, "totals", epoch=epoch)
+
+
+@pytest.mark.parametrize("words", [["state", "s", "totals"], ["dead-letters", "s"]])
+@pytest.mark.parametrize("limit", ["-1", "many"])
+def test_a_limit_below_0_is_refused(words: list[str], limit: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([*words, "--limit", limit])
+    assert f"{limit} is not a whole number from 0 up" in capsys.readouterr().err
+
+
+def test_status_of_a_flow_that_is_just_starting_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "state" / "probe").mkdir(parents=True)
+    assert main(["status", str(tmp_path / "state")]) == 2
+    assert "a flow was started in it and has no epoch yet" in capsys.readouterr().err
+    assert main(["status", str(tmp_path / "other")]) == 2
+    assert "a flow that is just starting makes it" in capsys.readouterr().err.lower()
+
+
+def write_letters(store: str, *epochs: int) -> None:
+    folder = Path(store) / "dead_letters"
+    folder.mkdir()
+    for epoch in epochs:
+        dead_letter_frame(epoch, [DeadLetter("parse", f"a.json:{epoch}", "not JSON", '{"a": [')]).write_parquet(folder / f"{epoch}.parquet")
+
+
+def test_dead_letters_are_shown_with_their_reason_the_newest_last(store: str, capsys: pytest.CaptureFixture[str]) -> None:
+    write_letters(store, 1, 10, 2)
+    assert main(["dead-letters", store]) == 0
+    shown = lines(capsys)
+    assert shown[-2:] == ["epoch 10, parse, a.json:10: not JSON", '    {"a": [']
+    assert main(["dead-letters", store, "--limit", "1"]) == 0
+    assert lines(capsys) == ["epoch 10, parse, a.json:10: not JSON", '    {"a": [', "the newest 1 of 3; --limit 0 shows all"]
+
+
+def test_dead_letters_as_json_are_one_object_per_line(store: str, capsys: pytest.CaptureFixture[str]) -> None:
+    write_letters(store, 1, 2)
+    assert main(["dead-letters", store, "--json"]) == 0
+    assert [json.loads(line)["epoch"] for line in lines(capsys)] == [1, 2]
+
+
+def test_dead_letters_that_went_elsewhere_are_not_denied(store: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["dead-letters", store]) == 0
+    assert "3 dead letters, in the folder that the flow names with dead_letters=" in capsys.readouterr().out
+    assert main(["status", store]) == 0
+    assert f"meander dead-letters {store}" in capsys.readouterr().out
+
+
+def test_dead_letters_of_a_store_that_is_not_there_are_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ConfigError, match="there is no flow in it"):
+        md.read_dead_letters(tmp_path / "typo")
+    assert main(["dead-letters", str(tmp_path / "typo")]) == 2
+    assert "there is no flow in it" in capsys.readouterr().err

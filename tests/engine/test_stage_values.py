@@ -54,6 +54,9 @@ class Scripted:
     def describe(self) -> str:
         return "scripted"
 
+    def canonical(self) -> str:
+        return "scripted"
+
 
 @dataclass
 class Slots:
@@ -86,7 +89,7 @@ class Slots:
         """One epoch of these splits: what it emits."""
         number, slots = self.manifest.epoch + 1, slots_of(self.routing)
         plan = {"flow": "values", "version": 1, "digest": self.compiled.digest}
-        common = Common(number, 1, self.store.url, self.compiled.digest, b"", KEY_GROUPS, {"op": self.routing}, (1, slots))
+        common = Common(number, 1, self.store.url, b"", KEY_GROUPS, {"op": self.routing}, (1, slots))
         tasks = tuple(SplitTask(unit, "rows", {"rows": rows}) for unit, rows in enumerate(splits))
         box = Outbox()
         StageTask(self.compiled, Control(common, 0, 0, tasks), self.store, lambda _: self, SystemClock()).run_sources(box)

@@ -29,6 +29,9 @@ class Rows:
     def describe(self) -> str:
         return "rows"
 
+    def canonical(self) -> str:
+        return self.describe()
+
 
 @dataclass(frozen=True)
 class Nowhere:
@@ -43,6 +46,9 @@ class Nowhere:
 
     def describe(self) -> str:
         return "nowhere"
+
+    def canonical(self) -> str:
+        return self.describe()
 
 
 def rows(**columns: pl.DataType) -> Rows:

@@ -6,14 +6,19 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
 from tests.plan.streams import Nowhere, rows
 
 from meander import aggregates as md
+from meander.connect.files import files
+from meander.connect.parquet import parquet
 from meander.errors import FlowError
 from meander.flow import Flow, filter
+from meander.plan.explain import explain
 from meander.plan.graph import Node, Plan
 from meander.plan.operators import MapBatches, SinkOp, SourceOp
 
@@ -76,6 +81,23 @@ def test_the_digest_is_of_what_runs_and_not_of_version_or_order() -> None:
     assert Plan(1, "f", (SOURCE, Node("big", filter("amount > 1"), ("in",)), SINK)).digest() != digest
     assert with_function(lambda df: df.head(1)) != with_function(lambda df: df.head(2))
     assert with_function(lambda df: df.head(2)) == with_function(lambda df: df.head(2))
+
+
+def test_the_digest_says_what_is_read_and_written_and_not_where(tmp_path: Path) -> None:
+    def digest(folder: str, out: str = "out", **options: Any) -> str:
+        (tmp_path / folder).mkdir(exist_ok=True)
+        flow = Flow("f")
+        described = files(tmp_path / folder, **{"format": "json", "schema": {"k": "string", "a": "long"}, **options})
+        flow.source("in", described).key_by("k").aggregate(md.sum("a"), name="sums").sink("out", parquet(tmp_path / out))
+        assert str(tmp_path / folder) in explain(flow.plan())
+        assert str(tmp_path / out) in explain(flow.plan())
+        return flow.plan().digest()
+
+    one = digest("here")
+    assert digest("there", "elsewhere", max_files_per_epoch=3, settle=9, after="archive") == one
+    assert digest("here", format="csv") != one
+    assert digest("here", schema={"k": "string", "a": "double"}) != one
+    assert digest("here", optional=["a"]) != one
 
 
 def test_the_digest_is_the_same_in_another_process_with_another_hash_seed() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -61,6 +61,9 @@ class Counted:
     def describe(self) -> str:
         return self.name
 
+    def canonical(self) -> str:
+        return self.describe()
+
 
 class CountedCursor:
     def __init__(self, source: Counted, place: int) -> None:
@@ -85,12 +88,25 @@ class CountedCursor:
     def slow_down(self, share: float) -> None:
         pass
 
+    def look(self) -> None:
+        pass
+
+    def release(self, names: Sequence[str]) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
     def backlog(self, now: float) -> bool:
         return not self.finished()
 
 
 class Named(Counted):
-    """A source that remembers names, like files."""
+    """A source that remembers names, and puts away what they name when nobody needs it any more, like files."""
+
+    def __init__(self, name: str, size: int, rng: random.Random, flaky: float, world: World, view: View) -> None:
+        super().__init__(name, size, rng, flaky)
+        self.world, self.view = world, view
 
     def cursor(self, offset: Json, seen: set[str], throttle: float = 1.0) -> NamedCursor:  # type: ignore[override]
         return NamedCursor(self, set(seen))
@@ -119,6 +135,15 @@ class NamedCursor:
     def slow_down(self, share: float) -> None:
         pass
 
+    def look(self) -> None:
+        pass
+
+    def release(self, names: Sequence[str]) -> None:
+        self.source.view.act(lambda: self.source.world.release(names))
+
+    def close(self) -> None:
+        pass
+
     def backlog(self, now: float) -> bool:
         return not self.finished()
 
@@ -129,6 +154,13 @@ class World:
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
         self.published: dict[int, list[list[int]]] = {}
+        self.released: set[str] = set()
+
+    def release(self, names: Sequence[str]) -> None:
+        newest = max(self.published, default=0)
+        early = set(names) - self.ledger.names[newest]
+        assert not early, f"{sorted(early)} put away before their epoch was published; the last published is {newest}"
+        self.released.update(names)
 
     def publish(self, epoch: int, rows: list[list[int]]) -> None:
         if epoch in self.published:
@@ -159,6 +191,9 @@ class WorldSink:
 
     def describe(self) -> str:
         return "world"
+
+    def canonical(self) -> str:
+        return self.describe()
 
 
 class SimulatedRunner:

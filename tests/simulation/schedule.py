@@ -123,11 +123,14 @@ class Schedule:
 
     def _open(self, view: View, log: Log, flaky: float) -> Loop:
         rng = self.rng
-        sources = {name: (Counted if name == "counted" else Named)(name, size, rng, flaky / 3) for name, size in self.sizes.items()}
+        sources = {
+            "counted": Counted("counted", self.sizes["counted"], rng, flaky / 3),
+            "named": Named("named", self.sizes["named"], rng, flaky / 3, self.world, view),
+        }
         runner = SimulatedRunner(view, self.clock, log.manifest.generation, rng, flaky)
         compactor = SimulatedCompactor(view, self.clock, log.manifest, rng)
         plan = {"flow": "simulated", "version": 1, "digest": "0" * 16}
-        parts = Parts(plan, sources, {SINK: WorldSink(self.world, view)}, {OPERATOR: {OPERATOR: ("key",)}})
+        parts = Parts(plan, {}, sources, {SINK: WorldSink(self.world, view)}, {OPERATOR: {OPERATOR: ("key",)}})
         return Loop(view, self.clock, log, parts, runner, rng.choice((1, 1, 2, 3)), compactor, self.retain, ahead=rng.random() < 0.7)
 
     def _finish(self) -> None:
@@ -146,13 +149,14 @@ class Schedule:
     # -- checks ---------------------------------------------------------------------------------------------------
 
     def _check_input(self) -> None:
-        """Every input row is in exactly one decision."""
+        """Every input row is in exactly one decision, and what is not needed any more was put away, whoever died."""
         taken: dict[str, list[int]] = {name: [] for name in self.sizes}
         for entry in self.ledger.epochs:
             for source, payload in entry["splits"]:
                 taken[source].extend(range(payload["start"], payload["end"]))
         for name, size in self.sizes.items():
             assert sorted(taken[name]) == list(range(size)), f"source {name}: rows {sorted(taken[name])} of {size} were decided"
+        assert self.world.released == self.ledger.names[self.ledger.manifest.epoch], "not all that was read was put away in the end"
 
     def _check_output_and_state(self) -> None:
         """Output, the state, and that of some retained epoch equal a plain fold over the decisions."""

@@ -1,6 +1,6 @@
 """A driver process for crash tests: runs a flow over a folder, and kills itself with SIGKILL at a given step.
 
-    python child.py '{"store": …, "in": …, "out": …, "crash": ["put_if_absent", 3, "before"], …}'
+    python child.py '{"store": …, "in": …, "out": …, "crash": ["put_if_absent", 4, "before"], …}'
 
 The steps are the driver's own effects: every put, every link of a publication, every deletion. Nothing in the product knows of this:
 the functions are wrapped here.

@@ -22,8 +22,8 @@ import meander as md
 Start = Callable[..., Any]
 
 EPOCH_STEPS = [
-    ["put_if_absent", 3, "before"],  # the first epoch's log entry: 1 is the takeover, 2 the plan
-    ["put_if_absent", 3, "after"],
+    ["put_if_absent", 4, "before"],  # the first epoch's log entry: 1 is the takeover, 2 and 3 are the plan
+    ["put_if_absent", 4, "after"],
     ["publish", 2, "before"],
     ["link", 4, "after"],
     ["publish", 2, "after"],

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ import pytest
 from polars.testing import assert_frame_equal
 
 import meander as md
+from meander.connect import file_discovery
 
 
 def double_and_drop(frame: pl.DataFrame) -> pl.DataFrame:
@@ -237,17 +241,18 @@ def test_a_foreach_batch_that_fails_stops_the_flow_and_gets_the_epoch_again(tmp_
 def test_a_store_goes_on_only_with_its_own_flow(tmp_path: Path, spark: Any) -> None:
     write_floats(tmp_path / "in", files=1, rows=100, keys=20)
 
-    def build(key: str) -> md.Flow:
+    def build(key: str, rows: int = 1000) -> md.Flow:
         flow = md.Flow("own")
-        flow.source("events", md.files(tmp_path / "in")).key_by(key).aggregate(md.count().alias("n"), name="counts").sink(
-            "out", md.discard()
-        )
+        events = flow.source("events", md.files(tmp_path / "in")).map_batches(lambda frame: frame.head(rows), name="first")
+        events.key_by(key).aggregate(md.count().alias("n"), name="counts").sink("out", md.discard())
         return flow
 
     with build("key").start(tmp_path / "state", spark=spark, trigger=None) as run:
         run.process_available()
     with pytest.raises(md.ConfigError, match=r"keyed by name, but its stored state by key"):
         build("name").start(tmp_path / "state", spark=spark, trigger=None)
+    with pytest.raises(md.ConfigError, match=r"this one differs .*: map_batches 'first' has other Python code\. Start the flow that made"):
+        build("key", rows=5).start(tmp_path / "state", spark=spark, trigger=None)
     with build("key").start(tmp_path / "state", spark=spark, trigger=None) as run:
         assert run.process_available().epochs == 0
 
@@ -265,6 +270,83 @@ def test_a_flow_in_the_background_ends_by_itself_when_its_sources_do(tmp_path: P
     assert out.frame().group_by("key").agg(pl.col("n").max())["n"].sum() == 5000
     assert len(latency.read_text().splitlines()) == 5000
     assert run.status()["state"] == "stopped"
+
+
+def test_a_flow_goes_on_when_its_folders_have_moved(tmp_path: Path, spark: Any) -> None:
+    def run(folder: str, out: str) -> md.Progress:
+        flow = md.Flow("moved")
+        events = flow.source("events", md.files(tmp_path / folder, max_files_per_epoch=1))
+        events.key_by("key").aggregate(md.count().alias("n"), name="counts").sink("out", md.parquet(tmp_path / out))
+        with flow.start(tmp_path / "state", spark=spark, trigger=None, small_epochs=False) as run:
+            return run.process_available()
+
+    def published(out: str) -> set[int]:
+        return {int(path.name.split("-")[1]) for path in (tmp_path / out).glob("part-*.parquet")}
+
+    write_floats(tmp_path / "in", files=3, rows=100, keys=20)
+    assert run("in", "out").epochs == 3
+    (tmp_path / "in").rename(tmp_path / "in2")
+    (tmp_path / "out").rename(tmp_path / "out2")
+    shutil.copy2(tmp_path / "in2" / "000.parquet", tmp_path / "in2" / "new.parquet")
+    assert run("in2", "out2")[:2] == (1, 100)  # and read by workers that know the folder under its old name
+    assert published("out2") == {1, 2, 3, 4}
+    assert pl.DataFrame(pl.from_arrow(md.read_state(tmp_path / "state", "counts")))["n"].sum() == 400
+    assert run("in2", "out3").epochs == 0
+    assert published("out3") == {4}  # the last one again, and none before it
+
+
+def finders() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("meander-files-")]
+
+
+def test_files_are_found_beside_the_epochs_and_the_search_ends_with_the_run(tmp_path: Path, spark: Any) -> None:
+    write_floats(tmp_path / "in", files=2, rows=100, keys=20)
+    out = md.memory()
+    flow = md.Flow("arrivals")
+    events = flow.source("events", md.files(tmp_path / "in"))
+    events.key_by("key").aggregate(md.count().alias("n"), name="counts").sink("out", out)
+    run = flow.start(tmp_path / "state", spark=spark)
+    for arrived in range(1, 4):
+        shutil.copy2(tmp_path / "in" / "000.parquet", tmp_path / "in" / f"later-{arrived}.parquet")
+        deadline = time.monotonic() + 30
+        while run.status()["rows_in"] < 100 * (2 + arrived) and time.monotonic() < deadline:
+            time.sleep(0.02)
+    assert run.status()["rows_in"] == 500
+    assert finders() == ["meander-files-in"]
+    (tmp_path / "in" / "000.parquet").rename(tmp_path / "in" / "young.parquet")
+    os.utime(tmp_path / "in" / "young.parquet")
+    assert run.process_available().rows_in == 600  # also what is younger than its settle time
+    run.stop()
+    assert not finders()
+
+
+def test_processing_what_is_available_lists_a_folder_once_and_not_once_per_epoch(
+    tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_floats(tmp_path / "in", files=4, rows=10, keys=5)
+    flow = md.Flow("once")
+    events = flow.source("events", md.files(tmp_path / "in", max_files_per_epoch=1))
+    events.sink("out", md.discard())
+    listings: list[str] = []
+    scan = file_discovery.scan
+    monkeypatch.setattr(file_discovery, "scan", lambda folder, known: listings.append(folder) or scan(folder, known))
+    with flow.start(tmp_path / "state", spark=spark, trigger=None) as run:
+        assert run.process_available().epochs == 4
+        assert run.process_available().epochs == 0
+    assert len(listings) == 2
+
+
+def test_a_folder_that_goes_stops_the_flow_and_the_search(tmp_path: Path, spark: Any) -> None:
+    write_floats(tmp_path / "in", files=1, rows=100, keys=20)
+    flow = md.Flow("gone")
+    flow.source("events", md.files(tmp_path / "in")).sink("out", md.discard())
+    run = flow.start(tmp_path / "state", spark=spark)
+    while run.status()["rows_in"] < 100:
+        time.sleep(0.02)
+    (tmp_path / "in").rename(tmp_path / "away")
+    with pytest.raises(md.Retryable, match="cannot be listed"):
+        run.await_termination(timeout=30)
+    assert not finders()
 
 
 def test_a_flow_without_state_needs_no_exchange(tmp_path: Path, spark: Any) -> None:

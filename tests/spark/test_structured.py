@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,8 +35,8 @@ def test_batches_of_a_killed_driver_are_neither_lost_nor_doubled(tmp_path: Path,
     folder = write_input(tmp_path / "in", files=8, rows=2000, keys=300)
     request = {"store": str(tmp_path / "state"), "in": str(folder), "out": str(tmp_path / "out"), "structured": True}
     for step in (
-        ["put_if_absent", 3, "before"],  # before our commit: Spark sends the batch again, and it is computed
-        ["put_if_absent", 3, "after"],  # after it and before Spark's: Spark sends it again, and it is skipped
+        ["put_if_absent", 4, "before"],  # before our commit: Spark sends the batch again, and it is computed
+        ["put_if_absent", 4, "after"],  # after it and before Spark's: Spark sends it again, and it is skipped
         ["publish", 2, "before"],
         ["publish", 2, "after"],
     ):
@@ -98,3 +101,14 @@ def test_a_streaming_dataframe_with_state_of_its_own_is_refused(tmp_path: Path, 
         flow.start(tmp_path / "state", spark=spark, trigger=None)
     with pytest.raises(md.ConfigError, match="streaming DataFrame"):
         md.spark_stream(spark.range(3))
+
+
+def test_stopping_finishes_the_batch_that_runs_and_leaves_no_stack_traces(tmp_path: Path) -> None:
+    folder = write_input(tmp_path / "in", files=6, rows=100, keys=5)
+    command = [sys.executable, str(Path(__file__).with_name("stop_in_a_batch.py")), str(folder), str(tmp_path / "state")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
+    assert done.stderr == ""
+    found = json.loads(done.stdout)
+    assert found["epochs"][-1] == 6
+    assert 1 <= found["epochs"][0] < found["epochs"][1] < 6  # each stop came between two batches, before the input was over
+    assert (found["rows"], found["counted"]) == (600, 600)

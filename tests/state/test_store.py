@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from meander.errors import Busy, ConfigError
-from meander.state.store import DirStore, Lock, MemoryStore, Store, open_store
+from meander.errors import Busy, ConfigError, Retryable
+from meander.state.store import DirStore, Lock, MemoryStore, Store, open_store, sweep_temporary
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 
@@ -71,6 +74,64 @@ def test_a_torn_write_of_a_dead_process_is_not_listed(tmp_path: Path) -> None:
     store.put_if_absent("log/1", b"1")
     (tmp_path / "log" / ".2.abc").write_bytes(b"ha")
     assert store.list("log/") == ["log/1"]
+
+
+def test_a_sweep_removes_what_is_left_of_a_put_and_nothing_else(tmp_path: Path) -> None:
+    store = DirStore(tmp_path)
+    store.put_if_absent("log/1/2", b"2")
+    left, foreign = tmp_path / "log" / "1" / ".3.0123456789abcdef", tmp_path / "log" / ".metadata.crc"
+    left.write_bytes(b"ha")
+    foreign.write_bytes(b"crc")
+    sweep_temporary(store, "log/")
+    sweep_temporary(store, "nothing/")
+    sweep_temporary(MemoryStore(), "log/")
+    assert sorted(path for path in tmp_path.rglob("*") if path.is_file()) == [foreign, tmp_path / "log" / "1" / "2"]
+
+
+@pytest.mark.parametrize("moment", ["flock", "link"])
+def test_a_sweep_in_the_middle_of_a_put_does_not_disturb_it(tmp_path: Path, moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the temporary file is locked, when it looks like a dead process's, and right before it gets its name."""
+    store = DirStore(tmp_path)
+    owner = fcntl if moment == "flock" else os
+    original, swept = getattr(owner, moment), []
+
+    def sweep_first(*args: Any) -> None:
+        if not swept:
+            swept.append(list((tmp_path / "log").iterdir()))
+            sweep_temporary(store, "log/")
+        original(*args)
+
+    monkeypatch.setattr(owner, moment, sweep_first)
+    assert store.put_if_absent("log/1", b"1")
+    assert len(swept[0]) == 1
+    assert store.get("log/1") == b"1"
+    assert list((tmp_path / "log").iterdir()) == [tmp_path / "log" / "1"]
+
+
+def test_a_put_whose_temporary_file_is_taken_away_fails_and_has_no_effect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on file systems whose locks do not reach from machine to machine: never a name without its bytes."""
+    store, link = DirStore(tmp_path), os.link
+    monkeypatch.setattr(os, "link", lambda staged, path: (os.unlink(staged), link(staged, path)))
+    with pytest.raises(Retryable, match="'log/1' cannot be written"):
+        store.put_if_absent("log/1", b"1")
+    assert store.list("log/") == []
+    monkeypatch.setattr(os, "link", lambda staged, path: (link(staged, path), os.unlink(staged)))
+    assert store.put_if_absent("log/1", b"1")
+    assert not store.put_if_absent("log/1", b"2")
+    assert store.get("log/1") == b"1"
+
+
+def test_without_locks_nothing_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "no locks here")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    store = DirStore(tmp_path)
+    assert store.put_if_absent("log/1", b"1")
+    left = tmp_path / "log" / ".2.0123456789abcdef"
+    left.write_bytes(b"ha")
+    sweep_temporary(store, "log/")
+    assert left.exists()
 
 
 HOLDER = (

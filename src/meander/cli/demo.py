@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _MARK = ".meander-demo"
 _RATE, _SECONDS = 25_000, 20.0
 _EXAMPLES = """examples:
-  meander demo                                    about half a minute, 500,000 edits
+  meander demo                                    about half a minute, set-up aside; 500,000 edits
   meander demo --rate 5000 --seconds 10           a smaller one
   meander demo --rate 0 --events 2000000          as fast as this machine goes
   meander demo --keep                             go on with the last demo, for instance after kill -9
@@ -36,7 +36,7 @@ The folder (./meander-demo) holds the output as Parquet files and the flow's sta
 def register(commands: Commands) -> None:
     parser = commands.add_parser(
         "demo",
-        help="count edits per server for a few seconds, and check the result",
+        help="count edits per server for half a minute, and check the result",
         description="Wikipedia-style edits → parse → filter → count per server → Parquet, on a local Spark, with a generated workload. "
         "Ends by itself and compares its counts with an independent recount of the input (exit code 1 where they differ).",
         epilog=_EXAMPLES,
@@ -52,10 +52,10 @@ def register(commands: Commands) -> None:
 
 
 def command(arguments: argparse.Namespace) -> int:
+    import meander as md
     from meander.cli.demo_flow import build_flow
-    from meander.cli.progress import Lines, Meter, make_console, watch
+    from meander.cli.progress import Lines, Meter, make_console, waiting, watch
     from meander.cli.run import Stop
-    from meander.cli.spark_start import start_spark
 
     folder = Path(arguments.folder)
     workload = prepare(folder, choose_workload(arguments), arguments.keep)
@@ -64,8 +64,8 @@ def command(arguments: argparse.Namespace) -> int:
     console = make_console(arguments.json, arguments.no_color)
     console.print("[bold]Meander demo[/]: Wikipedia-style edits → parse → only people → count per server → Parquet")
     began = time.monotonic()
-    with console.status("starting a local Spark …"):
-        session = start_spark(None, "meander demo")
+    with waiting(console, "starting a local Spark …"):
+        session = md.spark(app_name="meander demo")
     meter, stop = Meter(keep_latencies=True), Stop()
     restore = stop.on_signals()
     try:
@@ -261,10 +261,11 @@ def _print_top(console: Console, state: Counts) -> None:
 
 
 def _print_next(console: Console, folder: Path) -> None:
-    from meander.cli.store_view import open_existing, readable_epochs
+    from meander.state.log import readable_epochs
+    from meander.state.store import open_store
 
     store = folder / "state"
-    epochs = readable_epochs(*open_existing(str(store)))
+    epochs = readable_epochs(open_store(store))
     earlier = epochs[len(epochs) // 2]
     console.print("\n[bold]Try next[/]")
     if shutil.which("meander") is None:  # run by make, whose shell does not have the environment's programs

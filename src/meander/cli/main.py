@@ -8,13 +8,14 @@ a function from parsed arguments to exit code. What is slow to import is importe
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
 
 from meander import __version__
-from meander.cli import bench, demo, run, state, status
+from meander.cli import bench, dead_letters, demo, run, state, status
 from meander.cli.parser import Commands, Parser
 from meander.errors import MeanderError
 
@@ -23,14 +24,16 @@ COMMANDS: dict[str, Callable[[Commands], None]] = {
     "run": run.register,
     "status": status.register,
     "state": state.register,
+    "dead-letters": dead_letters.register,
     "bench": bench.register,
 }
 _EXAMPLES = """examples:
-  meander demo                                     count edits per server for a few seconds, and check the result
+  meander demo                                     count edits per server for half a minute, and check the result
   meander run my_flow.py --store state/            run a flow until Ctrl-C; the same command goes on after a stop or a crash
   meander status state/                            where a flow is, from its store alone
   meander state state/ totals --limit 5            its state as a table
   meander state state/ totals --sql "SELECT sum(total) FROM state"
+  meander dead-letters state/                      the rows that could not be processed, and why
 
 `meander COMMAND --help` says more about each."""
 
@@ -62,6 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words
+    logging.getLogger("meander").addHandler(logging.NullHandler())  # a failure is said once, by the line at the end
     words = [word for word in words if word != "--debug"]
     command = next((word for word in words if not word.startswith("-")), None)
     try:

@@ -15,6 +15,17 @@ class Parser(argparse.ArgumentParser):
         raise SystemExit(2)
 
 
+def at_least_0(text: str) -> int:
+    """The type of an option that is a number of rows."""
+    try:
+        number = int(text)
+    except ValueError:
+        number = -1
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number from 0 up")
+    return number
+
+
 if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[Parser]
 else:

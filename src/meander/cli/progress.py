@@ -10,7 +10,8 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
@@ -156,9 +157,9 @@ def line(reading: Reading) -> str:
         f"latency p50 {wording.duration(reading.p50)}, p99 {wording.duration(reading.p99)}",
     ]
     if reading.segments:
-        parts.append(f"state {wording.count(reading.state_rows)} rows, {wording.size(reading.state_bytes)}")
+        parts.append(f"state {wording.plural(reading.state_rows, 'row')} stored, {wording.size(reading.state_bytes)}")
     if reading.dead_letters:
-        parts.append(f"{wording.count(reading.dead_letters)} dead letters")
+        parts.append(wording.plural(reading.dead_letters, "dead letter"))
     return " · ".join(parts)
 
 
@@ -221,6 +222,17 @@ class StatusLine:
 def make_console(json: bool, no_color: bool) -> Console:
     """Where a person reads: standard output, or standard error where that is for a program."""
     return Console(file=sys.stderr if json else sys.stdout, no_color=True if no_color else None, highlight=False)
+
+
+@contextmanager
+def waiting(console: Console, what: str) -> Iterator[None]:
+    """Says what is waited for: a spinner on a terminal, a line elsewhere."""
+    if not console.is_terminal:
+        console.print(what, soft_wrap=True)
+        yield
+        return
+    with console.status(what):
+        yield
 
 
 def watch(ended: Callable[[float], bool], meter: Meter, display: Display, stop: threading.Event) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from meander.cli import wording
 from meander.cli.parser import Commands
-from meander.errors import ConfigError
+from meander.errors import Busy, ConfigError
 
 if TYPE_CHECKING:
     from meander.cli.progress import Display, Meter
@@ -58,21 +58,26 @@ def register(commands: Commands) -> None:
 
 
 def command(arguments: argparse.Namespace) -> int:
+    import meander as md
     from meander.cli.flow_file import load_flow
-    from meander.cli.progress import Lines, Meter, StatusLine, make_console, watch
-    from meander.cli.spark_start import start_spark
+    from meander.cli.progress import Lines, Meter, StatusLine, make_console, waiting, watch
+    from meander.cli.store_view import refuse_busy
 
     options = start_options(arguments)
     flow = load_flow(arguments.file)
     flow.plan()  # what is wrong with it is said before Spark is waited for
     store = arguments.store or f"meander-state/{flow.name}"
+    if not arguments.takeover:
+        refuse_busy(store)
     console = make_console(arguments.json, arguments.no_color)
-    with console.status(f"starting Spark for flow '{flow.name}' …"):
-        session = start_spark(arguments.master, f"meander {flow.name}")
+    with waiting(console, f"starting Spark for flow '{flow.name}' …"):
+        session = md.spark(master=arguments.master, app_name=f"meander {flow.name}")
         try:
             run = flow.start(store, spark=session, **options)
-        except BaseException:
+        except BaseException as error:
             session.stop()
+            if isinstance(error, Busy):  # somebody was faster while Spark started
+                refuse_busy(store)
             raise
     meter, stop = Meter(keep_latencies=True), Stop()
     run.on_epoch(meter)
@@ -181,7 +186,8 @@ def _report(console: Any, arguments: argparse.Namespace, run: Run, meter: Meter,
         soft_wrap=True,
     )
     if status["dead_letters"]:
-        console.print(f"dead letters: {wording.count(status['dead_letters'])} in all; see md.read_dead_letters({store!r})", soft_wrap=True)
+        letters = wording.plural(status["dead_letters"], "dead letter")
+        console.print(f"{letters} in all: meander dead-letters {store}", soft_wrap=True)
     for operator in status["operators"]:
         console.print(f"state of '{operator}': meander state {store} {operator}", soft_wrap=True)
     if arguments.json:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from meander.cli.parser import Commands
+from meander.cli.parser import Commands, at_least_0
 from meander.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -40,7 +40,9 @@ def register(commands: Commands) -> None:
     parser.add_argument("--sql", metavar="QUERY", help="a DuckDB query over the table `state`")
     parser.add_argument("--format", choices=FORMATS, help="json is one object per line (default: table, or what FILE ends in)")
     parser.add_argument("--output", metavar="FILE", help="write there instead of standard output")
-    parser.add_argument("--limit", type=int, metavar="N", help=f"at most N rows, 0 for all (default: {_TABLE_ROWS} in a table, else all)")
+    parser.add_argument(
+        "--limit", type=at_least_0, metavar="N", help=f"at most N rows, 0 for all (default: {_TABLE_ROWS} in a table, else all)"
+    )
     parser.add_argument("--no-color", action="store_true", help="plain text")
     parser.set_defaults(command=command)
 
@@ -49,12 +51,10 @@ def command(arguments: argparse.Namespace) -> int:
     if arguments.operator is None:
         return _list(arguments)
     import meander as md
-    from meander.cli.store_view import check_epoch, open_existing
+    from meander.cli.store_view import open_existing
 
     form = choose_format(arguments.format, arguments.output)
-    store, newest = open_existing(arguments.store)
-    if arguments.epoch is not None:
-        check_epoch(store, newest, arguments.epoch)
+    open_existing(arguments.store)  # says it where there is no flow
     table = md.read_state(arguments.store, arguments.operator, arguments.epoch)
     frame = query(table, arguments.sql)
     limit = arguments.limit if arguments.limit is not None else (_TABLE_ROWS if form == "table" else 0)

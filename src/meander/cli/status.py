@@ -33,18 +33,19 @@ def command(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(status))
     else:
-        _print(status, arguments.no_color)
+        _print(status, arguments.store, arguments.no_color)
     return 0
 
 
 def read_status(url: str) -> dict[str, Any]:
     """The status as plain data."""
-    from meander.cli.store_view import open_existing, owner_of, readable_epochs
+    from meander.cli.store_view import open_existing, owner_of
+    from meander.state.log import readable_epochs
     from meander.state.manifest import operator_of
 
     store, manifest = open_existing(url)
     owner = owner_of(store)
-    epochs = readable_epochs(store, manifest)
+    epochs = readable_epochs(store)
     return {
         "store": store.url,
         "flow": manifest.plan.get("flow"),
@@ -70,7 +71,7 @@ def read_status(url: str) -> dict[str, Any]:
     }
 
 
-def _print(status: dict[str, Any], no_color: bool) -> None:
+def _print(status: dict[str, Any], shown_as: str, no_color: bool) -> None:
     from rich.table import Table
 
     from meander.cli.progress import make_console
@@ -89,6 +90,8 @@ def _print(status: dict[str, Any], no_color: bool) -> None:
     if readable:
         facts.add_row("readable", f"epochs {readable[0]} to {readable[1]}" if readable[0] < readable[1] else f"epoch {readable[0]}")
     console.print(facts, soft_wrap=True)
+    if status["dead_letters"]:
+        console.print(f"look at the dead letters: meander dead-letters {shown_as}", style="dim", soft_wrap=True, markup=False)
     if status["tables"]:
         console.print()
         console.print(tables_of(status["tables"]))

@@ -1,4 +1,4 @@
-"""What a store says of its flow without owning it: the manifest, the epochs that can be read, whether a live run holds it.
+"""What a store says of its flow without owning it: the manifest, and whether a live run holds it.
 
 Reads only: nothing is created, changed or left behind, also where there is no store.
 """
@@ -9,8 +9,9 @@ import fcntl
 import os
 from dataclasses import dataclass
 
-from meander.errors import ConfigError
-from meander.state.log import entries_after, newest_generation, read_manifest, read_snapshot, snapshots
+from meander.errors import Busy, ConfigError
+from meander.state.folder import refuse_file
+from meander.state.log import newest_generation, read_manifest
 from meander.state.manifest import Manifest
 from meander.state.store import Store, open_store
 
@@ -27,11 +28,20 @@ class Owner:
 def open_existing(url: str) -> tuple[Store, Manifest]:
     """A store that holds a flow, and its newest manifest."""
     store = open_store(url)
+    refuse_file(store)
     manifest = read_manifest(store)
     if manifest.position < 0:
         folder = store.local("")
-        there = "" if folder is None or folder.exists() else " (there is no such folder)"
-        raise ConfigError(f"store {store.url}: there is no flow in it{there}; give the folder that was the flow's store=")
+        if folder is not None and not folder.exists():
+            raise ConfigError(
+                f"store {store.url}: there is no flow in it (there is no such folder); give the folder that was the flow's store=. "
+                "A flow that is just starting makes it when its Spark is up"
+            )
+        if folder is not None and any((folder / name).exists() for name in ("probe", "lock")):
+            raise ConfigError(
+                f"store {store.url}: a flow was started in it and has no epoch yet; if it is just starting, look again in a moment"
+            )
+        raise ConfigError(f"store {store.url}: there is no flow in it; give the folder that was the flow's store=")
     return store, manifest
 
 
@@ -57,29 +67,12 @@ def owner_of(store: Store) -> Owner:
     return Owner(False, name)
 
 
-def readable_epochs(store: Store, newest: Manifest) -> list[int]:
-    """The epochs whose state can be read: known to the log, with all their segments still there."""
-    there = set(store.list("segments/"))
-    oldest = next((found for position, generation in snapshots(store) if (found := read_snapshot(store, generation, position))), None)
-    for base in (Manifest(), oldest):  # the log from its beginning, where it still has one
-        state, epochs = base or Manifest(), {}
-        if state.epoch:
-            epochs[state.epoch] = state.segment_names() <= there
-        for entry in entries_after(store, state):
-            state = state.apply(entry)
-            if state.epoch:  # the last entry of an epoch counts: a compaction has the same rows in other segments
-                epochs[state.epoch] = state.segment_names() <= there
-        if state.position >= newest.position:
-            return [epoch for epoch, readable in sorted(epochs.items()) if readable]
-    return [newest.epoch] if newest.epoch else []  # the log moved on under us; the newest was just read
-
-
-def check_epoch(store: Store, newest: Manifest, epoch: int) -> None:
-    """ConfigError where the state of an epoch cannot be read."""
-    epochs = readable_epochs(store, newest)
-    if epoch in epochs:
-        return
-    if not epochs:
-        raise ConfigError(f"store {store.url}: there is no epoch {epoch}: the flow has not finished one yet")
-    why = "is not retained any more" if 0 < epoch < epochs[0] else "is not there"
-    raise ConfigError(f"store {store.url}: epoch {epoch} {why}; epochs {epochs[0]} to {epochs[-1]} can be read")
+def refuse_busy(url: str) -> None:
+    """Busy where a live run holds the store: a look that takes no time, before Spark is waited for."""
+    store = open_store(url)
+    refuse_file(store)
+    if (owner := owner_of(store)).live:
+        raise Busy(
+            f"store {store.url} is in use by a live run ({owner.name or 'unknown process'}); nothing was touched. "
+            "Stop that run first, or add --takeover if its machine is known to be gone or hung."
+        )

@@ -47,6 +47,9 @@ class ConsoleSink:
     def describe(self) -> str:
         return "console"
 
+    def canonical(self) -> str:
+        return self.describe()
+
     def __reduce__(self) -> tuple[type[ConsoleSink], tuple[int]]:
         return (ConsoleSink, (self.rows,))
 

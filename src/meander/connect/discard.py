@@ -33,6 +33,9 @@ class DiscardSink:
     def describe(self) -> str:
         return "discard"
 
+    def canonical(self) -> str:
+        return self.describe()
+
     def __reduce__(self) -> tuple[type[DiscardSink], tuple[()]]:
         return (DiscardSink, ())
 

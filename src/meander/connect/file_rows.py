@@ -33,6 +33,10 @@ def check_readable(name: str, dtype: pl.DataType, format: str) -> None:
 def read(folder: str, format: str, schema: pl.Schema, optional: frozenset[str], payload: dict[str, Any]) -> Batch:
     path = os.path.join(folder, payload["path"])
     shown = f"{os.path.basename(folder)}/{payload['path']}"
+    if "taken_with" in payload:
+        before, size = payload["taken_with"], payload["size"]
+        what = "what was added is not read: add rows as new files" if size > before else "it is not read again"
+        return _whole_file_bad(schema, shown, f"changed from {before} to {size} bytes after it was read; {what}", size)
     _check_unchanged(path, payload)
     try:
         if payload["size"] == 0:
@@ -66,7 +70,7 @@ def _check_unchanged(path: str, payload: dict[str, Any]) -> None:
 
 
 def _whole_file_bad(schema: pl.Schema, shown: str, reason: str, size: int) -> Batch:
-    return Batch(pl.DataFrame(schema=schema), (BadRow(shown, reason, f"<file of {size} bytes, left in place>"),))
+    return Batch(pl.DataFrame(schema=schema), (BadRow(shown, reason, f"<file of {size} bytes, kept>"),))
 
 
 def _read_parquet(path: str, shown: str, schema: pl.Schema, payload: dict[str, Any]) -> Batch:

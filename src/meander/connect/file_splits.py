@@ -1,20 +1,23 @@
-"""Finds the files of a folder and cuts them into splits, on the driver: the cursor of the files source.
+"""Takes the files that ``file_discovery`` finds, oldest first, and cuts them into splits, on the driver: the cursor of the files source.
 
 Guarantees: a file is taken once; (offset, seen) is the cursor's whole place, so that one rebuilt from them goes on exactly there;
 cuts depend on the file and on the source's limits only. A file that is taken in part is in the offset, with the row group or
-byte where it goes on; a file is in ``seen`` from its last split on.
+byte where it goes on; a file is in ``seen`` from its last split on. An epoch costs what it takes and what is new, not what waits.
 """
 
 from __future__ import annotations
 
+import contextlib
+import heapq
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pyarrow.parquet as pq
 
+from meander.connect.file_discovery import Discovery, Found, Grown
 from meander.connect.source import Choice, Split
 from meander.errors import Corrupted, Retryable
 
@@ -22,9 +25,9 @@ SPLIT_ROWS = 1_000_000
 SPLIT_BYTES = 64 << 20
 # With no limit set an epoch is bounded all the same: the backlog of a year must not become one epoch.
 DEFAULT_BYTES_PER_EPOCH = 256 << 20
+# Where files go that are not needed any more: hidden from every reader of the folder, and on its file system, so that a rename does it.
+ARCHIVE = "_archive"
 _SAMPLE = 64 << 10
-# A folder's mtime has the resolution of a clock tick or worse: one that is this young may hide a file that came after the look.
-_MTIME_TRUST = 2.0
 
 
 @dataclass(frozen=True)
@@ -48,14 +51,6 @@ class Limits:
         return (self.rows is None or rows <= self.rows) and (self.bytes is None or size <= self.bytes)
 
 
-class Found(NamedTuple):
-    """A file as it was when it was looked at; in the order in which files are taken."""
-
-    mtime_ns: int
-    name: str
-    size: int
-
-
 class Piece(NamedTuple):
     """A part of a file: row groups or bytes [first, end)."""
 
@@ -69,68 +64,112 @@ class FilesCursor:
     """Which files are taken, and how far into one that is taken in part."""
 
     def __init__(
-        self, folder: str, format: str, limits: Limits, settle: float, partial: dict[str, Any] | None, seen: set[str], throttle: float
+        self,
+        folder: str,
+        format: str,
+        limits: Limits,
+        settle: float,
+        partial: dict[str, Any] | None,
+        seen: set[str],
+        throttle: float,
+        archive: bool = False,
     ) -> None:
         self._folder = folder
+        self._archive = archive
         self._format = format
         self._cut_by = limits  # cuts must not move with the throttle
         self._limits = limits.throttled(throttle)
         self._settle = settle
         self._partial = partial
-        self._seen = set(seen)
-        self._waiting: list[Found] = []
-        self._looked: int | None = None  # the folder's mtime at the last look
-        self._complete = False  # nothing can be there that the last look did not see
+        self._waiting: list[Found] = []  # a heap, so that an epoch costs what it takes and not what waits
+        self._grown: list[Grown] = []
+        self._discovery = Discovery(folder, seen | {partial["name"]} if partial else set(seen))
+
+    def look(self) -> None:
+        self._discovery.look()
+        self._receive()
+
+    def release(self, names: Sequence[str]) -> None:
+        if not self._archive:
+            return
+        try:
+            os.makedirs(os.path.join(self._folder, ARCHIVE), exist_ok=True)
+            for name in names:
+                self._put_away(name)
+        except OSError as error:
+            raise Retryable(
+                f"files {self._folder}: cannot be archived in {ARCHIVE}/ ({error.strerror}); allow that, or use after='keep'"
+            ) from error
+
+    def close(self) -> None:
+        self._discovery.close()
 
     def backlog(self, now: float) -> bool:
-        return bool(self._waiting)
+        return self._partial is not None or bool(self._waiting)
 
     def slow_down(self, share: float) -> None:
         self._limits = self._cut_by.throttled(share)
 
     def choose(self, now: float, everything: bool) -> Choice | None:
-        self._look(now, everything)
-        splits: list[Split] = []
-        done: list[str] = []
-        rows = size = 0
-        for found in self._ready(now, everything):
-            if splits and self._limits.files is not None and len(done) >= self._limits.files:
-                break
-            for split in self._cut(found):
-                rows, size = rows + split.rows, size + split.bytes
-                if splits and not self._limits.allow(rows, size):
-                    return self._chosen(splits, done, found, _beginning(split))
-                splits.append(split)
-            done.append(found.name)
-        return self._chosen(splits, done, None, 0) if splits else None
+        if not everything:  # what came after the look may still be written to, and must settle
+            self._discovery.watch()
+            self._receive()
+        popped: list[Found] = []
+        try:
+            return self._fill(self._ready(now, everything, popped))
+        except BaseException:
+            for file in popped:
+                heapq.heappush(self._waiting, file)
+            raise
 
     def finished(self) -> bool:
         """Files can always come."""
         return False
 
-    def _chosen(self, splits: list[Split], done: list[str], partial: Found | None, at: int) -> Choice:
-        self._seen.update(done)
-        self._waiting = [found for found in self._waiting if found.name not in self._seen]
+    def _receive(self) -> None:
+        self._grown.extend(self._discovery.grown())
+        for found in self._discovery.take():
+            if self._waiting:
+                for file in found:
+                    heapq.heappush(self._waiting, file)
+            else:
+                self._waiting = found  # sorted, and so a heap
+
+    def _fill(self, ready: Iterator[Found]) -> Choice | None:
+        """Files and parts of files up to the limits."""
+        splits: list[Split] = [self._told(grown) for grown in self._grown]
+        done: list[str] = []
+        rows = size = 0
+        while not (splits and self._limits.files is not None and len(done) >= self._limits.files):
+            file = next(ready, None)
+            if file is None:
+                break
+            for split in self._cut(file):
+                rows, size = rows + split.rows, size + split.bytes
+                if splits and not self._limits.allow(rows, size):
+                    return self._chosen(splits, done, file, _beginning(split))
+                splits.append(split)
+            done.append(file.name)
+            self._discovery.took(file)
+        return self._chosen(splits, done, None, 0) if splits else None
+
+    def _told(self, grown: Grown) -> Split:
+        """No rows, but a dead letter: what was added to a file that was taken is not read, and must not go unnoticed."""
+        payload = {"path": grown.name, "size": grown.size, "mtime_ns": grown.mtime_ns, "taken_with": grown.before}
+        return Split(payload, 1, 0, (grown.mtime_ns / 1e9, grown.mtime_ns / 1e9))
+
+    def _chosen(self, splits: list[Split], done: list[str], left: Found | None, at: int) -> Choice:
+        """The choice that leaves one file at a position of it."""
         self._partial = None
-        if partial is not None and at > 0:
-            self._partial = {"name": partial.name, "size": partial.size, "mtime_ns": partial.mtime_ns, "next": at}
+        self._grown = []
+        if left is not None and at == 0:
+            heapq.heappush(self._waiting, left)
+        elif left is not None:
+            self._partial = {"name": left.name, "size": left.size, "mtime_ns": left.mtime_ns, "next": at}
         return Choice(tuple(splits), {"partial": dict(self._partial)} if self._partial else {}, tuple(done))
 
-    def _look(self, now: float, everything: bool) -> None:
-        """Find new files; scan only when the folder may hold some that the last look did not see and there is no backlog."""
-        try:
-            mtime_ns = os.stat(self._folder).st_mtime_ns
-            backlog = any(everything or self._is_settled(file, now) for file in self._waiting)
-            if mtime_ns == self._looked and (backlog or (self._complete and not everything)):
-                return
-            self._waiting = sorted(Found(stat.st_mtime_ns, name, stat.st_size) for name, stat in scan(self._folder, self._seen))
-        except OSError as error:
-            raise Retryable(f"files {self._folder}: cannot be listed ({error.strerror}); check that the folder is there") from error
-        self._looked = mtime_ns
-        self._complete = now - mtime_ns / 1e9 > _MTIME_TRUST and all(self._is_settled(file, now) for file in self._waiting)
-
-    def _ready(self, now: float, everything: bool) -> Iterator[Found]:
-        """The files that may be taken now as they are now, the half-taken one first."""
+    def _ready(self, now: float, everything: bool, popped: list[Found]) -> Iterator[Found]:
+        """The files that may be taken now as they are now, the half-taken one first; those that waited are in ``popped``."""
         partial = self._partial
         if partial is not None:
             now_there = self._as_it_is(partial["name"])
@@ -141,12 +180,25 @@ class FilesCursor:
                     "put the original back (same content and modification time, cp -p) and start again"
                 )
             yield now_there
-        for file in self._waiting:
-            if (partial is None or file.name != partial["name"]) and (everything or self._is_settled(file, now)):
-                # It may have grown or gone while it waited for its turn.
-                fresh = self._as_it_is(file.name)
-                if fresh is not None and (everything or self._is_settled(fresh, now)):
-                    yield fresh
+        while self._waiting and (everything or self._is_settled(self._waiting[0], now)):
+            # It may have grown or gone while it waited for its turn.
+            name = self._waiting[0].name
+            fresh = self._as_it_is(name)
+            heapq.heappop(self._waiting)
+            if fresh is None:
+                self._discovery.forget(name)
+            elif everything or self._is_settled(fresh, now):
+                popped.append(fresh)
+                yield fresh
+            else:
+                heapq.heappush(self._waiting, fresh)
+
+    def _put_away(self, name: str) -> None:
+        target = os.path.join(self._folder, ARCHIVE, name)
+        # Under a name that is there already something else was archived: neither may be lost, and what was taken is not read again.
+        if not os.path.lexists(target):
+            with contextlib.suppress(FileNotFoundError):  # done before a crash, or its owner took it away
+                os.rename(os.path.join(self._folder, name), target)
 
     def _is_settled(self, file: Found, now: float) -> bool:
         return now - file.mtime_ns / 1e9 >= self._settle
@@ -182,19 +234,6 @@ def _beginning(split: Split) -> int:
     """Where a split begins in its file: a row group or a byte; 0 for a whole file."""
     groups: list[int] | None = split.payload.get("groups")
     return groups[0] if groups else int(split.payload.get("start", 0))
-
-
-def scan(folder: str, seen: set[str]) -> Iterator[tuple[str, os.stat_result]]:
-    """The regular files that are input and not in ``seen``."""
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.name[0] in "._" or entry.name in seen:
-                continue
-            try:
-                if entry.is_file():
-                    yield entry.name, entry.stat()
-            except FileNotFoundError:
-                continue
 
 
 def cut_parquet(path: str, size: int, start: int, limits: Limits) -> list[Piece]:

@@ -1,13 +1,18 @@
 """The source that reads a folder of Parquet, JSON-lines or CSV files, each file once, in order of arrival.
 
-This is its description. ``file_splits`` (driver) finds the files and cuts them into splits; ``file_rows`` and ``text_rows`` (task)
-read one. Guarantees: every file that is in the folder and stays unchanged is taken exactly once; a file that vanishes or changes
-after it was decided is an error, never other rows; a split reads the same rows every time.
+This is its description. ``file_discovery`` (driver) finds the files, ``file_splits`` (driver) cuts them into splits; ``file_rows`` and
+``text_rows`` (task) read one. Guarantees: every file that is in the folder and stays unchanged is taken exactly once; a file that
+vanishes or changes after it was decided is an error, never other rows; a split reads the same rows every time.
 
 - A file must be complete when it appears (write under a name that starts with "." or "_", then rename), or be left alone for
-  ``settle`` seconds: younger files are not taken, except by ``process_available``, which says that all input is complete.
+  ``settle`` seconds: younger files are not taken, except by ``process_available``, which says that all input is complete and takes
+  what is in the folder when it is called.
 - Names that start with "." or "_" and everything that is not a regular file are ignored; subfolders are not read. A name is
   taken once: a new file under the name of one that was taken is not read.
+- A folder may move between two runs: names are kept relative to it. What was taken stays taken; a file that was taken in part goes
+  on if size and modification time are the same (``mv`` and ``cp -p`` keep them).
+- With ``after="archive"`` a file goes into the subfolder ``_archive`` when its epoch is committed and published, never earlier; where a
+  crash comes between, at the next start. An archived file is never overwritten: one of the same name stays where it is.
 - Large Parquet files are cut at row groups, large JSON and CSV files at fixed byte positions. Cuts depend on the file and on
   the source's own limits, never on parallelism. CSV records are lines: a line break inside quotes is not supported.
 """
@@ -22,25 +27,12 @@ from typing import Any
 import polars as pl
 
 from meander.connect import file_rows
+from meander.connect.file_discovery import scan
 from meander.connect.file_rows import FORMATS
-from meander.connect.file_splits import FilesCursor, Limits, scan
+from meander.connect.file_splits import ARCHIVE, FilesCursor, Limits
+from meander.connect.schema_text import TYPES, as_columns
 from meander.connect.source import Batch
 from meander.errors import ConfigError, FlowError
-
-_TYPES: dict[str, pl.DataType] = {
-    "string": pl.String(),
-    "double": pl.Float64(),
-    "float": pl.Float32(),
-    "long": pl.Int64(),
-    "bigint": pl.Int64(),
-    "int": pl.Int32(),
-    "integer": pl.Int32(),
-    "short": pl.Int16(),
-    "boolean": pl.Boolean(),
-    "timestamp": pl.Datetime("us"),
-    "date": pl.Date(),
-    "binary": pl.Binary(),
-}
 
 
 @dataclass(frozen=True)
@@ -53,35 +45,44 @@ class FilesSource:
     limits: Limits
     settle: float
     optional: tuple[str, ...]
+    archive: bool = False
 
     def schema(self) -> pl.Schema:
         return pl.Schema(self.columns)
 
     def cursor(self, offset: dict[str, Any], seen: set[str], throttle: float = 1.0) -> FilesCursor:
-        return FilesCursor(self.path, self.format, self.limits, self.settle, offset.get("partial"), seen, throttle)
+        partial = offset.get("partial")
+        return FilesCursor(self.path, self.format, self.limits, self.settle, partial, seen, throttle, self.archive)
 
     def read(self, payload: dict[str, Any]) -> Batch:
         return file_rows.read(self.path, self.format, self.schema(), frozenset(self.optional), payload)
 
     def describe(self) -> str:
-        return f"files {self.format} {self.path}"
+        return f"files {self.format} {self.path}{', archived afterwards' if self.archive else ''}"
+
+    def canonical(self) -> str:
+        return f"files {self.format}, optional {sorted(self.optional)}"
 
 
 def files(
     path: str | os.PathLike[str],
     format: str = "parquet",
-    schema: Mapping[str, Any] | None = None,
+    schema: Any = None,
     max_files_per_epoch: int | None = None,
     max_rows_per_epoch: int | None = None,
     max_bytes_per_epoch: int | None = None,
     settle: float = 1.0,
     optional: Sequence[str] = (),
+    after: str = "keep",
 ) -> FilesSource:
     """A folder of ``"parquet"``, ``"json"`` (one object per line) or ``"csv"`` (with a header) files; subfolders are not read.
 
-    ``schema`` maps columns to types ("string", "double", "long", "timestamp", … or Polars types); for Parquet it may be left out and
-    is then the first file's. Only these columns are read. Limits bound one epoch; files younger than ``settle`` seconds wait.
+    ``schema`` maps columns to types ("string", "double", "long", "timestamp", … or Polars types), or is what Spark takes: text such as
+    ``"customer string, amount double"`` or a StructType. For Parquet it may be left out and is then the first file's.
+    Only these columns are read. Limits bound one epoch; files younger than ``settle`` seconds wait.
     A JSON field that is absent makes a bad row unless its name is in ``optional`` (then it is null); an explicit null is a null.
+    ``after="archive"`` moves a file into the subfolder ``_archive`` when its epoch is committed and published, which keeps the folder
+    small and new files quickly found; nobody else can read all of the folder then. What is in the archive is yours to delete.
     """
     text = os.fspath(path)
     if "://" in text:
@@ -94,8 +95,7 @@ def files(
     for name, limit in (("files", max_files_per_epoch), ("rows", max_rows_per_epoch), ("bytes", max_bytes_per_epoch)):
         if limit is not None and limit < 1:
             raise ConfigError(f"files({text!r}, max_{name}_per_epoch={limit}): must be at least 1, or None for no limit")
-    if schema is None:
-        schema = _first_schema(folder, text, format)
+    schema = _first_schema(folder, text, format) if schema is None else as_columns(schema)
     columns = tuple((name, _dtype(name, kind, format)) for name, kind in schema.items())
     if not columns:
         raise FlowError(f"files({text!r}): the schema has no columns; give at least one")
@@ -103,16 +103,27 @@ def files(
     if unknown:
         raise FlowError(f"files({text!r}): optional columns {sorted(unknown)} are not in the schema; it has {', '.join(schema)}")
     limits = Limits(max_files_per_epoch, max_rows_per_epoch, max_bytes_per_epoch)
-    return FilesSource(folder, format, columns, limits, float(settle), tuple(optional))
+    return FilesSource(folder, format, columns, limits, float(settle), tuple(optional), _archives(after, folder, text))
+
+
+def _archives(after: str, folder: str, text: str) -> bool:
+    if after == "delete":  # of a row or a file that cannot be read the dead letter holds the beginning at most
+        raise ConfigError(f"files({text!r}, after='delete'): input is not deleted, since bad rows are whole only there; archive it")
+    if after not in ("keep", "archive"):
+        raise ConfigError(f"files({text!r}, after={after!r}): it is 'keep' or 'archive'")
+    if after == "archive" and not os.access(folder, os.W_OK):
+        raise ConfigError(f"files({text!r}, after='archive'): files cannot be moved out of {folder}; allow writing there, or keep them")
+    return after == "archive"
 
 
 def _first_schema(folder: str, text: str, format: str) -> Mapping[str, Any]:
     if format != "parquet":
         raise FlowError(f"files({text!r}, format={format!r}): give schema={{column: type}}; {format} files do not say their types")
-    names = sorted((stat.st_mtime_ns, name) for name, stat in scan(folder, set()))
-    for _, name in names:
+    places = [place for place in (folder, os.path.join(folder, ARCHIVE)) if os.path.isdir(place)]
+    found = sorted((stat.st_mtime_ns, os.path.join(place, name)) for place in places for name, stat in scan(place, set()))
+    for _, path in found:
         try:
-            return pl.read_parquet_schema(os.path.join(folder, name))
+            return pl.read_parquet_schema(path)
         except Exception:  # not Parquet, or broken: the next one may tell
             continue
     raise FlowError(f"files({text!r}): there is no Parquet file to take the schema from; give schema={{column: type}}")
@@ -120,9 +131,9 @@ def _first_schema(folder: str, text: str, format: str) -> Mapping[str, Any]:
 
 def _dtype(name: str, kind: Any, format: str) -> pl.DataType:
     if isinstance(kind, str):
-        if kind.lower() not in _TYPES:
-            raise FlowError(f"column {name!r}: unknown type {kind!r}; there are {', '.join(_TYPES)}, and every Polars type")
-        dtype = _TYPES[kind.lower()]
+        if kind.lower() not in TYPES:
+            raise FlowError(f"column {name!r}: unknown type {kind!r}; there are {', '.join(TYPES)}, and every Polars type")
+        dtype = TYPES[kind.lower()]
     elif isinstance(kind, pl.DataType):
         dtype = kind
     elif isinstance(kind, type) and issubclass(kind, pl.DataType):

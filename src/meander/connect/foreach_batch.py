@@ -50,6 +50,9 @@ class ForeachBatchSink:
     def describe(self) -> str:
         return f"foreach_batch {getattr(self.function, '__qualname__', 'function')}"
 
+    def canonical(self) -> str:
+        return self.describe()
+
     def _called(self) -> Function:
         if self.function is None:
             raise ConfigError("foreach_batch: this copy of the sink is an executor's and has no function; publish on the driver")

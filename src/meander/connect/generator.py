@@ -11,6 +11,7 @@ With a ``rate`` events become available as time goes by, and each is born when i
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -79,6 +80,9 @@ class GeneratorSource:
         shape = f"partitions {self.partitions}, keys {self.keys}, skew {self.skew}{', raw' if self.raw else ''}"
         return f"generator {self.kind}, {count}{rate}, seed {self.seed}, {shape}"
 
+    def canonical(self) -> str:
+        return self.describe()
+
     def _times(self, number: I64, t0: float | None) -> pl.Series:
         if self.rate is None or t0 is None:
             micros = _ORIGIN_US + number * 1000
@@ -95,6 +99,15 @@ class GeneratorCursor:
         self._t0 = t0
         self._taken = taken
         self._limit = max(1, int(source.max_rows_per_epoch * throttle))
+
+    def look(self) -> None:
+        """All there is follows from the clock."""
+
+    def release(self, names: Sequence[str]) -> None:
+        """Events can be made again at any time."""
+
+    def close(self) -> None:
+        """Nothing runs in the background."""
 
     def backlog(self, now: float) -> bool:
         source = self._source

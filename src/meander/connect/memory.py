@@ -63,6 +63,9 @@ class MemorySink:
     def describe(self) -> str:
         return "memory"
 
+    def canonical(self) -> str:
+        return self.describe()
+
     def __reduce__(self) -> tuple[type[MemorySink], tuple[()]]:
         # Executors only encode; the rows must not travel with every task.
         return (MemorySink, ())

@@ -4,6 +4,11 @@ A staged file becomes visible under its final name in one step (a link), so that
 sees published files only, whole, at any time. A name is made of epoch and slot: publishing again meets the same
 name with the same bytes and does nothing. Other bytes under that name are another flow's output: an error,
 never overwritten and never taken for our own.
+
+The folder may move between two runs, and its files may be taken away. A start publishes the last committed epoch again, since
+nobody knows whether that was done, and none before it: where its files are not in the folder any more they appear again, under the
+same names and with the same bytes. Files of earlier epochs do not come back. So output that is continued in a new, empty folder
+has the last epoch in both; put the old files beside the new ones, and each epoch is there once.
 """
 
 from __future__ import annotations
@@ -56,9 +61,15 @@ class ParquetSink:
     def describe(self) -> str:
         return f"parquet {self.path}"
 
+    def canonical(self) -> str:
+        return "parquet"
+
 
 def parquet(path: str | os.PathLike[str]) -> ParquetSink:
-    """A sink that writes Parquet files into a folder, each visible only when its epoch is committed."""
+    """A sink that writes Parquet files into a folder, each visible only when its epoch is committed.
+
+    A start publishes the last epoch again: where its files were moved away, they come back under the same names.
+    """
     text = os.fspath(path)
     if "://" in text:
         raise ConfigError(f"parquet({text!r}): only folders of this machine's file systems are supported; mount it, or use foreach_batch")

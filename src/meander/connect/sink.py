@@ -55,3 +55,6 @@ class Sink(Protocol):
 
     def describe(self) -> str:
         """One short line for explain and status."""
+
+    def canonical(self) -> str:
+        """Everything that decides what is published, and not where: a target may move. For digests."""

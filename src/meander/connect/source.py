@@ -7,7 +7,7 @@ same rows in the same order. Splits never depend on the parallelism; a row's pos
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -61,12 +61,16 @@ class Choice:
 class Cursor(Protocol):
     """A source's place in its input, on the driver. Not shared between threads."""
 
+    def look(self) -> None:
+        """Find all input that is there at this moment, whatever it costs: once before ``choose`` is asked for everything."""
+
     def choose(self, now: float, everything: bool) -> Choice | None:
         """The next epoch's input within the source's limits, or None where there is none now.
 
-        Moves the cursor on. ``now`` is the decision's clock. ``everything`` is set when the caller says that
-        whatever is there is complete (``process_available``); otherwise a source may leave input that is
-        still being written (files younger than their settle time).
+        Moves the cursor on, and costs what is taken and what is new, never what is there. ``now`` is the decision's
+        clock. ``everything`` is set when the caller says that whatever the last ``look`` found is complete
+        (``process_available``); otherwise a source finds its input by itself, and may leave some that is still being
+        written (files younger than their settle time).
         """
 
     def backlog(self, now: float) -> bool:
@@ -77,6 +81,15 @@ class Cursor(Protocol):
 
     def finished(self) -> bool:
         """True when no input can ever come again (a generator with all its events taken)."""
+
+    def release(self, names: Sequence[str]) -> None:
+        """The epochs that took these names are committed and published, and nobody runs them again: their input is not needed.
+
+        Must be idempotent: a restart tells again what a crash may have kept from being done.
+        """
+
+    def close(self) -> None:
+        """The run ends: whatever the cursor does in the background has ended when this returns."""
 
 
 class Source(Protocol):
@@ -96,3 +109,6 @@ class Source(Protocol):
 
     def describe(self) -> str:
         """One short line for explain and status."""
+
+    def canonical(self) -> str:
+        """Everything but the schema that decides which rows a split has, and not where the input is: it may move. For digests."""

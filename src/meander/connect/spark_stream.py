@@ -6,6 +6,7 @@ written to before its epoch runs.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import polars as pl
@@ -62,9 +63,21 @@ class SparkStreamSource:
     def describe(self) -> str:
         return "spark_stream " + ", ".join(f"{name} {dtype}" for name, dtype in self._columns)
 
+    def canonical(self) -> str:
+        return self.describe()
+
 
 class _Driven:
     """Spark decides: there is never anything to choose here."""
+
+    def look(self) -> None:
+        """Spark does."""
+
+    def release(self, names: Sequence[str]) -> None:
+        """Spark's own sources see to that."""
+
+    def close(self) -> None:
+        """The driver stops the query."""
 
     def choose(self, now: float, everything: bool) -> None:
         return None

@@ -95,7 +95,7 @@ def read(path: str, shown: str, format: str, schema: pl.Schema, optional: frozen
         if missing or repeated:
             reason = f"no column {missing[0]!r}; the header has {', '.join(header)}" if missing else f"the header has {repeated[0]!r} twice"
             # Said once for the file, by its first range.
-            whole_file = BadRow(f"{shown}:1", reason, f"<file of {payload['size']} bytes, left in place>")
+            whole_file = BadRow(f"{shown}:1", reason, f"<file of {payload['size']} bytes, kept>")
             return Batch(pl.DataFrame(schema=schema), (whole_file,) if start == 0 else ())
         parser = csv_lines.CsvParser(schema, header)
         if begin == 0:

@@ -1,6 +1,6 @@
 """A plan made ready to run: levels, who feeds whom, and every aggregate's state columns. Spark-free.
 
-Compiled once per process and plan, from the plan's pickled bytes; tasks find it by digest.
+Compiled once per process and plan, from the plan's pickled bytes; tasks find it by them.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import polars as pl
 from pyspark import cloudpickle
 
 from meander.aggregates import Part
+from meander.errors import FlowError
 from meander.plan.graph import Node, Plan
 from meander.plan.operators import Aggregate, MapBatches, SinkOp, SourceOp
 from meander.plan.stages import levels
@@ -123,16 +124,31 @@ def _compile_level(plan: Plan, level_of: dict[str, int], number: int) -> Level:
 
 def pack_plan(plan: Plan) -> bytes:
     """The plan's bytes, with the code of functions that executors cannot import."""
-    packed: bytes = cloudpickle.dumps(plan)  # type: ignore[no-untyped-call]
+    try:
+        return _pickle(plan)
+    except Exception as error:
+        for node in plan.nodes:
+            try:
+                _pickle(node.op)
+            except Exception as cause:
+                raise FlowError(
+                    f"{node.op.kind} {node.name!r}: it cannot be sent to executors ({type(cause).__name__}: {cause}); a lock, a connection "
+                    "or an open file that a function refers to stays where it is: make it inside the function, on first use"
+                ) from cause
+        raise FlowError(f"flow {plan.flow!r}: it cannot be sent to executors ({type(error).__name__}: {error})") from error
+
+
+def _pickle(thing: object) -> bytes:
+    packed: bytes = cloudpickle.dumps(thing)  # type: ignore[no-untyped-call]
     return packed
 
 
-_compiled: dict[str, Compiled] = {}
+_compiled: dict[bytes, Compiled] = {}
 
 
-def unpack_plan(digest: str, packed: bytes) -> Compiled:
-    """The compiled plan of these bytes: unpickled once per process."""
-    if digest not in _compiled:
+def unpack_plan(packed: bytes) -> Compiled:
+    """The compiled plan of these bytes: unpickled once per process. Not by digest, in which folders and limits do not count."""
+    if packed not in _compiled:
         _compiled.clear()  # one plan at a time: a modified flow must not pile its past up in every worker
-        _compiled[digest] = compile_plan(cloudpickle.loads(packed))
-    return _compiled[digest]
+        _compiled[packed] = compile_plan(cloudpickle.loads(packed))
+    return _compiled[packed]

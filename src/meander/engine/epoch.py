@@ -174,9 +174,7 @@ class SparkRunner:
 
     def _common(self, decision: Decision, routing: dict[str, list[int]], slots: tuple[int, ...]) -> Common:
         key_groups = len(next(iter(routing.values()))) if routing else 1
-        return Common(
-            decision.epoch, self._generation, self._store, self._compiled.digest, self._packed, key_groups, routing, slots, self._strict
-        )
+        return Common(decision.epoch, self._generation, self._store, self._packed, key_groups, routing, slots, self._strict)
 
     def _split_tasks(self, decision: Decision) -> list[SplitTask]:
         return [SplitTask(unit, source, split.payload) for unit, (source, split) in enumerate(decision.splits)]

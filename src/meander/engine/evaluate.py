@@ -2,7 +2,8 @@
 
 An operator that raises on a batch is tried on its halves, and so on, until the rows that it cannot take are alone: they become
 dead letters with the reason, the others go on. That is sound because stateless operators are row-local by contract; a
-``map_batches`` that declares itself otherwise is not taken apart, its exception stops the flow.
+``map_batches`` that declares itself otherwise is not taken apart, its exception stops the flow. So does a function that returns
+something else than was planned: that is the flow's fault, not a row's.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 import polars as pl
 
 from meander.engine.rows import Rows
-from meander.errors import BadInput
+from meander.errors import BadInput, FlowError
 from meander.plan.graph import Node
 from meander.plan.operators import Filter, MapBatches, Select, WithColumns
 
@@ -35,6 +36,8 @@ def evaluate(node: Node, rows: Rows, dead: list[DeadLetter], epoch: int, strict:
     """One operator on some rows of its input."""
     try:
         return _apply(node, rows)
+    except FlowError as error:
+        raise _wrong_return(node, error) from error
     except BadInput:
         raise
     except Exception as error:  # a user's function may raise anything
@@ -82,6 +85,8 @@ def _apply_to_good_rows(node: Node, rows: Rows, error: Exception, dead: list[Dea
         for a, b in ((middle, end), (begin, middle)):
             try:
                 _apply(node, rows.take(np.arange(a, b)))
+            except FlowError as wrong:
+                raise _wrong_return(node, wrong) from wrong
             except Exception as half:  # a user's function may raise anything
                 pending.append((a, b, half))
     keep = np.ones(rows.frame.height, np.bool_)
@@ -89,11 +94,17 @@ def _apply_to_good_rows(node: Node, rows: Rows, error: Exception, dead: list[Dea
     good = rows.take(np.flatnonzero(keep))
     try:
         return _apply(node, good)
+    except FlowError as wrong:
+        raise _wrong_return(node, wrong) from wrong
     except Exception as again:  # it fails on the whole, not on any row: it is not row-local
         raise BadInput(
             f"operator '{node.name}' fails on a batch ({type(again).__name__}: {again}) but on none of its rows: "
             "it is not row-local. Declare it with map_batches(..., row_local=False) and make it take every batch."
         ) from again
+
+
+def _wrong_return(node: Node, error: FlowError) -> FlowError:
+    return FlowError(f"{node.op.kind} {node.name!r}: {error}")
 
 
 def _message(node: Node, rows: Rows, error: Exception, epoch: int, strict: bool) -> str:

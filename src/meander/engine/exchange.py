@@ -155,15 +155,36 @@ class SparkJobs:
                 # By number: the end of a Java iterator is an exception, which PySpark takes 40 ms to classify.
                 return [pickle.loads(bytes(found.get(i))) for i in range(found.size())]
             except (Py4JJavaError, Py4JError) as error:
-                raise Retryable(f"a Spark job failed: {_shorten(str(error))}") from error
+                raise Retryable(f"a Spark job failed: {reason_of(_messages(error))}") from error
 
         return result
 
 
-def _shorten(text: str) -> str:
-    """The line of a Spark exception that says what happened, and the Python traceback if there is one."""
-    traceback = re.search(r"Traceback \(most recent call last\):.*?(?=\n\s*\n|\n\tat )", text, re.DOTALL)
+def _messages(error: Py4JError) -> list[str]:
+    """What every exception in the Java chain says, the outermost first: the outer ones say only that there is an inner one."""
+    found: list[str] = []
+    cause = getattr(error, "java_exception", None)
+    while cause is not None and len(found) < 20:
+        found.append(str(cause.getMessage() or cause.getClass().getName()))
+        cause = cause.getCause()
+    return found or [str(error)]
+
+
+def reason_of(messages: Sequence[str]) -> str:
+    """What happened, in the words of whoever knows best: the user's Python code, the stage that failed, or the innermost exception."""
+    text = "\n".join(messages)
+    traceback = re.search(r"Traceback \(most recent call last\):.*?(?=\n\s*\n|\n\s*at |\Z)", text, re.DOTALL)
     if traceback:
         return traceback.group(0).strip()
-    cause = re.search(r"(SparkException|Exception): (.*)", text)
-    return cause.group(2)[:2000] if cause else text[:2000]
+    stage = re.search(r"Task (\d+) in stage (\d+)\.\d+ failed (\d+) times?", text)
+    if "Python worker exited unexpectedly" in text:
+        where = f" in stage {stage[2]}, task {stage[1]}, {stage[3]} times in a row" if stage else ""
+        return (
+            f"a Python worker exited unexpectedly (crashed){where}; a function that ends its process, runs out of memory or crashes in "
+            "native code does that"
+        )
+    recent = re.search(r"most recent failure: (.*)", text)
+    if stage and recent:
+        return f"task {stage[1]} of stage {stage[2]} failed {stage[3]} times, the last time with: {recent[1][:2000]}"
+    known = [message for message in messages if message != "Exception thrown by job"]
+    return next((line for line in (known or messages)[-1].splitlines() if line.strip()), text)[:2000]

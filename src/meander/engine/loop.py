@@ -6,7 +6,7 @@ One epoch:
 2. run: tasks write segments and staged output under names of their own attempt
 3. commit: one log entry, put if absent; before it nothing has happened, after it everything has
 4. publish: the files the entry names become visible; redone on recovery, so it must be idempotent
-5. tidy: snapshots, compaction, and removing what no retained epoch needs
+5. tidy: sources may put away what was read; snapshots, compaction, and removing what no retained epoch needs
 
 While epoch e runs, e+1 is decided and its first stage begun, since neither looks at state. It is never committed before e.
 """
@@ -14,6 +14,7 @@ While epoch e runs, e+1 is decided and its first stage begun, since neither look
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -28,8 +29,10 @@ from meander.engine.compaction import Compactor
 from meander.engine.epoch import Decision, Outcome, Runner
 from meander.engine.tidy import Tidy
 from meander.errors import ConfigError, Corrupted, Retryable
+from meander.plan.diff import explain_difference
 from meander.state.log import Log
 from meander.state.manifest import Json, Manifest, operator_of
+from meander.state.reading import plan_record_name
 from meander.state.seen import flush_seen, load_seen
 from meander.state.store import Store
 
@@ -45,6 +48,8 @@ class Parts:
 
     plan: Json
     """Version and digest, as the log records them."""
+    record: Json
+    """The plan as plain data, to say what is different where the store belongs to another one."""
     sources: Mapping[str, Source]
     sinks: Mapping[str, Sink]
     keyed: Mapping[str, Mapping[str, tuple[str, ...]]]
@@ -95,7 +100,7 @@ class Loop:
         self._chosen: dict[str, Choice | None] = {}
         """What sources have given for a decision that is not made yet: their cursors have moved on, so it must not be forgotten."""
         manifest = log.manifest
-        _check_continuity(manifest, parts)
+        _check_continuity(store, manifest, parts)
         self.routing = {name: _route(manifest, name, parallelism) for name in parts.keyed}
         self._cursors: dict[str, Cursor] = {
             name: source.cursor(manifest.offsets.get(name, {}), load_seen(store, manifest, name)) for name, source in parts.sources.items()
@@ -109,9 +114,15 @@ class Loop:
             for sink in self._parts.sinks.values():
                 sink.open()
             self._publish(self.log.manifest)
+            self._release(self.log.manifest.recent)
             self._tidy.sweep()
 
     # -- one epoch ------------------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Find all input that is there now, for the steps that ask for everything."""
+        for cursor in self._cursors.values():
+            cursor.look()
 
     def between_epochs(self, change: Callable[[], T]) -> Future[T]:
         """Have something done in the loop's own thread before the next epoch begins. Can be called from any thread."""
@@ -144,17 +155,21 @@ class Loop:
     def step(self, everything: bool = False) -> bool:
         """Run one epoch if there is input for one."""
         self.make_changes()
-        decision, prepared = self._next or (self._decide(self.log.manifest.epoch + 1, everything), None)
-        self._next = None
-        if decision is None:
-            self._tidy_up(idle=True)
-            return False
         with self._fenced_first():
-            self.run_epoch(decision, prepared, lambda: self._look_ahead(decision, everything))
-        return True
+            decision, prepared = self._next or (self._decide(self.log.manifest.epoch + 1, everything), None)
+            self._next = None
+            if decision is None:
+                self._rest()
+                return False
+            self._run_epoch(decision, prepared, lambda: self._look_ahead(decision, everything))
+            return True
 
-    def run_epoch(self, decision: Decision, prepared: Any = None, meanwhile: Callable[[], None] = lambda: None) -> None:
-        """Run, commit and publish one decided epoch."""
+    def run_epoch(self, decision: Decision) -> None:
+        """Run, commit and publish one epoch that somebody else decided."""
+        with self._fenced_first():
+            self._run_epoch(decision, None, lambda: None)
+
+    def _run_epoch(self, decision: Decision, prepared: Any, meanwhile: Callable[[], None]) -> None:
         began = self._clock.monotonic()
         outcome = self._run(decision, prepared, meanwhile)
         ran = self._clock.monotonic()
@@ -165,6 +180,7 @@ class Loop:
         published = self._clock.monotonic()
         self._runner.settle()
         self._tidy.published(before)
+        self._release(decision.seen)
         self._tidy_up()
         seconds = {
             "run": ran - began,
@@ -183,18 +199,27 @@ class Loop:
         return self._next is None and all(cursor.finished() for cursor in self._cursors.values())
 
     def close(self) -> None:
+        for cursor in self._cursors.values():
+            cursor.close()
         self._compactor.close()
 
     # -- pieces ---------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def _fenced_first(self) -> Iterator[None]:
-        """What a replaced run misses was collected by its successor: that is no corruption."""
+        """What a replaced run misses was collected by its successor: that is no corruption, and trying again does not help."""
         try:
             yield
-        except Corrupted:
-            self.log.check_owner()
+        except (Corrupted, Retryable):
+            with contextlib.suppress(Retryable):
+                self.log.check_owner()
             raise
+
+    def _rest(self) -> None:
+        """Without input nothing is appended, so that a replaced run would not notice, and seem to run for ever."""
+        with contextlib.suppress(Retryable):  # the next look tells
+            self.log.check_owner()
+        self._tidy_up(idle=True)
 
     def _decide(self, epoch: int, everything: bool) -> Decision | None:
         now = self.now()
@@ -283,6 +308,12 @@ class Loop:
 
         return Staged(file, get, self._store.local(file.name))
 
+    def _release(self, taken: Mapping[str, list[str]]) -> None:
+        """Never before the commit: until then a crash means that the epoch reads its input again."""
+        for source, cursor in self._cursors.items():
+            if source in taken:
+                cursor.release(taken[source])
+
     def _relieve(self) -> None:
         runs = 0
         for name, table in self.log.manifest.tables.items():
@@ -329,7 +360,7 @@ def _route(manifest: Manifest, name: str, parallelism: int) -> list[int]:
     return before if parallelism in (manifest.asked, slots_of(before)) else rebalance(before, parallelism)
 
 
-def _check_continuity(manifest: Manifest, parts: Parts) -> None:
+def _check_continuity(store: Store, manifest: Manifest, parts: Parts) -> None:
     """A store goes on only with the flow it holds the state of."""
     keys = parts.tables()
     for name, table in manifest.tables.items():
@@ -339,7 +370,9 @@ def _check_continuity(manifest: Manifest, parts: Parts) -> None:
                 "give the operator another name, or use another store"
             )
     if manifest.plan and manifest.plan["digest"] != parts.plan["digest"]:
+        stored = store.get(plan_record_name(manifest.plan["digest"]))
+        difference = explain_difference(json.loads(stored), parts.record) if stored is not None else "in what, the store does not say"
         raise ConfigError(
             f"the store holds flow '{manifest.plan['flow']}' as it was (plan {manifest.plan['digest'][:12]}), this one differs "
-            f"(plan {parts.plan['digest'][:12]}). Start the flow that made the store, or use another store."
+            f"(plan {parts.plan['digest'][:12]}): {difference}. Start the flow that made the store, or use another store."
         )

@@ -33,7 +33,6 @@ class Common:
     epoch: int
     generation: int
     store: str
-    digest: str
     plan: bytes
     key_groups: int
     routing: Mapping[str, list[int]]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -11,11 +13,12 @@ from typing import Any
 from pyspark import SparkContext, cloudpickle
 
 from meander.clock import Clock
+from meander.connect.files import FilesSource
 from meander.connect.latency import LatencyFile
 from meander.connect.parquet import ParquetSink
 from meander.connect.source import Split
 from meander.engine.compaction import ProcessCompactor
-from meander.engine.compiled import Compiled, compile_plan
+from meander.engine.compiled import Compiled, compile_plan, pack_plan
 from meander.engine.epoch import SparkRunner
 from meander.engine.loop import EpochDone, Loop, Parts
 from meander.engine.probe import probe_store
@@ -23,12 +26,13 @@ from meander.engine.session import prepare_context
 from meander.engine.session import spark as make_session
 from meander.engine.stage import DEAD_LETTERS
 from meander.engine.structured import Driver, drive
-from meander.errors import ConfigError
+from meander.errors import ConfigError, FlowError
 from meander.plan.graph import Plan
 from meander.plan.operators import Aggregate, MapBatches
 from meander.settings import Settings
+from meander.state.folder import refuse_file
 from meander.state.log import Log, newest_generation
-from meander.state.reading import plan_name
+from meander.state.reading import plan_name, plan_record_name
 from meander.state.store import Lock, Store, open_store
 
 
@@ -46,10 +50,16 @@ class Opened:
 
 
 def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: Settings) -> Opened:
-    """Everything between ``flow.start(...)`` and the first epoch. Nothing in the store is touched before the lock is held."""
+    """Everything between ``flow.start(...)`` and the first epoch. Nothing in the store is touched before the lock is held.
+
+    What can be refused is refused before a Spark is started, which takes its time.
+    """
     compiled = compile_plan(plan)
+    _check_folders(compiled)
     _ship_user_modules(compiled)
+    pack_plan(plan)  # a function that cannot travel is named here
     store = open_store(store_url)
+    refuse_file(store)
     previous = _lock(store, settings.takeover)
     close: list[Callable[[], None]] = []
     try:
@@ -61,6 +71,7 @@ def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: 
         generation = log.manifest.generation
         close.append(Lock(store, f"{generation:08d}").release)
         store.put_if_absent(plan_name(compiled.digest), cloudpickle.dumps(_for_readers(compiled)))  # type: ignore[no-untyped-call]
+        store.put_if_absent(plan_record_name(compiled.digest), json.dumps(compiled.plan.record()).encode())
         runner = SparkRunner(context, compiled, store.url, clock, settings.strict, settings.small_epochs)
         runner.generation(generation)
         compactor = ProcessCompactor(store.url, clock, generation, log.manifest.key_groups)
@@ -122,10 +133,31 @@ def _parts(compiled: Compiled, store: Store, settings: Settings) -> Parts:
     sinks[DEAD_LETTERS] = ParquetSink(str(Path(folder).absolute()))
     return Parts(
         {"flow": compiled.plan.flow, "version": compiled.plan.version, "digest": compiled.digest},
+        compiled.plan.record(),
         {name: op.source for name, op in compiled.sources.items()},
         sinks,
         {name: keyed.tables() for name, keyed in compiled.keyed.items()},
     )
+
+
+def _check_folders(compiled: Compiled) -> None:
+    """A file that one source puts away is gone for another; a flow that reads what it writes, or writes a folder twice, is a mistake."""
+    read = {name: op.source for name, op in compiled.sources.items() if isinstance(op.source, FilesSource)}
+    written: dict[str, str] = {}
+    for name, source in read.items():
+        for other, its in read.items():
+            if source.archive and other != name and os.path.realpath(its.path) == os.path.realpath(source.path):
+                raise FlowError(f"source '{name}' archives the files of {source.path}, which '{other}' reads, too: read them once")
+    for name, op in compiled.sinks.items():
+        if not isinstance(op.sink, ParquetSink):
+            continue
+        folder = os.path.realpath(op.sink.path)
+        reader = next((other for other, source in read.items() if os.path.realpath(source.path) == folder), None)
+        if reader is not None:
+            raise FlowError(f"sink '{name}' writes into {op.sink.path}, which source '{reader}' reads: give the sink a folder of its own")
+        if folder in written:
+            raise FlowError(f"sinks '{written[folder]}' and '{name}' both write into {op.sink.path}: give each a folder of its own")
+        written[folder] = name
 
 
 def _for_readers(compiled: Compiled) -> dict[str, Any]:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import re
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
@@ -30,6 +33,10 @@ SETTINGS = {
     "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
     "spark.cleaner.periodicGC.interval": "5min",
 }
+_GREETINGS = re.compile(
+    rb"WARNING: Using incubator modules|Using Spark's default log4j profile|Setting default log level to|To adjust logging level use"
+    rb"|WARN NativeCodeLoader|WARN Utils: (Your hostname|Set SPARK_LOCAL_IP|Service '\w+' could not bind)"
+)
 _WORKER_THREADS = {"POLARS_MAX_THREADS": "1", "OMP_NUM_THREADS": "1", "ARROW_IO_THREADS": "1"}
 
 
@@ -47,7 +54,8 @@ def spark(master: str | None = None, app_name: str = "meander", **settings: str)
     merged: dict[str, bool | float | int | str | None] = {**SETTINGS, **{f"spark.executorEnv.{k}": v for k, v in _WORKER_THREADS.items()}}
     merged.update({name.replace("_", "."): value for name, value in settings.items()})
     try:
-        session = builder.config(map=merged).getOrCreate()
+        with _without_greetings():
+            session = builder.config(map=merged).getOrCreate()
     except Exception as error:
         if "Java gateway process exited" in str(error) or "JAVA_GATEWAY_EXITED" in str(error):
             raise ConfigError(
@@ -56,6 +64,40 @@ def spark(master: str | None = None, app_name: str = "meander", **settings: str)
         raise
     session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+@contextmanager
+def _without_greetings() -> Iterator[None]:
+    """Standard error through a filter while a JVM is started: its greetings are swallowed, whatever else it says is passed on.
+
+    The JVM inherits the filter's end and keeps it; this process has its own back afterwards.
+    """
+    if SparkContext._gateway is not None:  # the JVM is there already, and has greeted
+        yield
+        return
+    try:
+        terminal = os.dup(2)
+    except OSError:  # a process without standard error: nobody is greeted
+        yield
+        return
+    sys.stderr.flush()
+    reading, writing = os.pipe()
+    os.dup2(writing, 2)
+    os.close(writing)
+    threading.Thread(target=_pass_on, args=(reading, os.dup(terminal)), name="spark-stderr", daemon=True).start()
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(terminal, 2)
+        os.close(terminal)
+
+
+def _pass_on(reading: int, terminal: int) -> None:
+    with open(reading, "rb") as lines, open(terminal, "wb", buffering=0) as out:
+        for line in lines:
+            if not _GREETINGS.search(line):
+                out.write(line)
 
 
 def prepare_context(context: SparkContext) -> None:

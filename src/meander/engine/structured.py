@@ -9,6 +9,10 @@ With a ``spark_stream`` source Spark chooses the input, so that every source it 
 
 A crash between 2 and 3 makes Spark send the batch again: its id is in the manifest already, and it is skipped. Any other repetition, a
 gap, or another query id means that Spark's checkpoint and the store do not belong together: an error, never a skip.
+
+Stopping must not interrupt a batch: Spark would leave hundreds of lines of stack traces and a half-written inbox. The batch that runs
+is finished; if Spark begins another, that one is not run but waits, in Spark's own thread, for the interruption that ends the query.
+Spark takes this for what it is, an end between two batches, and sends the batch again after the next start.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow.parquet as pq
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import StreamingQueryException
 
 from meander.connect.source import Split
@@ -34,12 +39,16 @@ from meander.state.manifest import Json
 from meander.state.store import Store
 
 _SPLIT_ROWS = 1_000_000
+_POLL, _PATIENCE = 0.02, 10.0
 
 
 class Driver(Protocol):
     """What a run steps."""
 
     loop: Loop
+
+    def look(self) -> None:
+        """Find all input that is there now: before the steps that ask for everything, once."""
 
     def step(self, everything: bool) -> bool:
         """One piece of work; False where there is none now."""
@@ -54,6 +63,7 @@ class Direct:
 
     def __init__(self, loop: Loop) -> None:
         self.loop = loop
+        self.look = loop.look
         self.step = loop.step
         self.finished = loop.finished
 
@@ -80,6 +90,13 @@ class Structured:
         self._query_id: str | None = None
         self._known = threading.Event()
         self._failure: BaseException | None = None
+        self._stopping = threading.Event()
+        self._parked = threading.Event()
+        """A batch that was not run waits for the query's end."""
+        self._batch_thread: threading.Thread | None = None
+
+    def look(self) -> None:
+        """Spark asks its source at every batch."""
 
     def step(self, everything: bool) -> bool:
         if everything:
@@ -103,8 +120,34 @@ class Structured:
         return False
 
     def stop(self) -> None:
-        if self._query is not None and self._query.isActive:
-            self._query.stop()
+        """Finish the batch that runs, then end the query."""
+        self._stopping.set()
+        if self._query is None or not self._query.isActive:
+            return
+        if threading.current_thread() is self._batch_thread:  # a listener stops the flow: its own batch must return first
+            threading.Thread(target=self._end_query, name="end-of-query", daemon=True).start()
+        else:
+            self._end_query()
+
+    def _end_query(self) -> None:
+        patience = _PATIENCE
+        while self._query.isActive and not self._parked.wait(_POLL):
+            if self._batch_thread is not None:
+                continue
+            patience -= _POLL  # a source that does not answer must not keep a flow from ending
+            if patience < 0 or not self._query.status["isTriggerActive"]:
+                break
+        self._query.stop()
+
+    def _park(self, frame: Any) -> None:
+        """Wait for the end of the query, where Spark can interrupt it."""
+        sleep = frame.sparkSession._jvm.java.lang.Thread.sleep
+        self._parked.set()
+        with contextlib.suppress(Py4JJavaError):
+            sleep(int(_PATIENCE * 1000))  # in the thread that called us
+        # By these words Spark knows an interruption from a failure. The exception's own text has them, too, but is so long that the
+        # regular expression which looks for them overflows the thread's stack.
+        raise InterruptedError("py4j.protocol.Py4JJavaError: An error occurred while calling sleep: java.lang.InterruptedException")
 
     def _start(self, **trigger: Any) -> None:
         self._known.clear()
@@ -125,6 +168,9 @@ class Structured:
 
     def _batch(self, frame: Any, batch_id: int) -> None:
         """Called by Spark, in a thread of its own, one batch at a time."""
+        if self._stopping.is_set():
+            self._park(frame)
+        self._batch_thread = threading.current_thread()
         try:
             self._known.wait()
             self.loop.make_changes()
@@ -134,6 +180,8 @@ class Structured:
         except BaseException as error:
             self._failure = error
             raise
+        finally:
+            self._batch_thread = None
 
     def _is_new(self, identity: Json) -> bool:
         last = self.loop.log.manifest.batch

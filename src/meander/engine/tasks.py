@@ -23,7 +23,7 @@ from meander.engine.messages import Common, Control, Report, Seen, Task
 from meander.engine.rows import Rows
 from meander.engine.segments import Cached, Household, Mapped, Remote
 from meander.engine.stage import Carried, Outbox, Partial, Segments, StageTask
-from meander.errors import BadInput, Corrupted
+from meander.errors import BadInput, Corrupted, FlowError
 from meander.state.hashing import key_group_bounds
 from meander.state.manifest import operator_of
 from meander.state.segment import HASH
@@ -79,7 +79,7 @@ def _guarded(seen: Seen, box: Outbox, work: Callable[[], None]) -> Seen:
     if seen.error is None:
         try:
             work()
-        except (BadInput, Corrupted) as error:
+        except (BadInput, Corrupted, FlowError) as error:
             box.partials.clear()
             box.carried.clear()
             return replace(seen, error=(type(error).__name__, str(error)))
@@ -105,7 +105,7 @@ def _open_task(message: bytes) -> StageTask:
             groups |= groups_of(common.routing[operator_of(name)], control.index)
         return Cached(store, household.cache, common.mode, groups, common.key_groups, control.holders, common.secret, report)
 
-    return StageTask(unpack_plan(common.digest, common.plan), control, store, find_segments, SystemClock())
+    return StageTask(unpack_plan(common.plan), control, store, find_segments, SystemClock())
 
 
 def _household(common: Common) -> Household:

@@ -2,7 +2,10 @@
 
 What is garbage is known when it becomes garbage (a compaction's inputs, a published epoch's staged files, a snapshot's predecessors), so
 tidying costs what there is to remove and never lists the store. What only a dead generation knew of, such as the segments of an epoch
-that was never committed, is found once, at the start, by listing, and only among names of older generations.
+that was never committed, is found once, at the start, by listing, and only among names of older generations. So are the temporary
+files of processes that died inside a put.
+
+Nothing waits for a deletion: one that fails is tried again with the next epoch.
 """
 
 from __future__ import annotations
@@ -10,9 +13,10 @@ from __future__ import annotations
 from collections import deque
 from itertools import pairwise
 
-from meander.state.log import entries_after, entry_name, read_snapshot, snapshot_name, snapshots
+from meander.errors import Retryable
+from meander.state.log import entry_name, history, read_snapshot, snapshot_name, snapshots
 from meander.state.manifest import Manifest
-from meander.state.store import Store
+from meander.state.store import Store, sweep_temporary
 
 
 class Tidy:
@@ -28,12 +32,12 @@ class Tidy:
         self._old_entries: deque[tuple[int, int]] = deque()
         """(position, generation) of retained entries of older generations, without their seals, oldest first."""
         self._oldest_own = manifest.position + 1
+        self._due: deque[str] = deque()
+        """What nobody needs any more and is not removed yet."""
 
     def published(self, before: Manifest) -> None:
         """An epoch is committed and published: the staged files of the one before it are not needed any more."""
-        for files in before.staged.values():
-            for file in files:
-                self._store.delete(file["name"])
+        self._due.extend(file["name"] for files in before.staged.values() for file in files)
 
     def dropped(self, before: Manifest, after: Manifest) -> None:
         """Segments or name files were replaced: they go when no retained epoch reads them."""
@@ -47,21 +51,31 @@ class Tidy:
         """Remove what has left retention."""
         horizon = manifest.epoch - self._retain
         while self._garbage and self._garbage[0][0] < horizon:
-            self._store.delete(self._garbage.popleft()[1])
+            self._due.append(self._garbage.popleft()[1])
         # The newest snapshot at or before the horizon is the base of everything retained; what is older is not needed.
         while len(self._snapshots) > 1 and self._snapshots[1][0] <= horizon:
             _, generation, position = self._snapshots.popleft()
-            self._store.delete(snapshot_name(generation, position))
+            self._due.append(snapshot_name(generation, position))
             self._drop_entries_up_to(self._snapshots[0][2])
+        self._remove()
 
     def _drop_entries_up_to(self, last: int) -> None:
         """Entries up to a snapshot say nothing that it does not."""
         while self._old_entries and self._old_entries[0][0] <= last:
             position, generation = self._old_entries.popleft()
-            self._store.delete(entry_name(generation, position))
-        for position in range(self._oldest_own, last + 1):
-            self._store.delete(entry_name(self._start.generation, position))
+            self._due.append(entry_name(generation, position))
+        self._due.extend(entry_name(self._start.generation, position) for position in range(self._oldest_own, last + 1))
         self._oldest_own = max(self._oldest_own, last + 1)
+
+    def _remove(self) -> None:
+        """Remove what is due, until the store does not answer: then an epoch should not wait for every other name, too."""
+        while self._due:
+            try:
+                self._store.delete(self._due[0])
+            except Retryable:
+                self._due.rotate(-1)  # behind the others: a file that can never be removed must not keep them
+                return
+            self._due.popleft()
 
     def sweep(self) -> None:
         """Once, at the start: take stock of what is retained, and remove what dead generations left behind."""
@@ -77,26 +91,21 @@ class Tidy:
             for name in self._store.list(folder):
                 owner = name.rsplit("/", 1)[1].split("-", 1)[0]
                 if name not in needed and owner.isdigit() and int(owner) < self._start.generation:
-                    self._store.delete(name)
+                    self._due.append(name)
+        self._remove()
+        for folder in ("log/", "manifest/", "plan/", "probe/"):  # what is put if absent; all else has the generation in its name
+            sweep_temporary(self._store, folder)
 
     def _retained_states(self) -> list[Manifest]:
-        """Every state from the oldest that can still be read to the newest. Snapshots from which the log cannot be followed go.
-
-        The log before the first snapshot may be whole. A snapshot that a replaced run wrote late may have none of its log left.
-        """
-        found = [(g, p, read_snapshot(self._store, g, p)) for p, g in snapshots(self._store)]
-        for base in (Manifest(), *(manifest for _, _, manifest in found if manifest is not None)):
-            states = [base]
-            for entry in entries_after(self._store, base):
-                states.append(states[-1].apply(entry))
-            if states[-1].position >= self._start.position:
-                for generation, position, manifest in found:
-                    if manifest is not None and position >= base.position:
-                        self.snapshotted(manifest)
-                    else:
-                        self._store.delete(snapshot_name(generation, position))
-                return states
-        return []
+        """Every state from the oldest that can still be read to the newest. Snapshots from which the log cannot be followed go."""
+        states = history(self._store, self._start.position)
+        for position, generation in snapshots(self._store) if states else []:
+            manifest = read_snapshot(self._store, generation, position)
+            if manifest is not None and position >= states[0].position:
+                self.snapshotted(manifest)
+            else:
+                self._due.append(snapshot_name(generation, position))
+        return states
 
     def _take_stock_of_entries(self) -> None:
         by_generation: dict[int, list[int]] = {}

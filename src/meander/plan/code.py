@@ -1,7 +1,8 @@
 """A stable text for Python code in a plan: equal code, equal text, in every process.
 
 Used by plan digests. Covers a function's bytecode, constants, names, defaults and closure; code that a
-function calls elsewhere is not followed.
+function calls elsewhere is not followed. Another version of Python compiles to other bytecode, and so to another text. Source text would
+not, but it is not always there, not always that of the code that runs, and changes with every comment.
 """
 
 from __future__ import annotations

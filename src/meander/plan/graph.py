@@ -10,7 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import sys
 from dataclasses import dataclass, field
+from typing import Any
 
 import polars as pl
 
@@ -69,12 +71,28 @@ class Plan:
         self.node(name)
         return tuple(node.name for node in self.nodes if name in node.inputs)
 
+    def record(self) -> dict[str, Any]:
+        """The plan as plain data (JSON), from sources to sinks: what its digest is made of, and what ``diff`` needs to say what changed."""
+        return {
+            "flow": self.flow,
+            "made_with": {"Python": f"{sys.version_info.major}.{sys.version_info.minor}", "Polars": pl.__version__},
+            "operators": {
+                node.name: {
+                    "kind": node.op.kind,
+                    "text": node.op.describe(),
+                    "does": hashlib.sha256(node.op.canonical().encode()).hexdigest(),
+                    "code": node.op.code(),
+                    "inputs": list(node.inputs),
+                    "columns": [[column, str(dtype)] for column, dtype in self._schemas[node.name].items()],
+                }
+                for node in self.nodes
+            },
+        }
+
     def digest(self) -> str:
-        """Hex over everything that decides the output: names, inputs, operators, schemas, code; not the version."""
-        content = [
-            [node.name, node.op.kind, node.op.canonical(), list(node.inputs), [[c, str(t)] for c, t in self._schemas[node.name].items()]]
-            for node in sorted(self.nodes, key=lambda node: node.name)
-        ]
+        """Hex over everything that decides the output: names, inputs, operators, schemas, code; not the version, and no places."""
+        operators = sorted(self.record()["operators"].items())
+        content = [[name, *(op[part] for part in ("kind", "does", "code", "inputs", "columns"))] for name, op in operators]
         return hashlib.sha256(json.dumps([self.flow, content]).encode()).hexdigest()
 
 

@@ -38,7 +38,10 @@ class Operator(Protocol):
         """One line for a person."""
 
     def canonical(self) -> str:
-        """Everything that decides what the operator does: equal text, same results. For digests."""
+        """Everything but its code and its columns that decides what the operator does: equal text, same results. For digests."""
+
+    def code(self) -> str:
+        """Hex over the Python code it calls; empty where it has none. For digests."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +61,10 @@ class SourceOp:
         return self.source.describe()
 
     def canonical(self) -> str:
-        return self.source.describe()
+        return self.source.canonical()
+
+    def code(self) -> str:
+        return ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,6 +101,9 @@ class Filter:
     def canonical(self) -> str:
         return _serial((self.predicate,))
 
+    def code(self) -> str:
+        return ""
+
 
 @dataclass(frozen=True, eq=False)
 class WithColumns:
@@ -117,6 +126,9 @@ class WithColumns:
 
     def canonical(self) -> str:
         return _serial(self.exprs)
+
+    def code(self) -> str:
+        return ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,6 +154,9 @@ class Select:
 
     def canonical(self) -> str:
         return _serial(self.exprs)
+
+    def code(self) -> str:
+        return ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,7 +187,7 @@ class MapBatches:
                 f"pass schema={{...}} to say what it returns. Its input columns are {show_schema(schema)}"
             ) from error
         if not isinstance(result, pl.DataFrame):
-            raise FlowError(f"map_batches {name!r}: the function returned {type(result).__name__}; it must return a polars DataFrame")
+            raise FlowError(f"map_batches {name!r}: {_no_frame(result)}")
         untyped = [column for column, dtype in result.schema.items() if dtype == pl.Null]
         if untyped:
             raise FlowError(
@@ -186,17 +201,21 @@ class MapBatches:
         return dataclasses.replace(self, schema=schema)
 
     def apply(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """What the function makes of a frame; FlowError where that is not what was planned: no row is to blame for it."""
         # A shallow copy, so that a function that assigns columns in place does not change the caller's frame.
         result = self.fn(frame.clone())
         if not isinstance(result, pl.DataFrame):
-            raise TypeError(f"map_batches returned {type(result).__name__}, not a polars DataFrame")
+            raise FlowError(_no_frame(result))
         return result if self.schema is None else _conform(result, self.schema)
 
     def describe(self) -> str:
         return getattr(self.fn, "__qualname__", type(self.fn).__qualname__).replace("<locals>.", "")
 
     def canonical(self) -> str:
-        return f"{code_of(self.fn)} {self.schema} {self.row_local} {self.deterministic}"
+        return f"{self.row_local} {self.deterministic}"
+
+    def code(self) -> str:
+        return code_of(self.fn)
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,6 +243,9 @@ class Union:
 
     def canonical(self) -> str:
         return "union"
+
+    def code(self) -> str:
+        return ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -268,7 +290,11 @@ class Aggregate:
         return f"by {', '.join(self.keys)}: {', '.join(agg.describe() for agg in self.aggs)}"
 
     def canonical(self) -> str:
-        return f"{list(self.keys)} {[(agg.describe(), code_of(agg.code())) for agg in self.aggs]}"
+        return f"{list(self.keys)} {[agg.describe() for agg in self.aggs]}"
+
+    def code(self) -> str:
+        codes = [agg.code() for agg in self.aggs]
+        return code_of(codes) if any(codes) else ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -285,7 +311,10 @@ class SinkOp:
         return self.sink.describe()
 
     def canonical(self) -> str:
-        return self.sink.describe()
+        return self.sink.canonical()
+
+    def code(self) -> str:
+        return ""
 
 
 def _expect_inputs(kind: str, name: str, inputs: list[pl.Schema], count: int) -> list[pl.Schema]:
@@ -328,18 +357,37 @@ def _serial(exprs: tuple[pl.Expr, ...]) -> str:
     return "\n".join(expr.meta.serialize(format="json") for expr in exprs)
 
 
+def _no_frame(result: object) -> str:
+    kind = type(result)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__.split('.')[0]}.{kind.__qualname__}"
+    hints = {
+        "NoneType": "does it lack a `return`?",
+        "pandas.DataFrame": "wrap it in pl.from_pandas(...)",
+        "polars.LazyFrame": "end it with .collect()",
+        "polars.Series": "end it with .to_frame()",
+    }
+    hint = f"; {hints[name]}" if name in hints else ""
+    return f"the function returned {'None' if result is None else name}; it must return a polars DataFrame{hint}"
+
+
 def _conform(frame: pl.DataFrame, schema: pl.Schema) -> pl.DataFrame:
-    """The frame with the declared columns, in order; TypeError where that would lose something.
+    """The frame with the declared columns, in order; FlowError where that would lose something.
 
     Casts only what cannot change a value silently: nulls, integers (overflow raises), integers to floats, float widths.
     """
     columns = []
     for name, dtype in schema.items():
         if name not in frame.columns:
-            raise TypeError(f"map_batches returned no column {name!r}; it returned {show_schema(frame.schema)}")
+            raise FlowError(
+                f"the function returned no column {name!r}, which was declared (or learned on an empty frame); it returned "
+                f"{show_schema(frame.schema)}: add it or change schema="
+            )
         found = frame.schema[name]
         harmless = found == pl.Null or (found.is_integer() and dtype.is_numeric()) or (found.is_float() and dtype.is_float())
         if found != dtype and not harmless:
-            raise TypeError(f"map_batches returned {name!r} as {found}, and {dtype} was declared or learned; cast it, or pass schema=")
+            raise FlowError(
+                f"the function returned {name!r} as {found}, and {dtype} was declared (or learned on an empty frame): "
+                "cast it or change schema="
+            )
         columns.append(pl.col(name).cast(dtype))
     return frame.select(columns)

@@ -54,13 +54,13 @@ def newest_generation(store: Store) -> int:
 
 
 def read_manifest(store: Store, epoch: int | None = None) -> Manifest:
-    """The newest manifest, or the one right after ``epoch``, without owning the store."""
+    """The newest manifest, or the one right after ``epoch``, without owning the store. ConfigError where the log has no such epoch."""
     for _ in range(_ATTEMPTS):
         manifest = _read_manifest(store, epoch)
         if manifest is not None:
             return manifest
         # An entry was collected while it was being read: the log has moved on, look again.
-    raise Retryable(f"store {store.url}: the log moves on faster than it can be read; try again")
+    raise _moves_on(store)
 
 
 def snapshots(store: Store) -> list[tuple[int, int]]:
@@ -77,12 +77,10 @@ def read_snapshot(store: Store, generation: int, position: int) -> Manifest | No
 def _read_manifest(store: Store, epoch: int | None) -> Manifest | None:
     found = snapshots(store)
     base = Manifest()
-    oldest = 0
     for position, generation in reversed(found):
         manifest = read_snapshot(store, generation, position)
         if manifest is None:
             return None
-        oldest = manifest.epoch
         if epoch is None or manifest.epoch <= epoch:
             base = manifest
             break
@@ -91,13 +89,65 @@ def _read_manifest(store: Store, epoch: int | None) -> Manifest | None:
         if epoch is not None and result.epoch == epoch and entry["kind"] == "epoch":
             break
         result = result.apply(entry)
+    # Entries go only once there is a newer snapshot. Without this look, what was collected ahead of us would pass for the log's end.
     if snapshots(store) != found:
         return None
     if epoch is not None and result.epoch != epoch:
-        if found and epoch < oldest:
-            raise ConfigError(f"store {store.url}: epoch {epoch} is not retained any more; the oldest is {oldest}")
-        raise ConfigError(f"store {store.url}: there is no epoch {epoch}; the newest is {result.epoch}")
+        raise no_such_epoch(store, epoch)
     return result
+
+
+def history(store: Store, until: int) -> list[Manifest]:
+    """Every state from the oldest that the log still leads on from to position ``until`` or later; none where it was collected meanwhile.
+
+    The log before the first snapshot may be whole. A snapshot that a replaced run wrote late may have none of its log left.
+    """
+    found = [read_snapshot(store, generation, position) for position, generation in snapshots(store)]
+    for base in (Manifest(), *(manifest for manifest in found if manifest is not None)):
+        states = [base]
+        for entry in entries_after(store, base):
+            states.append(states[-1].apply(entry))
+        if states[-1].position >= until:
+            return states
+    return []
+
+
+def readable_epochs(store: Store) -> range:
+    """The epochs whose state can be read: the log leads to them, and all their segments are there.
+
+    The log does not say how many epochs its owner retains; what there is says it. Older epochs that happen to be whole, behind one
+    that is not, do not count.
+    """
+    for _ in range(_ATTEMPTS):
+        newest = read_manifest(store)
+        if not newest.epoch:
+            return range(0)
+        # The last entry of an epoch counts: a compaction has the same rows in other segments.
+        states = {state.epoch: state for state in history(store, newest.position)}
+        there = set(store.list("segments/"))  # after the log: listed before it, the segments of the newest epochs would seem to be missing
+        readable = {epoch for epoch, state in states.items() if epoch and state.segment_names() <= there}
+        if not states or (max(states) not in readable and read_manifest(store).position != newest.position):
+            continue  # the newest is always whole: it was collected between the log and the list, so look again
+        if not readable:
+            return range(0)
+        first = last = max(readable)
+        while first - 1 in readable:
+            first -= 1
+        return range(first, last + 1)
+    raise _moves_on(store)
+
+
+def no_such_epoch(store: Store, epoch: int) -> ConfigError:
+    """What to tell a caller whose epoch cannot be read: whether it ever was there, and what can be read instead."""
+    epochs, newest = readable_epochs(store), read_manifest(store).epoch
+    what = f"epoch {epoch} is not retained any more" if 0 <= epoch < newest else f"there is no epoch {epoch}"
+    if not newest:
+        instead = "the flow has not finished one yet"
+    elif not epochs:
+        instead = f"none can be read: segments of the newest, {newest}, are missing"
+    else:
+        instead = f"epochs {epochs[0]} to {epochs[-1]} can be read" if len(epochs) > 1 else f"epoch {epochs[0]} can be read"
+    return ConfigError(f"store {store.url}: {what}; {instead}")
 
 
 def entries_after(store: Store, manifest: Manifest) -> Iterator[Json]:
@@ -108,6 +158,10 @@ def entries_after(store: Store, manifest: Manifest) -> Iterator[Json]:
         if entry["kind"] == "takeover":
             generation = entry["generation"]
         position += 1
+
+
+def _moves_on(store: Store) -> Retryable:
+    return Retryable(f"store {store.url}: the log moves on faster than it can be read; try again")
 
 
 def _read_entry(store: Store, generation: int, position: int) -> Json | None:
@@ -160,8 +214,9 @@ class Log:
         return after
 
     def check_owner(self) -> None:
-        """Fenced where another generation has taken over."""
-        if self._store.get(entry_name(self.manifest.generation, self.manifest.position + 1)) is not None:
+        """Fenced where another generation has taken over. An entry of ours whose put was never answered does not say so."""
+        entry = _read_entry(self._store, self.manifest.generation, self.manifest.position + 1)
+        if entry is not None and entry["generation"] != self.manifest.generation:
             raise self._fenced()
 
     def _fenced(self) -> Fenced:

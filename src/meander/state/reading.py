@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Mapping
 from pathlib import Path
 
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet
 
-from meander.errors import ConfigError, Corrupted
+from meander.errors import ConfigError, Corrupted, Retryable
+from meander.state.folder import refuse_file
 from meander.state.hashing import in_groups
-from meander.state.log import read_manifest
+from meander.state.log import no_such_epoch, read_manifest
 from meander.state.manifest import Manifest, Table, operator_of
-from meander.state.segment import DELETED, HASH, Segment
+from meander.state.segment import DELETED, HASH, Segment, SegmentRef
 from meander.state.store import Store, open_store
 from meander.state.table import merge_segments
 from meander.state.values import ValueTable, lists_by_key
@@ -24,47 +26,81 @@ _ATTEMPTS = 5
 def read_state(store: str | Path, operator: str, epoch: int | None = None) -> pa.Table:
     """An operator's state as a table: its key columns and its finished values, at the newest epoch or a retained one."""
     opened = open_store(store)
-    for attempt in range(_ATTEMPTS):
-        manifest = read_manifest(opened, epoch)
-        try:
-            return _read_table(opened, manifest, operator)
-        except Corrupted:
-            # A segment may have been collected between reading the manifest and the segment.
-            if attempt == _ATTEMPTS - 1:
-                raise
-    raise AssertionError("unreachable")
+    refuse_file(opened)
+    return read_operator(opened, operator, epoch)
+
+
+def read_operator(store: Store, operator: str, epoch: int | None = None) -> pa.Table:
+    """``read_state`` on a store that is open already.
+
+    A running flow may collect a segment between the manifest and the segment. Then the log has moved on, and the read starts again.
+    """
+    if epoch is not None and epoch < 1:
+        raise ConfigError(f"store {store.url}: there is no epoch {epoch}: they are counted from 1; leave epoch out for the newest")
+    missing, last = "", -1
+    for _ in range(_ATTEMPTS):
+        manifest = read_manifest(store, epoch)
+        tables = _tables(store, manifest, operator)
+        mapped = {name: map_segments(store, table) for name, table in tables.items()}
+        gone = next((name for segments in mapped.values() for name, data in segments.items() if data is None), None)
+        if gone is None:
+            rows = {name: merge_rows(store, table, mapped[name], manifest.key_groups) for name, table in tables.items()}
+            return _finish(store, manifest, operator, rows).to_arrow(compat_level=pl.CompatLevel.oldest())
+        if manifest.position == last:  # the same manifest once more: it was not overtaken
+            missing = gone
+            break
+        last = manifest.position
+    if epoch is not None and epoch != read_manifest(store).epoch:
+        raise no_such_epoch(store, epoch)
+    if missing:
+        raise _missing(store, missing)
+    raise Retryable(f"store {store.url}: the flow moves on faster than its state can be read; try again, or retain more epochs")
 
 
 def read_dead_letters(store: str | Path) -> pa.Table:
     """The rows that could not be processed: epoch, operator, position, reason and content. For the default dead-letter folder."""
-    folder = open_store(store).local("dead_letters")
+    opened = open_store(store)
+    if read_manifest(opened).position < 0:
+        raise ConfigError(f"store {opened.url}: there is no flow in it")
+    folder = opened.local("dead_letters")
     found = sorted(folder.glob("*.parquet")) if folder is not None and folder.exists() else []
     schema = pa.schema([("epoch", pa.int64()), *((n, pa.large_string()) for n in ("operator", "position", "reason", "content"))])
     tables = [pyarrow.parquet.read_table(path).cast(schema) for path in found]
     return pa.concat_tables(tables) if tables else schema.empty_table()
 
 
-def _read_table(store: Store, manifest: Manifest, operator: str) -> pa.Table:
-    table = manifest.tables.get(operator)
-    if table is None:
-        if manifest.position < 0:
-            raise ConfigError(f"store {store.url}: there is no flow in it")
-        if operator in manifest.routing:
-            raise ConfigError(f"store {store.url}: operator '{operator}' has no state yet at epoch {manifest.epoch}")
-        known = ", ".join(sorted({operator_of(name) for name in manifest.tables})) or "none"
-        raise ConfigError(f"store {store.url}: there is no stateful operator '{operator}'; there are: {known}")
-    rows = read_rows(store, table, manifest.key_groups)
-    finished = _finish(store, manifest, operator, rows)
-    return finished.to_arrow(compat_level=pl.CompatLevel.oldest())
+def _tables(store: Store, manifest: Manifest, operator: str) -> dict[str, Table]:
+    """The operator's own table and those of its aggregates' values."""
+    if operator in manifest.tables and operator_of(operator) == operator:
+        return {name: table for name, table in manifest.tables.items() if operator_of(name) == operator}
+    if manifest.position < 0:
+        raise ConfigError(f"store {store.url}: there is no flow in it")
+    if manifest.epoch == 0 or operator in manifest.routing:
+        raise ConfigError(f"store {store.url}: operator '{operator}' has no state yet at epoch {manifest.epoch}")
+    known = ", ".join(sorted({operator_of(name) for name in manifest.tables})) or "none"
+    raise ConfigError(f"store {store.url}: there is no stateful operator '{operator}'; there are: {known}")
 
 
 def read_rows(store: Store, table: Table, key_groups: int) -> pl.DataFrame:
     """The newest row of every key, with state columns as stored."""
+    return merge_rows(store, table, map_segments(store, table), key_groups)
+
+
+def map_segments(store: Store, table: Table) -> dict[str, pa.Buffer | None]:
+    """Every segment of a table, newest first; None for one that is not in the store.
+
+    All at once and before anything is done with them: in a folder, a mapped file stays readable after it was collected.
+    """
+    return {ref.name: store.map(ref.name) for ref in _newest_first(table)}
+
+
+def merge_rows(store: Store, table: Table, mapped: Mapping[str, pa.Buffer | None], key_groups: int) -> pl.DataFrame:
+    """The newest row of every key in a table's mapped segments."""
     frames = []
-    for ref in sorted(table.segments, key=lambda s: s.sequence, reverse=True):
-        data = store.map(ref.name)
+    for ref in _newest_first(table):
+        data = mapped[ref.name]
         if data is None:
-            raise Corrupted(f"segment '{ref.name}' is named by the manifest but is not in store {store.url}")
+            raise _missing(store, ref.name)
         frame = Segment(ref.name, data).frame()
         frames.append(frame.filter(pl.Series(in_groups(frame.get_column(HASH).to_numpy(), ref.groups, key_groups))))
     if not frames:
@@ -73,26 +109,41 @@ def read_rows(store: Store, table: Table, key_groups: int) -> pl.DataFrame:
     return merged.drop([c for c in (HASH, DELETED) if c in merged.columns])
 
 
-def _finish(store: Store, manifest: Manifest, operator: str, rows: pl.DataFrame) -> pl.DataFrame:
+def _newest_first(table: Table) -> list[SegmentRef]:
+    return sorted(table.segments, key=lambda s: s.sequence, reverse=True)
+
+
+def _missing(store: Store, name: str) -> Corrupted:
+    return Corrupted(f"segment '{name}' is named by the manifest but is not in store {store.url}")
+
+
+def _finish(store: Store, manifest: Manifest, operator: str, tables: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
     """State columns to finished values, by the aggregates that the plan recorded. Unpickles: a store is trusted like a checkpoint."""
     data = store.get(plan_name(manifest.plan["digest"]))
     if data is None:
         raise Corrupted(f"store {store.url}: the plan {manifest.plan['digest']} is missing")
     keys, aggregates, schema = pickle.loads(data)[operator]
+    rows = tables[operator]
     for aggregate in aggregates:
         if aggregate.keeps == "list":
-            rows = rows.with_columns(_lists(store, manifest, ValueTable.of(operator, keys, aggregate), rows, schema[aggregate.name]))
+            values = ValueTable.of(operator, keys, aggregate)
+            rows = rows.with_columns(_lists(values, rows, tables.get(values.name), schema[aggregate.name]))
     return rows.select([pl.col(key) for key in keys] + [aggregate.finish() for aggregate in aggregates])
 
 
-def _lists(store: Store, manifest: Manifest, values: ValueTable, rows: pl.DataFrame, dtype: pl.DataType) -> pl.Series:
+def _lists(table: ValueTable, rows: pl.DataFrame, values: pl.DataFrame | None, dtype: pl.DataType) -> pl.Series:
     """Every key's list, from the table that its values are rows of."""
     empty = pl.lit([], dtype=dtype)
-    if values.name not in manifest.tables:  # no key has a value yet
-        return rows.select(empty.alias(values.values)).to_series()
-    lists = lists_by_key(values, read_rows(store, manifest.tables[values.name], manifest.key_groups))
-    joined = rows.select(values.keys).join(lists, on=list(values.keys), how="left", nulls_equal=True, maintain_order="left")
-    return joined.get_column(values.values).fill_null(pl.select(empty).to_series())
+    if values is None:  # no key has a value yet
+        return rows.select(empty.alias(table.values)).to_series()
+    lists = lists_by_key(table, values)
+    joined = rows.select(table.keys).join(lists, on=list(table.keys), how="left", nulls_equal=True, maintain_order="left")
+    return joined.get_column(table.values).fill_null(pl.select(empty).to_series())
+
+
+def plan_record_name(digest: str) -> str:
+    """Where the store keeps a plan as plain data: to say what is different in a flow that does not belong to it."""
+    return f"plan/{digest}.json"
 
 
 def plan_name(digest: str) -> str:

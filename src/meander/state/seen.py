@@ -1,7 +1,7 @@
 """The names a source has taken (files), kept beside the manifest so that neither it nor an epoch grows with their number.
 
-Names are appended to the log with their epoch; each snapshot moves what came since the last one into a file of its own, and a
-few files into one, larger ones more seldom.
+Names are appended to the log with their epoch; each snapshot moves what came since the last one into a file of its own, and a few small
+files into one. A file that is large enough is never written again, so that what a snapshot costs does not grow with the names there are.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from meander.state.manifest import Manifest
 from meander.state.store import Store
 
 _FILES_BEFORE_MERGE = 8
+_LARGE_ENOUGH = 20_000
 
 
 def load_seen(store: Store, manifest: Manifest, source: str) -> set[str]:
@@ -32,13 +33,19 @@ def flush_seen(store: Store, clock: Clock, manifest: Manifest) -> dict[str, list
             continue
         files = seen.setdefault(source, [])
         merged = list(names)
-        if len(files) >= _FILES_BEFORE_MERGE:
-            merged = [name for file in files for name in _read(store, file)] + merged
-            files.clear()
-        target = f"seen/{source}/{manifest.generation:08d}-{manifest.position:012d}-{clock.new_id()}"
+        small = [file for file in files if _count(file) < _LARGE_ENOUGH]
+        if len(small) >= _FILES_BEFORE_MERGE:
+            merged = [name for file in small for name in _read(store, file)] + merged
+            files[:] = [file for file in files if file not in small]
+        target = f"seen/{source}/{manifest.generation:08d}-{manifest.position:012d}-{len(merged)}-{clock.new_id()}"
         store.put(target, json.dumps(merged).encode())
         files.append(target)
     return seen
+
+
+def _count(file: str) -> int:
+    """How many names are in a file: its name says so."""
+    return int(file.rsplit("-", 2)[1])
 
 
 def _read(store: Store, file: str) -> list[str]:

@@ -9,8 +9,10 @@ Verbs raise ``Retryable`` when it is unknown whether they took effect; the calle
 from __future__ import annotations
 
 import atexit
+import contextlib
 import fcntl
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -25,6 +27,7 @@ from meander.errors import Busy, ConfigError, Retryable
 
 # A large file (a compaction's) goes to the disk piece by piece: one sync of it all would hold up the small ones of the epochs.
 _WRITE_AT_ONCE = 16 << 20
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{16}")
 
 
 class Store(Protocol):
@@ -86,23 +89,25 @@ class DirStore:
     def put(self, name: str, data: bytes | pa.Buffer) -> None:
         path = self._place(name)
         try:
-            self._write(path, data)
+            fd = self._open(path)
+            try:
+                _write(fd, data)
+            finally:
+                os.close(fd)
             _sync_folder(path.parent)
         except OSError as error:
             raise Retryable(f"store {self.url}: '{name}' cannot be written: {error}") from error
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         path = self._place(name)
-        staged = path.parent / f".{path.name}.{self._clock.new_id()}"
         try:
-            self._write(staged, data)
-            try:
-                os.link(staged, path)
-                created = True
-            except FileExistsError:
-                created = False
-            finally:
-                staged.unlink()
+            with self._temporary(path) as (staged, fd):
+                _write(fd, data)
+                try:
+                    os.link(staged, path)
+                    created = True
+                except FileExistsError:
+                    created = False
             _sync_folder(path.parent)
             return created
         except OSError as error:
@@ -130,23 +135,33 @@ class DirStore:
             self._made.add(path.parent)
         return path
 
-    def _write(self, path: Path, data: bytes | pa.Buffer) -> None:
+    def _open(self, path: Path) -> int:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
         try:
-            fd = os.open(path, flags, 0o644)
+            return os.open(path, flags, 0o644)
         except FileNotFoundError:  # the store was deleted and made anew since this process made the folder
             self._made.discard(path.parent)
             _make_folder(path.parent)
-            fd = os.open(path, flags, 0o644)
-        try:
-            view = memoryview(data)
-            while len(view):
-                view = view[os.write(fd, view[:_WRITE_AT_ONCE]) :]
-                if len(view):
-                    os.fdatasync(fd)
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+            return os.open(path, flags, 0o644)
+
+    @contextlib.contextmanager
+    def _temporary(self, path: Path) -> Iterator[tuple[Path, int]]:
+        """A file beside ``path``, locked as long as it is there and its writer lives: a sweep can tell it from what a dead process left."""
+        while True:
+            staged = path.parent / f".{path.name}.{self._clock.new_id()}"
+            fd = self._open(staged)
+            try:
+                with contextlib.suppress(OSError):  # a file system without locks: no sweep removes anything there
+                    fcntl.flock(fd, fcntl.LOCK_EX)
+                if os.fstat(fd).st_nlink == 0:
+                    continue  # swept in the moment before it was locked
+                yield staged, fd
+                return
+            finally:
+                try:
+                    staged.unlink(missing_ok=True)
+                finally:
+                    os.close(fd)
 
     def _walk(self, folder: Path, prefix: str) -> Iterator[str]:
         try:
@@ -241,6 +256,38 @@ class Lock:
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
+
+
+def sweep_temporary(store: Store, folder: str) -> None:
+    """Remove the temporary files that processes left in a folder when they died inside ``put_if_absent``.
+
+    One of a live process is locked and stays, whichever generation it is of. Where locks do not reach its machine, its put
+    finds the file gone: it fails, the name is not written, and the caller may try again.
+    """
+    root = store.local(folder)
+    for place, _, names in os.walk(root) if root is not None else ():
+        for name in names:
+            if _TEMPORARY.fullmatch(name):
+                with contextlib.suppress(OSError):  # gone, in use, or not ours to remove: the next start looks again
+                    _remove_unlocked(os.path.join(place, name))
+
+
+def _remove_unlocked(path: str) -> None:
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.unlink(path)
+    finally:
+        os.close(fd)
+
+
+def _write(fd: int, data: bytes | pa.Buffer) -> None:
+    view = memoryview(data)
+    while len(view):
+        view = view[os.write(fd, view[:_WRITE_AT_ONCE]) :]
+        if len(view):
+            os.fdatasync(fd)
+    os.fsync(fd)
 
 
 def _make_folder(folder: Path) -> None:

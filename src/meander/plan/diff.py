@@ -1,0 +1,56 @@
+"""What is different between two plans, in words: for a flow that meets a store which another one made.
+
+Compares records (``Plan.record``), so that the plan that made the store need not be there. Pure.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+_SHOWN = 3
+
+
+def explain_difference(before: dict[str, Any], after: dict[str, Any]) -> str:
+    """The first differences, and whether they may come from another version of Python or Polars alone."""
+    found = differences(before, after)
+    more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    changed = [name for name, version in after["made_with"].items() if before["made_with"].get(name) != version]
+    if not changed:
+        return "; ".join(found[:_SHOWN]) + more
+    was, now = (", ".join(f"{name} {record['made_with'].get(name)}" for name in changed) for record in (before, after))
+    return f"{'; '.join(found[:_SHOWN])}{more} (the store was made with {was} and this is {now}, which alone can make code look different)"
+
+
+def differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    """One phrase per operator that differs, from sources to sinks; columns that follow from an operator before it are not told."""
+    old, new = before["operators"], after["operators"]
+    found = [] if before["flow"] == after["flow"] else [f"the flow was '{before['flow']}' and is '{after['flow']}'"]
+    other_columns: set[str] = set()
+    for name, op in new.items():
+        if name not in old:
+            found.append(f"{op['kind']} '{name}' is new")
+            continue
+        if op["columns"] != old[name]["columns"]:
+            other_columns.add(name)
+        phrase = _changed(name, old[name], op, follows=not other_columns.isdisjoint(op["inputs"]))
+        if phrase is not None:
+            found.append(phrase)
+    found += [f"{op['kind']} '{name}' is not there any more" for name, op in old.items() if name not in new]
+    return found
+
+
+def _changed(name: str, was: dict[str, Any], now: dict[str, Any], follows: bool) -> str | None:
+    if was["kind"] != now["kind"]:
+        return f"'{name}' was a {was['kind']} and is a {now['kind']}"
+    if was["inputs"] != now["inputs"]:
+        return f"{now['kind']} '{name}' read {', '.join(was['inputs'])} and reads {', '.join(now['inputs'])}"
+    if was["code"] != now["code"]:
+        return f"{now['kind']} '{name}' has other Python code"
+    if was["does"] != now["does"]:
+        texts = f" (was: {was['text']}; is: {now['text']})" if was["text"] != now["text"] else ""
+        return f"{now['kind']} '{name}' differs{texts}"
+    if was["columns"] != now["columns"] and not follows:
+        old, new = ([f"{column} {dtype}" for column, dtype in op["columns"]] for op in (was, now))
+        gone, added = ", ".join(c for c in old if c not in new), ", ".join(c for c in new if c not in old)
+        return f"{now['kind']} '{name}' has other columns ({gone or 'the same'} → {added or 'in another order'})"
+    return None

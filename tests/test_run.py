@@ -1,0 +1,127 @@
+"""The handle of a running flow, on a driver that does what a test tells it. No Spark."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from meander.clock import SystemClock
+from meander.errors import BadInput, ConfigError
+from meander.run import Run
+from meander.settings import Settings, seconds
+from meander.state.manifest import Manifest
+
+
+class Steps:
+    """A driver whose every step is one call of a function."""
+
+    def __init__(self, step: Callable[[], bool]) -> None:
+        self.loop: Any = SimpleNamespace(log=SimpleNamespace(manifest=Manifest()), routing={})
+        self._step = step
+        self.stopped = 0
+
+    def look(self) -> None:
+        pass
+
+    def step(self, everything: bool) -> bool:
+        return self._step()
+
+    def finished(self) -> bool:
+        return False
+
+    def stop(self) -> None:
+        self.stopped += 1
+
+
+def fails() -> bool:
+    raise BadInput("operator 'm', epoch 1, row 7: no")
+
+
+def run_of(step: Callable[[], bool], **options: Any) -> Run:
+    opened: Any = SimpleNamespace(driver=Steps(step), close=[], listeners=[], session=None)
+    return Run("f", opened, Settings(**options), SystemClock())
+
+
+def died(run: Run) -> Run:
+    deadline = time.monotonic() + 10
+    while run._thread.is_alive() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return run
+
+
+def test_the_end_of_a_with_block_raises_what_the_flow_failed_with() -> None:
+    with pytest.raises(BadInput, match="row 7"), run_of(fails) as run:
+        died(run)
+
+
+def test_stop_raises_a_failure_once_and_is_quiet_then() -> None:
+    run = died(run_of(fails))
+    with pytest.raises(BadInput, match="row 7"):
+        run.stop()
+    run.stop()
+
+
+def test_a_failure_that_was_raised_already_is_not_raised_again_by_stop() -> None:
+    with run_of(fails, trigger=None) as run, pytest.raises(BadInput):
+        run.process_available()
+    with run_of(fails) as run, pytest.raises(BadInput):
+        run.await_termination(10)
+
+
+def test_what_the_body_of_a_with_block_raises_comes_before_the_flows_failure() -> None:
+    with pytest.raises(TypeError), run_of(fails) as run:
+        _ = died(run) / 0  # type: ignore[operator]
+
+
+def test_a_flow_that_dies_alone_says_so_in_one_line_on_standard_error() -> None:
+    script = "from tests.test_run import died, fails, run_of; died(run_of(fails))"
+    done = subprocess.run([sys.executable, "-c", script], cwd=Path(__file__).parents[1], capture_output=True, text=True, check=False)
+    assert done.stderr == "flow 'f' failed at epoch 1: operator 'm', epoch 1, row 7: no; nothing of this epoch was committed\n"
+
+
+def test_a_failure_after_the_commit_does_not_claim_that_nothing_was_committed(caplog: Any) -> None:
+    def commits_and_fails() -> bool:
+        run._loop.log.manifest = SimpleNamespace(epoch=1, generation=1, totals={})  # type: ignore[assignment]
+        raise BadInput("the sink's folder is gone\n\n  and more\n  of it")
+
+    run = run_of(commits_and_fails, trigger=None)
+    run._run()
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said.startswith("flow 'f' failed after epoch 1 was committed: the sink's folder is gone … of it; ")
+
+
+def test_a_run_shows_itself_in_one_line() -> None:
+    run = run_of(lambda: False)
+    assert repr(run) == "<Run of flow 'f': running, epoch 0, 0 rows in, 0 out, 0 to the dead letters>"
+    run.stop()
+    assert repr(run).startswith("<Run of flow 'f': stopped, ")
+    assert repr(died(run_of(fails))).endswith(": operator 'm', epoch 1, row 7: no>")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("5s", 5.0), ("5 seconds", 5.0), ("1 minute", 60.0), ("200 milliseconds", 0.2), ("2 Hours", 7200.0), ("1 day", 86400.0)],
+)
+def test_durations_may_be_written_as_spark_writes_them(text: str, value: float) -> None:
+    assert seconds(text) == pytest.approx(value)
+
+
+@pytest.mark.parametrize("wrong", ["soon", "5 fortnights", "1.2.3s", "-1s", -1, True, [1]])
+def test_what_is_no_duration_is_refused_with_an_example(wrong: Any) -> None:
+    with pytest.raises(ConfigError, match=r"such as '500ms', '5s', '5 seconds'"):
+        seconds(wrong)
+
+
+@pytest.mark.parametrize(
+    ("option", "wrong"), [("parallelism", "2"), ("parallelism", 2.0), ("parallelism", True), ("retain_epochs", "64"), ("strict", "yes")]
+)
+def test_an_option_of_the_wrong_type_is_refused_by_name(option: str, wrong: Any) -> None:
+    with pytest.raises(ConfigError, match=f"{option}={wrong!r}: "):
+        Settings(**{option: wrong})
