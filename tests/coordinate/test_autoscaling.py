@@ -222,6 +222,15 @@ def test_a_reason_is_a_sentence_with_its_numbers() -> None:
     assert scaling.reasons == ("counts: 45,000 records/s offered, 21,000 per slot at 70%: 3 slots",)
 
 
+def test_doing_nothing_has_a_reason_too() -> None:
+    settings, memory, scaling = md.autoscale(sample="1s"), Memory(), Scaling()
+    for second in range(1, 30):
+        stage = StageFacts("counts", 20_000, 20_000 / 30_000, 1)
+        scaling, memory = decide(settings, memory, EpochFacts(float(second), 1.0, 20_000, 20_000.0, 0, 8, (stage,)))
+    assert scaling.slots == {}
+    assert scaling.reasons == ("nothing to change: 20,000 records/s offered are 67% of what the slots can do, target 70%",)
+
+
 def test_fixed_cost_is_what_stages_leave_of_an_epoch() -> None:
     stages = (StageFacts("a", 1000, 0.4, 2, busiest=0.25), StageFacts("b", 500, 0.6, 4), StageFacts("next", 1000, 0.8, 2, ahead=True))
     found = measure([EpochFacts(10.0, 0.5, 1000, 1000.0, 0, 8, stages)], began=9.5)

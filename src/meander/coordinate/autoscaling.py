@@ -103,7 +103,7 @@ def decide(settings: Autoscale, memory: Memory, facts: EpochFacts) -> tuple[Scal
     notes = found.notes()
     outcome = Scaling(wanted, reasons, notes, found.cores(), found.skewed())
     if not wanted:
-        return replace(outcome, reasons=(f"within {settings.band:.0%} of the target",)), memory
+        return replace(outcome, reasons=(found.as_it_is(),)), memory
     if memory.changed is not None and facts.at - memory.changed < settings.cooldown:
         rest = settings.cooldown - (facts.at - memory.changed)
         return replace(outcome, slots={}, reasons=(f"cooling down for {rest:.0f} s more",)), memory
@@ -184,6 +184,11 @@ class _Found:
         need = self._require(self.now)
         changes = {name: number for name, number in need.slots.items() if number > self.now[name]}
         return (changes, tuple(self._sentence(name, need) for name in changes)) if changes else None
+
+    def as_it_is(self) -> str:
+        used = utilisation(self._sample, self._sample.offered, self._target, self.now) * self._target
+        offered = f"{_number(self._sample.offered)} records/s offered"
+        return f"nothing to change: {offered} are {used:.0%} of what the slots can do, target {self._target:.0%}"
 
     def sparing(self) -> Need:
         """What would be enough with the band to spare, so that after it nothing asks for more again."""
