@@ -30,6 +30,7 @@ from meander.connect.parquet import parquet
 from meander.errors import BadInput, Busy, ConfigError, Corrupted, Fenced, FlowError, MeanderError, Retryable
 from meander.flow import Flow, KeyedStream, Stream, filter, map_batches, select, with_columns
 from meander.run import Progress, Run
+from meander.settings import autoscale
 from meander.state.reading import read_dead_letters, read_state
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ __all__ = [
     "Retryable",
     "Run",
     "Stream",
+    "autoscale",
     "collect",
     "console",
     "count",

@@ -72,3 +72,92 @@ def seconds(value: float | str | None) -> float | None:
     if match is None or unit not in _UNITS:
         raise ConfigError(f"duration {value!r}: write seconds, or a number and a unit, such as '500ms', '5s', '5 seconds', '1h'")
     return float(match.group(1)) * _UNITS[unit]
+
+
+@dataclass(frozen=True)
+class Autoscale:
+    """How the number of slots follows the load. Made by ``autoscale``, which says what the fields mean."""
+
+    target_utilisation: float = 0.7
+    min: int = 1
+    max: int = 8
+    band: float = 0.15
+    sample: float = 5.0
+    warmup_epochs: int = 3
+    cooldown: float = 60.0
+    shrink_after: float = 600.0
+    catch_up: float | None = 600.0
+    rescales_per_hour: int = 6
+
+    def __post_init__(self) -> None:
+        for name in ("min", "max", "warmup_epochs", "rescales_per_hour"):
+            if not isinstance(getattr(self, name), int) or isinstance(getattr(self, name), bool):
+                raise ConfigError(f"autoscale: {name}={getattr(self, name)!r}: a whole number is needed")
+        if not 0 < self.target_utilisation < 1:
+            raise ConfigError(f"autoscale: target_utilisation={self.target_utilisation}: it must be between 0 and 1, such as 0.7")
+        if not 0 <= self.band < 1:
+            raise ConfigError(f"autoscale: band={self.band}: it must be at least 0 and below 1, such as 0.15")
+        if self.target_utilisation * (1 + self.band) > 1:
+            raise ConfigError(
+                f"autoscale: target_utilisation={self.target_utilisation} with band={self.band} would add slots only above "
+                f"{self.target_utilisation * (1 + self.band):.0%}, when it is too late; lower one of them"
+            )
+        if self.min < 1:
+            raise ConfigError(f"autoscale: min={self.min}: at least 1")
+        if self.max < self.min:
+            raise ConfigError(f"autoscale: max={self.max} is below min={self.min}")
+        if self.warmup_epochs < 0:
+            raise ConfigError(f"autoscale: warmup_epochs={self.warmup_epochs}: at least 0")
+        if self.rescales_per_hour < 1:
+            raise ConfigError(f"autoscale: rescales_per_hour={self.rescales_per_hour}: at least 1; without an autoscaler there are none")
+        for name in ("sample", "cooldown", "shrink_after", "catch_up"):
+            value = getattr(self, name)
+            least = 0 if name == "cooldown" else 1e-3
+            if value is not None and not least <= value < float("inf"):
+                raise ConfigError(f"autoscale: {name}={value}: a duration is needed, such as '1min'")
+
+
+def autoscale(
+    target_utilisation: float = 0.7,
+    min: int = 1,
+    max: int = 8,
+    *,
+    band: float = 0.15,
+    sample: float | str = "5s",
+    warmup_epochs: int = 3,
+    cooldown: float | str = "1min",
+    shrink_after: float | str = "10min",
+    catch_up: float | str | None = "10min",
+    rescales_per_hour: int = 6,
+) -> Autoscale:
+    """Let the number of slots follow the load.
+
+    ``target_utilisation``: the share of the time that slots should be at work; the rest is room for peaks.
+    ``min``, ``max``: slots of a stage, at least and at most.
+    ``band``: nothing happens while the utilisation is within this fraction of the target.
+    ``sample``: how long is measured for one sample; three in a row must ask for more slots before there are more.
+    ``warmup_epochs``: epochs after a change that are not measured: caches are cold.
+    ``cooldown``: the least time between two changes.
+    ``shrink_after``: fewer slots must have been enough for so long before there are fewer.
+    ``catch_up``: how long working off a backlog may take; None does not add slots for a backlog.
+    ``rescales_per_hour``: the last guard. What it holds back is reported.
+
+    Durations are seconds or text such as ``"90s"``.
+
+    >>> autoscale(max=16, shrink_after="30min").shrink_after
+    1800.0
+    """
+    durations = {name: seconds(value) for name, value in (("sample", sample), ("cooldown", cooldown), ("shrink_after", shrink_after))}
+    for name, value in durations.items():
+        if value is None:
+            raise ConfigError(f"autoscale: {name}=None: a duration is needed, such as '1min'")
+    return Autoscale(
+        target_utilisation=target_utilisation,
+        min=min,
+        max=max,
+        band=band,
+        warmup_epochs=warmup_epochs,
+        catch_up=seconds(catch_up),
+        rescales_per_hour=rescales_per_hour,
+        **{name: value for name, value in durations.items() if value is not None},
+    )

@@ -53,17 +53,9 @@ class Placement:
         there = self.executors()
         if len(there) < 2 and not self._leaving:
             return {level: [] for level in slots}
-        # Levels one after the other: what one has placed counts as load for the next.
-        taken: dict[str, float] = dict.fromkeys(there, 0.0)
-        pinned: dict[int, list[str]] = {}
-        for level, count in sorted(slots.items()):
-            weights = list((loads or {}).get(level, ())) or [1.0] * count
-            chosen = assign(count, sorted(there), self._slots.get(level, []), weights, taken)
-            for slot, executor in enumerate(chosen):
-                taken[executor] += weights[slot]
-            self._slots[level] = chosen
-            pinned[level] = [there[executor] for executor in chosen]
-        return pinned
+        for level, count in slots.items():
+            self._slots[level] = assign(count, there, self._slots.get(level, ()), (loads or {}).get(level))
+        return {level: [there[executor] for executor in self._slots[level]] for level in slots}
 
     def where(self) -> dict[int, list[str]]:
         """Per level, the executor each slot was last pinned to."""
