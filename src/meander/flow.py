@@ -79,6 +79,9 @@ class Flow:
         - ``idle_poll`` (0.2): the time between two looks at sources that had nothing.
         - ``small_epochs`` (True): let an epoch with little input do without the exchange. Results are the same either way.
         - ``work_ahead`` (True): begin the next epoch's first stage while an epoch runs, where input for it is waiting.
+        - ``autoscale``: let the number of slots follow the load, as ``md.autoscale(target_utilisation=0.7, min=1, max=8)`` says.
+        - ``state_mode`` ("hybrid"): where reads of state go: the executor's cache, then its peers, then the store; "local" reads own
+          copies only, "remote" the store only. What is durable is the same in all of them.
         - ``clock``: where time and ids come from, for tests.
         """
         from meander.run import start  # the engine imports Spark, which writing a flow must not

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from meander.clock import Clock, SystemClock
 from meander.coordinate.migration import check_strategy
-from meander.coordinate.routing import rebalance, slots_of
+from meander.coordinate.routing import slots_of
 from meander.errors import ConfigError, Retryable
 from meander.settings import Settings, seconds
 
@@ -53,6 +53,10 @@ class Rescaled(NamedTuple):
     strategy: str
     epoch: int
     """The first epoch under the new routing table."""
+    fetched: int = 0
+    """Bytes that were brought into the new owners' caches, ahead of their use."""
+    failures: tuple[str, ...] = ()
+    """What could not be brought, and is fetched on first use."""
 
 
 class Run:
@@ -70,11 +74,14 @@ class Run:
         self._clock = clock
         self._on_close = opened.close
         self._listeners = opened.listeners
-        self._evacuate = opened.evacuate
+        self._placement = opened.placement
+        self._migration = opened.migration
+        self._autoscaler = opened.autoscaler
         self._listeners.append(lambda done: self._recent.append(done))
         self.spark: Any = opened.session
         """The embedded Spark session, where this run made one."""
         self._stepping = threading.RLock()
+        self._changing = threading.Lock()
         self._stop = threading.Event()
         self._wake = threading.Event()
         self._failure: BaseException | None = None
@@ -121,22 +128,20 @@ class Run:
         if operator not in routing:
             raise ConfigError(f"there is no stateful operator '{operator}' to rescale; there are: {', '.join(sorted(routing)) or 'none'}")
         most = len(routing[operator])
-        if not isinstance(parallelism, int) or not 1 <= parallelism <= most:
+        if isinstance(parallelism, bool) or not 1 <= parallelism <= most:
             raise ConfigError(f"rescale '{operator}' to {parallelism!r}: it must be a number from 1 to {most}, the number of key groups")
         check_strategy(strategy)
-
-        def change() -> Rescaled:
-            before = self._loop.routing[operator]
-            after = rebalance(before, parallelism)
-            self._loop.reroute(operator, after)
-            moved = sum(a != b for a, b in zip(before, after, strict=True))
-            return Rescaled(operator, slots_of(before), parallelism, moved, strategy, self._loop.log.manifest.epoch + 1)
-
-        return self._between_epochs(change, timeout)
+        before = slots_of(routing[operator])
+        with self._changing:
+            moved = self._migration.rescale(
+                operator, parallelism, strategy, lambda switch: self._between_epochs(switch, timeout), seconds(timeout) or 3600.0
+            )
+        fetched = moved.from_peers + moved.from_store
+        return Rescaled(operator, before, parallelism, moved.groups, strategy, moved.epoch, fetched, tuple(moved.failures))
 
     def evacuate(self, executor: str, timeout: float | str | None = "60s") -> None:
         """Move all slots away from an executor, before its machine goes. In force from the next epoch on."""
-        self._between_epochs(lambda: self._evacuate(str(executor)), timeout)
+        self._between_epochs(lambda: self._placement.evacuate(str(executor)), timeout)
 
     def status(self) -> dict[str, Any]:
         """What the flow is doing, as plain data."""
@@ -211,14 +216,18 @@ class Run:
             raise ConfigError(f"flow '{self.name}' is stopped; start it again with flow.start(...)")
         done = self._loop.between_epochs(change)
         self._wake.set()
-        if not self._thread.is_alive() or threading.current_thread() is self._thread:
-            with self._stepping:  # nobody else steps: between two epochs is now
-                self._loop.make_changes()
-        try:
-            return done.result(seconds(timeout))
-        except TimeoutError:
+        limit = seconds(timeout)
+        deadline = None if limit is None else self._clock.monotonic() + limit
+        while not done.done():
             self._check()
-            raise Retryable(f"flow '{self.name}': the change waits for the running epoch to end, longer than {timeout}") from None
+            if deadline is not None and self._clock.monotonic() > deadline and done.cancel():
+                raise Retryable(f"flow '{self.name}': the running epoch has not ended within {timeout}; nothing was changed")
+            if self._stepping.acquire(timeout=0.02):  # nobody steps: between two epochs is now
+                try:
+                    self._loop.make_changes()
+                finally:
+                    self._stepping.release()
+        return done.result()
 
     # -- the thread -----------------------------------------------------------------------------------------------
 

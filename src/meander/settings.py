@@ -37,6 +37,10 @@ class Settings:
     """Write one line per event: when it came in and how long it took, in milliseconds."""
     idle_poll: float = 0.2
     """Seconds between two looks at sources that had nothing."""
+    autoscale: Autoscale | None = None
+    """Let the number of slots follow the load."""
+    state_mode: str = "hybrid"
+    """Where reads of state go: ``hybrid`` (cache, then peers, then the store), ``local`` (own copies) or ``remote`` (the store)."""
 
     def __post_init__(self) -> None:
         for name in ("parallelism", "retain_epochs", "key_groups"):
@@ -52,6 +56,10 @@ class Settings:
             raise ConfigError(f"key_groups={self.key_groups}: it must be a power of two up to 65536, such as 128")
         if not 1 <= self.parallelism <= self.key_groups:
             raise ConfigError(f"parallelism={self.parallelism}: it must be between 1 and the number of key groups, {self.key_groups}")
+        if self.autoscale is not None and not isinstance(self.autoscale, Autoscale):
+            raise ConfigError(f"autoscale={self.autoscale!r}: it must be made by md.autoscale(...)")
+        if self.state_mode not in ("hybrid", "local", "remote"):
+            raise ConfigError(f"state_mode={self.state_mode!r}: there are 'hybrid', 'local' and 'remote'")
         if self.retain_epochs < 1:
             raise ConfigError(f"retain_epochs={self.retain_epochs}: at least 1")
 

@@ -85,6 +85,9 @@ class CountedCursor:
     def finished(self) -> bool:
         return self.place >= self.source.size
 
+    def waiting(self, now: float) -> int:
+        return 0
+
     def slow_down(self, share: float) -> None:
         pass
 
@@ -131,6 +134,9 @@ class NamedCursor:
 
     def finished(self) -> bool:
         return not self._new()
+
+    def waiting(self, now: float) -> int:
+        return 0
 
     def slow_down(self, share: float) -> None:
         pass

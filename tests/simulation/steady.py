@@ -52,6 +52,9 @@ class SteadyCursor:
     def finished(self) -> bool:
         return False
 
+    def waiting(self, now: float) -> int:
+        return 0
+
     def slow_down(self, share: float) -> None:
         pass
 

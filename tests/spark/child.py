@@ -8,15 +8,21 @@ the functions are wrapped here.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import signal
 import sys
+import threading
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import meander as md
 from meander.connect.parquet import ParquetSink
+from meander.engine.session import executors
 from meander.state.log import Log
 from meander.state.store import DirStore
 
@@ -80,6 +86,55 @@ def build(request: dict[str, Any], spark: Any) -> md.Flow:
     return flow
 
 
+class Trouble(threading.Thread):
+    """Rescales, evacuates and kills executors while a run goes on, as its seed says. Its list of what it did is printed at the end."""
+
+    def __init__(self, run: md.Run, spark: Any, changes: int, seed: int) -> None:
+        super().__init__(daemon=True)
+        self._run, self._spark, self._changes, self._random = run, spark, changes, random.Random(seed)
+        self.done: list[str] = []
+        self.failure: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            for _ in range(self._changes):
+                epoch = self._run.status()["epoch"]
+                self._one()
+                while self._run.status()["epoch"] < epoch + 2:
+                    time.sleep(0.02)
+        except BaseException as error:
+            self.failure = error
+
+    def _one(self) -> None:
+        kind = self._random.choices(["rescale", "evacuate", "kill"], [0.7, 0.15, 0.15])[0]
+        there = sorted(executors(self._spark.sparkContext))
+        victim = self._random.choice(there)
+        if kind == "rescale" or len(there) < 2:
+            slots, strategy = self._random.randint(1, 5), self._random.choice(["eager", "lazy", "prefetch", "hybrid"])
+            self._run.rescale("totals", slots, strategy=strategy)
+            self.done.append(f"rescale {slots} {strategy}")
+            return
+        if kind == "evacuate":
+            with contextlib.suppress(md.ConfigError):  # it has died meanwhile, or is the last one that stays
+                self._run.evacuate(victim)
+                time.sleep(0.3)
+        self.done.append(f"{kind} {victim}")
+        for process in executor_processes():
+            if process[1] == victim:
+                os.kill(process[0], signal.SIGKILL)
+
+
+def executor_processes() -> list[tuple[int, str]]:
+    """The executors that this process's Spark has started: process and executor id."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            words = path.read_bytes().decode(errors="replace").split("\0")
+            if "--executor-id" in words and os.getsid(int(path.parent.name)) == os.getsid(0):
+                found.append((int(path.parent.name), words[words.index("--executor-id") + 1]))
+    return found
+
+
 def main() -> None:
     request = json.loads(sys.argv[1])
     if request.get("crash"):
@@ -99,9 +154,12 @@ def main() -> None:
         print("started", flush=True)
         if request.get("trigger") is not None:
             run.await_termination()
+        trouble = Trouble(run, spark, request.get("changes", 0), request.get("seed", 0))
+        trouble.start()
         progress = run.process_available()
         run.stop()
-        print(json.dumps({"epochs": progress.epochs, "rows_in": progress.rows_in, "status": run.status()["state"]}), flush=True)
+        answer = {"epochs": progress.epochs, "rows_in": progress.rows_in, "status": run.status()["state"]}
+        print(json.dumps({**answer, "changes": trouble.done, "trouble": repr(trouble.failure)}), flush=True)
     except md.MeanderError as error:
         print(json.dumps({"error": type(error).__name__, "message": str(error)}), flush=True)
         sys.exit(3)

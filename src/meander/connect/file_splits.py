@@ -83,6 +83,7 @@ class FilesCursor:
         self._partial = partial
         self._waiting: list[Found] = []  # a heap, so that an epoch costs what it takes and not what waits
         self._grown: list[Grown] = []
+        self._files_taken = self._rows_taken = 0
         self._discovery = Discovery(folder, seen | {partial["name"]} if partial else set(seen))
 
     def look(self) -> None:
@@ -106,6 +107,9 @@ class FilesCursor:
 
     def backlog(self, now: float) -> bool:
         return self._partial is not None or bool(self._waiting)
+
+    def waiting(self, now: float) -> int:
+        return round(len(self._waiting) * self._rows_taken / self._files_taken) if self._files_taken else 0
 
     def slow_down(self, share: float) -> None:
         self._limits = self._cut_by.throttled(share)
@@ -162,6 +166,8 @@ class FilesCursor:
         """The choice that leaves one file at a position of it."""
         self._partial = None
         self._grown = []
+        self._files_taken += len(done)
+        self._rows_taken += sum(split.rows for split in splits)
         if left is not None and at == 0:
             heapq.heappush(self._waiting, left)
         elif left is not None:

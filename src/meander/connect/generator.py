@@ -115,6 +115,14 @@ class GeneratorCursor:
             return math.floor((now - self._t0) * source.rate) - self._taken >= self._limit
         return not self.finished()
 
+    def waiting(self, now: float) -> int:
+        source = self._source
+        there = source.events
+        if source.rate is not None and self._t0 is not None:
+            due = math.floor((now - self._t0) * source.rate)
+            there = due if there is None else min(there, due)
+        return max(0, there - self._taken) if there is not None else 0
+
     def slow_down(self, share: float) -> None:
         self._limit = max(1, int(self._source.max_rows_per_epoch * share))
 

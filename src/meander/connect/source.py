@@ -76,6 +76,9 @@ class Cursor(Protocol):
     def backlog(self, now: float) -> bool:
         """Whether input for at least one more full epoch is waiting. Cheap: looks at nothing outside."""
 
+    def waiting(self, now: float) -> int:
+        """About how many rows are there to be taken, as far as is known without looking; 0 where nothing is known."""
+
     def slow_down(self, share: float) -> None:
         """Take only this share (0 < share ≤ 1) of the limits per epoch from now on. Never changes where splits are cut."""
 

@@ -1,15 +1,99 @@
 """Migration: how the owners of moved key groups come by their state. Pure.
 
-State is in the store, and a new owner can work from there at once; what a strategy chooses is when its cache is filled.
+State is in the store, and a new owner can work from there at once. What a strategy chooses is when its cache is filled, and whether epochs
+wait for it:
+
+| strategy | what happens |
+| --- | --- |
+| ``eager`` | switch, and let epochs wait until everything that moved is in the new owners' caches |
+| ``lazy`` | switch at once; a new owner fetches what its keys need, key by key |
+| ``prefetch`` | fill the new owners' caches while the old ones go on; switch when they are warm |
+| ``hybrid`` | switch the hot key groups at once, prefetch the others and switch them when they are warm |
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from meander.coordinate.routing import groups_of, slots_of
 from meander.errors import ConfigError
 
 STRATEGIES = ("eager", "lazy", "prefetch", "hybrid")
+_HOT = 0.5
 
 
 def check_strategy(name: str) -> None:
     if name not in STRATEGIES:
         raise ConfigError(f"strategy '{name}': there are {', '.join(STRATEGIES)}")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One part of a migration: fill caches before the table is in force, or after it and before the next epoch, or not at all."""
+
+    table: list[int]
+    warm_first: bool = False
+    wait_after: bool = False
+
+
+def plan_migration(before: Sequence[int], after: Sequence[int], strategy: str, load: Sequence[float] | None = None) -> list[Step]:
+    """The tables to go through, in order.
+
+    >>> [step.table for step in plan_migration([0, 0, 0, 0], [0, 0, 1, 1], "hybrid", [1, 1, 9, 1])]
+    [[0, 0, 1, 0], [0, 0, 1, 1]]
+    """
+    check_strategy(strategy)
+    final = list(after)
+    if strategy == "eager":
+        return [Step(final, wait_after=True)]
+    if strategy == "lazy":
+        return [Step(final)]
+    if strategy == "prefetch":
+        return [Step(final, warm_first=True)]
+    hot = hot_groups([group for group, (a, b) in enumerate(zip(before, after, strict=True)) if a != b], load)
+    first = [after[group] if group in hot else slot for group, slot in enumerate(before)]
+    # A table must not have slots that own nothing in the middle of it; and what shrinks is switched as a whole.
+    if first == final or slots_of(final) < slots_of(before) or set(first) != set(range(slots_of(first))):
+        return [Step(final, warm_first=slots_of(final) < slots_of(before))]
+    return [Step(first), Step(final, warm_first=True)]
+
+
+def hot_groups(moved: Sequence[int], load: Sequence[float] | None) -> set[int]:
+    """The fewest of the moved key groups that are at least half of their load; without a load, half of them.
+
+    >>> sorted(hot_groups([3, 4, 5], [0, 0, 0, 1.0, 8.0, 1.0]))
+    [4]
+    """
+    weight = {group: load[group] if load is not None else 1.0 for group in moved}
+    total, covered, hot = sum(weight.values()), 0.0, set()
+    for group in sorted(moved, key=lambda g: (-weight[g], g)):
+        if covered >= _HOT * total:
+            break
+        hot.add(group)
+        covered += weight[group]
+    return hot
+
+
+@dataclass(frozen=True)
+class Fetch:
+    """A part of a segment that a slot's new owner does not have: its key groups, and who may have it."""
+
+    name: str
+    bytes: int
+    groups: int
+    holder: str | None
+
+
+def plan_fetches(
+    before: Sequence[int], after: Sequence[int], segments: Iterable[tuple[str, int, int]], holders: Mapping[str, str]
+) -> dict[int, list[Fetch]]:
+    """Per new owner, what moves to it. ``segments`` are (name, bytes, key groups it is alive for), newest first is best."""
+    moved = sum(1 << group for group, (a, b) in enumerate(zip(before, after, strict=True)) if a != b)
+    found: dict[int, list[Fetch]] = {}
+    gained = {slot: groups_of(after, slot) & moved for slot in range(slots_of(after))}
+    for name, size, alive in segments:
+        for slot, groups in gained.items():
+            if groups & alive:
+                found.setdefault(slot, []).append(Fetch(name, size, groups & alive, holders.get(name)))
+    return found

@@ -11,15 +11,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
+import numpy.typing as npt
 from pyspark import SparkContext
 
 from meander import errors
 from meander.clock import Clock
 from meander.connect.source import Split
+from meander.coordinate.capacity import StageFacts
 from meander.coordinate.routing import groups_of, slots_of
 from meander.engine.compiled import Compiled, pack_plan
 from meander.engine.exchange import SparkJobs, Started
-from meander.engine.messages import Common, Control, Seen, SplitTask, Task
+from meander.engine.messages import Common, Control, Report, Seen, SplitTask, Task
 from meander.engine.placement import Placement
 from meander.engine.session import executors
 from meander.errors import Retryable
@@ -27,6 +30,7 @@ from meander.state.manifest import Json, Manifest
 
 SMALL_ROWS = 20_000
 SMALL_BYTES = 4_000_000
+_HOLDERS_KEPT = 1000
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,10 @@ class Outcome:
     seconds: dict[str, float]
     units: dict[int, int] = field(default_factory=dict)
     """Rows that were in each split."""
+    stages: tuple[StageFacts, ...] = ()
+    """What each level did."""
+    load: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)
+    """Per stateful operator, the seconds of work that each key group was."""
 
 
 class Runner(Protocol):
@@ -92,6 +100,7 @@ class SparkRunner:
         strict: bool = False,
         small_epochs: bool = True,
         cores: int | None = None,
+        mode: str = "hybrid",
     ) -> None:
         self._context = context
         self._clock = clock
@@ -103,6 +112,13 @@ class SparkRunner:
         self._small_epochs = small_epochs
         self._cores = cores or max(1, context.defaultParallelism)
         self.placement = Placement(lambda: executors(context), clock)
+        self._mode = mode
+        self.secret = clock.new_id() + clock.new_id()
+        self.holders: dict[str, str] = {}
+        """Segments that are in an executor's cache: the address of its steward."""
+        self.stewards: dict[str, str] = {}
+        """By executor, as tasks have reported them."""
+        self.warmed: set[tuple[str, str, int]] = set()
         self._ahead: Started | None = None
         self._running: Started | None = None
 
@@ -127,6 +143,9 @@ class SparkRunner:
             slots = self._slots(routing, self._source_tasks(decision))
             result = self._jobs.run_single(self._source_controls(decision, routing, slots))
             return lambda: self._check(result(), {(0, i) for i in range(slots[0])})
+        if len(self.holders) > _HOLDERS_KEPT + 2 * sum(len(table.segments) for table in manifest.tables.values()):
+            alive = manifest.segment_names()
+            self.holders = {name: address for name, address in self.holders.items() if name in alive}
         places = self.placement.pin(dict(enumerate(self._slots(routing, 0)[1:], start=1)))
         if prepared is None and self._is_small(decision):
             slots = self._slots(routing, 0)
@@ -153,6 +172,9 @@ class SparkRunner:
         if self._ahead is prepared:
             self._ahead = None  # its shuffle is forgotten after the next commit
 
+    def level_of(self, operator: str) -> int:
+        return self._compiled.keyed[operator].level
+
     def generation(self, number: int) -> None:
         """Told once, after the takeover: it is in the name of everything that tasks write."""
         self._generation = number
@@ -174,7 +196,18 @@ class SparkRunner:
 
     def _common(self, decision: Decision, routing: dict[str, list[int]], slots: tuple[int, ...]) -> Common:
         key_groups = len(next(iter(routing.values()))) if routing else 1
-        return Common(decision.epoch, self._generation, self._store, self._packed, key_groups, routing, slots, self._strict)
+        return Common(
+            decision.epoch,
+            self._generation,
+            self._store,
+            self._packed,
+            key_groups,
+            routing,
+            slots,
+            self._strict,
+            self._mode,
+            self.secret,
+        )
 
     def _split_tasks(self, decision: Decision) -> list[SplitTask]:
         return [SplitTask(unit, source, split.payload) for unit, (source, split) in enumerate(decision.splits)]
@@ -204,7 +237,8 @@ class SparkRunner:
                     if name in manifest.tables
                 }
                 splits = tuple(self._split_tasks(decision)) if all_splits and level.number == 1 else ()
-                controls.append(Control(common, level.number, slot, splits, segments))
+                held = {ref.name: self.holders[ref.name] for refs in segments.values() for ref in refs if ref.name in self.holders}
+                controls.append(Control(common, level.number, slot, splits, segments, held))
             levels.append(controls)
         return levels
 
@@ -230,7 +264,11 @@ class SparkRunner:
         counts: dict[str, int] = {}
         seconds: dict[str, float] = {}
         units: dict[int, int] = {}
-        for report in sorted((r for s in seen for r in s.reports), key=lambda r: r.task):
+        reports = sorted((r for s in seen for r in s.reports), key=lambda r: r.task)
+        for report in reports:
+            if report.steward is not None:
+                self.stewards[report.executor] = report.steward
+                self.holders.update((ref.name, report.steward) for ref in report.segments.values())
             for name, ref in report.segments.items():
                 segments.setdefault(name, []).append(ref.to_json())
             for sink, file in report.staged.items():
@@ -240,7 +278,34 @@ class SparkRunner:
             units.update(report.units)
             for part, spent in report.seconds.items():
                 seconds[part] = seconds.get(part, 0.0) + spent
-        return Outcome(segments, staged, counts, seconds, units)
+        return Outcome(segments, staged, counts, seconds, units, self._stage_facts(reports), _load_by_group(reports))
+
+    def _stage_facts(self, reports: Sequence[Report]) -> tuple[StageFacts, ...]:
+        """Stage 1 is level 0, whose tasks follow from the splits there are."""
+        facts = []
+        for level in range(len(self._compiled.levels)):
+            mine = [r for r in reports if r.task[0] == level]
+            records = sum(int(rows.sum()) for r in mine for rows in r.groups.values()) if level else sum(r.counts.get("rows_in", 0) for r in mine)
+            busy = [_busy(r) for r in mine]
+            if mine:
+                facts.append(StageFacts(f"{level + 1}", records, sum(busy), len(mine), max(busy), fixed=level == 0))
+        return tuple(facts)
+
+
+def _busy(report: Report) -> float:
+    """Seconds that a task worked: not those in which it waited to be given something."""
+    return sum(report.seconds.values())
+
+
+def _load_by_group(reports: Sequence[Report]) -> dict[str, npt.NDArray[np.float64]]:
+    """A task's time, divided among the key groups of its operators by the rows that came in for each."""
+    load: dict[str, npt.NDArray[np.float64]] = {}
+    for report in reports:
+        total = sum(int(rows.sum()) for rows in report.groups.values())
+        for operator, rows in report.groups.items():
+            share = rows * (_busy(report) / max(1, total))
+            load[operator] = load[operator] + share if operator in load else share
+    return load
 
 
 def _tasks(slots: tuple[int, ...]) -> set[Task]:

@@ -129,6 +129,8 @@ class Loop:
         done: Future[T] = Future()
 
         def perform() -> None:
+            if not done.set_running_or_notify_cancel():
+                return
             try:
                 done.set_result(change())
             except Exception as error:
@@ -189,6 +191,10 @@ class Loop:
             "tidy": self._clock.monotonic() - published,
         }
         self._listener(EpochDone(decision.epoch, decision, outcome, seconds, manifest))
+
+    def waiting(self) -> int:
+        """About how many rows the sources have to give."""
+        return sum(cursor.waiting(self.now()) for cursor in self._cursors.values())
 
     def now(self) -> float:
         """The decision's clock: never behind the last decision, whoever made it."""

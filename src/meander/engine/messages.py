@@ -11,6 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from meander.state.segment import SegmentRef
 
 Task = tuple[int, int]
@@ -71,6 +74,9 @@ class Report:
     units: dict[int, int] = field(default_factory=dict)
     """Rows that were in each split it answers for: what was estimated is known now."""
     seconds: dict[str, float] = field(default_factory=dict)
+    groups: dict[str, npt.NDArray[np.int64]] = field(default_factory=dict)
+    """Per stateful operator, the rows that came in for each key group."""
+    executor: str = ""
     steward: str | None = None
     """The address of the steward beside the executor it ran in."""
 

@@ -21,7 +21,10 @@ from meander.engine.compaction import ProcessCompactor
 from meander.engine.compiled import Compiled, compile_plan, pack_plan
 from meander.engine.epoch import SparkRunner
 from meander.engine.loop import EpochDone, Loop, Parts
+from meander.engine.migration import Migration
+from meander.engine.placement import Placement
 from meander.engine.probe import probe_store
+from meander.engine.scaling import Autoscaler, LoadMeter
 from meander.engine.session import prepare_context
 from meander.engine.session import spark as make_session
 from meander.engine.stage import DEAD_LETTERS
@@ -43,8 +46,9 @@ class Opened:
     driver: Driver
     close: list[Callable[[], None]]
     listeners: list[Callable[[EpochDone], None]]
-    evacuate: Callable[[str], None]
-    """Pin no more slots to an executor. Between two epochs only."""
+    placement: Placement
+    migration: Migration
+    autoscaler: Autoscaler | None
     session: Any
     """The embedded Spark session, where one was made for this run."""
 
@@ -72,7 +76,7 @@ def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: 
         close.append(Lock(store, f"{generation:08d}").release)
         store.put_if_absent(plan_name(compiled.digest), cloudpickle.dumps(_for_readers(compiled)))  # type: ignore[no-untyped-call]
         store.put_if_absent(plan_record_name(compiled.digest), json.dumps(compiled.plan.record()).encode())
-        runner = SparkRunner(context, compiled, store.url, clock, settings.strict, settings.small_epochs)
+        runner = SparkRunner(context, compiled, store.url, clock, settings.strict, settings.small_epochs, mode=settings.state_mode)
         runner.generation(generation)
         compactor = ProcessCompactor(store.url, clock, generation, log.manifest.key_groups)
         listeners: list[Callable[[EpochDone], None]] = []
@@ -101,8 +105,15 @@ def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: 
         latency = LatencyFile(settings.latency_file)
         listeners.append(lambda done: latency.append(_read_splits(done), clock.now()))
         close.append(latency.close)
+    meter, autoscaler = LoadMeter(), None
+    listeners.append(lambda done: meter.add(done.outcome.load))
+    if settings.autoscale is not None:
+        stages = {str(level.number + 1): level.keyed for level in compiled.levels if level.keyed}
+        autoscaler = Autoscaler(settings.autoscale, loop, meter, stages, lambda: context.defaultParallelism, clock)
+        listeners.append(autoscaler)
     driver = drive(loop, compiled, store, settings)
-    return Opened(driver, close, listeners, runner.placement.evacuate, made)
+    migration = Migration(loop, runner, meter, clock, needs_fetching=settings.state_mode != "hybrid" or store.local("") is None)
+    return Opened(driver, close, listeners, runner.placement, migration, autoscaler, made)
 
 
 def _tell(listeners: list[Callable[[EpochDone], None]], done: EpochDone) -> None:

@@ -57,6 +57,11 @@ class Placement:
             self._slots[level] = assign(count, there, self._slots.get(level, ()), (loads or {}).get(level))
         return {level: [there[executor] for executor in self._slots[level]] for level in slots}
 
+    def plan(self, level: int, slots: int) -> list[str]:
+        """The executors that so many slots of a level would be pinned to. Changes nothing."""
+        there = self.executors()
+        return assign(slots, there, self._slots.get(level, ())) if there else []
+
     def where(self) -> dict[int, list[str]]:
         """Per level, the executor each slot was last pinned to."""
         return {level: list(slots) for level, slots in self._slots.items()}

@@ -173,6 +173,8 @@ class Household:
         root = Path((os.environ.get("SPARK_LOCAL_DIRS") or "/tmp").split(",")[0])
         self.folder = root / f"meander-{sha256(f'{store} {secret}'.encode()).hexdigest()[:16]}"
         self.cache = Cache(self.folder / "cache")
+        self._process = _executor_process()
+        self.executor = _executor_id(self._process)
         self._orders = {"store": store, "secret": secret, "key_groups": key_groups, "limit": CACHE_BYTES}
         self._address: str | None = None
         self._asked = 0.0
@@ -203,10 +205,19 @@ class Household:
             command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=environment, start_new_session=True, pass_fds=(lock,)
         )
         assert process.stdin is not None
-        process.stdin.write(json.dumps({**self._orders, "host": host, "executor": _executor_process()}).encode() + b"\n")
+        process.stdin.write(json.dumps({**self._orders, "host": host, "executor": self._process}).encode() + b"\n")
         process.stdin.close()
         os.close(lock)
         return True
+
+
+def _executor_id(process: int) -> str:
+    """The id that Spark knows an executor by: its command line has it. A local executor is the driver."""
+    with contextlib.suppress(OSError):
+        words = Path(f"/proc/{process}/cmdline").read_bytes().decode(errors="replace").split("\0")
+        if "--executor-id" in words:
+            return words[words.index("--executor-id") + 1]
+    return "driver"
 
 
 def _executor_process() -> int:

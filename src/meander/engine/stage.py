@@ -174,6 +174,7 @@ class StageTask:
         if not partials:
             return None
         frame, hashes, units = _stack(partials)
+        self.report.groups[keyed.name] = np.bincount(key_groups_of(hashes, common.key_groups), minlength=common.key_groups)
         keys = frame.select(keyed.keys)
         if len(partials) > 1 or units is not None:
             if units is not None:

@@ -97,7 +97,7 @@ def _open_task(message: bytes) -> StageTask:
         if common.mode == "hybrid" and store.local("") is not None:
             return Mapped(store)
         household = _household(common)
-        report.steward = household.address()
+        report.executor, report.steward = household.executor, household.address()
         if common.mode == "remote":
             return Remote(store, report)
         groups = 0

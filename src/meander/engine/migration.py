@@ -1,0 +1,115 @@
+"""Carrying a rescaling out: switching tables between epochs, and having stewards fill caches before, after or beside it.
+
+Called from the thread of whoever asks for it; only the switch itself happens in the loop's thread, between two epochs. Where segments are mapped
+from a folder nothing has to move, and every strategy is a switch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from meander.clock import Clock
+from meander.coordinate.migration import plan_fetches, plan_migration
+from meander.coordinate.routing import assign, rebalance, slots_of
+from meander.engine.epoch import SparkRunner
+from meander.engine.loop import Loop
+from meander.engine.peers import Peer, Unreachable
+from meander.engine.scaling import LoadMeter
+from meander.state.manifest import Manifest
+
+T = TypeVar("T")
+Between = Callable[[Callable[[], T]], T]
+
+_POLL = 0.05
+_ROUNDS = 3
+
+
+@dataclass
+class Moved:
+    """What a rescaling moved."""
+
+    groups: int = 0
+    from_peers: int = 0
+    from_store: int = 0
+    failures: list[str] = field(default_factory=list)
+    epoch: int = 0
+    """The first epoch under the final table."""
+
+
+class Migration:
+    """Rescalings of one run, one at a time."""
+
+    def __init__(self, loop: Loop, runner: SparkRunner, meter: LoadMeter, clock: Clock, needs_fetching: bool) -> None:
+        self._loop, self._runner, self._meter, self._clock, self._needs_fetching = loop, runner, meter, clock, needs_fetching
+
+    def rescale(self, operator: str, slots: int, strategy: str, between: Callable[[Callable[[], int]], int], patience: float) -> Moved:
+        """Change the number of slots. ``between`` has something done between two epochs and waits for it."""
+        before = self._loop.routing[operator]
+        load = self._meter.of(operator)
+        after = rebalance(before, slots, load)
+        moved = Moved(sum(a != b for a, b in zip(before, after, strict=True)))
+        steps = plan_migration(before, after, strategy if self._needs_fetching else "lazy", load)
+        deadline = self._clock.monotonic() + patience
+        for step in steps:
+            table = step.table
+            if step.warm_first:
+                for _ in range(_ROUNDS):  # what the epochs wrote meanwhile is little, and less each time
+                    if not self._fetch(operator, table, moved, deadline):
+                        break
+
+            def switch(table: list[int] = table, wait: bool = step.wait_after) -> int:
+                if wait:
+                    self._fetch(operator, table, moved, deadline)
+                self._loop.reroute(operator, table)
+                return self._loop.log.manifest.epoch + 1
+
+            moved.epoch = between(switch)
+        return moved
+
+    def _fetch(self, operator: str, table: list[int], moved: Moved, deadline: float) -> int:
+        """Have the stewards of new owners fetch what moves, and wait for them: how many parts were asked for."""
+        manifest: Manifest = self._loop.log.manifest
+        segments = [
+            (ref.name, ref.bytes, ref.groups)
+            for state in manifest.tables_of(operator)
+            for ref in sorted(state.segments, key=lambda s: s.sequence, reverse=True)
+        ]
+        wanted = plan_fetches(self._loop.routing[operator], table, segments, self._runner.holders)
+        level = self._runner.level_of(operator)
+        places = self._runner.placement.plan(level, slots_of(table))
+        asked: dict[str, int] = {}
+        for slot, fetches in wanted.items():
+            address = self._runner.stewards.get(places[slot]) if slot < len(places) else None
+            if address is None:  # nobody is there yet: its slot fetches what it needs itself
+                continue
+            fresh = [f for f in fetches if (address, f.name, f.groups) not in self._runner.warmed]
+            if fresh:
+                self._ask(address, [[f.name, f.bytes, f"{f.groups:x}", f.holder] for f in fresh], moved)
+                self._runner.warmed.update((address, f.name, f.groups) for f in fresh)
+                asked[address] = len(fresh)
+        for address in asked:
+            self._wait(address, moved, deadline)
+        return sum(asked.values())
+
+    def _ask(self, address: str, items: list[list[object]], moved: Moved) -> None:
+        try:
+            Peer.at(address, self._runner.secret).fetch(items)
+        except Unreachable as error:
+            moved.failures.append(str(error))
+
+    def _wait(self, address: str, moved: Moved, deadline: float) -> None:
+        while self._clock.monotonic() < deadline:
+            try:
+                answer = Peer.at(address, self._runner.secret).fetched()
+            except Unreachable as error:
+                moved.failures.append(str(error))
+                return
+            moved.failures.extend(answer["failures"])
+            if answer["pending"] == 0:
+                moved.from_peers += answer["peer"]
+                moved.from_store += answer["store"]
+                return
+            self._clock.sleep(_POLL)
+        moved.failures.append(f"{address}: not warm in time")
