@@ -37,7 +37,12 @@ class Compactor(Protocol):
 
 def next_merge(manifest: Manifest, routing: Mapping[str, list[int]], slots: Mapping[str, int]) -> Merge | None:
     """The merge that shortens the longest list of runs."""
-    found: list[tuple[int, Merge]] = []
+    return next((merge for merge, _, _ in due_merges(manifest, routing, slots)), None)
+
+
+def due_merges(manifest: Manifest, routing: Mapping[str, list[int]], slots: Mapping[str, int]) -> list[tuple[Merge, str, int]]:
+    """All merges that are due, with their operator and slot; the one that shortens the longest list of runs first."""
+    found: list[tuple[int, Merge, str, int]] = []
     for name, table in manifest.tables.items():
         operator = operator_of(name)
         if operator not in routing:
@@ -47,8 +52,8 @@ def next_merge(manifest: Manifest, routing: Mapping[str, list[int]], slots: Mapp
             alive = table.alive_for(groups)
             merge = choose_merge(name, table.keys, alive, groups)
             if merge is not None:
-                found.append((len(alive), merge))
-    return max(found, key=lambda pair: pair[0])[1] if found else None
+                found.append((len(alive), merge, operator, slot))
+    return [(merge, operator, slot) for _, merge, operator, slot in sorted(found, key=lambda due: -due[0])]
 
 
 def merge_entry(merge: Merge, name: str, rows: int, size: int) -> Json:
@@ -79,6 +84,10 @@ class ProcessCompactor:
             self._under_way = merge
         except OSError:  # it died: the merge is chosen again, with a new helper
             self.close()
+
+    @property
+    def busy(self) -> bool:
+        return self._under_way is not None
 
     def collect(self) -> Json | None:
         process = self._process

@@ -172,6 +172,12 @@ class SparkRunner:
         if self._ahead is prepared:
             self._ahead = None  # its shuffle is forgotten after the next commit
 
+    def steward_of(self, operator: str, slot: int) -> str | None:
+        """The address of the steward beside a slot, where there is one."""
+        slots = self.placement.where().get(self.level_of(operator), [])
+        executor = slots[slot] if slot < len(slots) else next(iter(self.stewards), "")
+        return self.stewards.get(executor)
+
     def level_of(self, operator: str) -> int:
         return self._compiled.keyed[operator].level
 

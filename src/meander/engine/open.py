@@ -17,7 +17,7 @@ from meander.connect.files import FilesSource
 from meander.connect.latency import LatencyFile
 from meander.connect.parquet import ParquetSink
 from meander.connect.source import Split
-from meander.engine.compaction import ProcessCompactor
+from meander.engine.compaction import Compactor, ProcessCompactor
 from meander.engine.compiled import Compiled, compile_plan, pack_plan
 from meander.engine.epoch import SparkRunner
 from meander.engine.loop import EpochDone, Loop, Parts
@@ -28,6 +28,7 @@ from meander.engine.scaling import Autoscaler, LoadMeter
 from meander.engine.session import prepare_context
 from meander.engine.session import spark as make_session
 from meander.engine.stage import DEAD_LETTERS
+from meander.engine.steward_compaction import StewardCompactor
 from meander.engine.structured import Driver, drive
 from meander.errors import ConfigError, FlowError
 from meander.plan.graph import Plan
@@ -78,7 +79,8 @@ def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: 
         store.put_if_absent(plan_record_name(compiled.digest), json.dumps(compiled.plan.record()).encode())
         runner = SparkRunner(context, compiled, store.url, clock, settings.strict, settings.small_epochs, mode=settings.state_mode)
         runner.generation(generation)
-        compactor = ProcessCompactor(store.url, clock, generation, log.manifest.key_groups)
+        helper = ProcessCompactor(store.url, clock, generation, log.manifest.key_groups)
+        compactor: Compactor = helper if store.local("") is not None else StewardCompactor(runner, helper, clock, generation)
         listeners: list[Callable[[EpochDone], None]] = []
         loop = Loop(
             store,

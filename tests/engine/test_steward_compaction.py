@@ -1,0 +1,113 @@
+"""Merges by several stewards at a time: no segment is in two of them at once, whatever is rescaled meanwhile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from meander.clock import FakeClock
+from meander.coordinate.routing import rebalance, slots_of, spread
+from meander.engine import steward_compaction
+from meander.engine.steward_compaction import StewardCompactor
+from meander.state import compaction as compaction_module
+from meander.state.manifest import Manifest, Table
+from meander.state.segment import SegmentRef
+
+KEY_GROUPS = 8
+ALL = (1 << KEY_GROUPS) - 1
+
+
+class Runner:
+    secret = "s"
+
+    def __init__(self) -> None:
+        self.stewards = {"1": "a", "2": "b"}
+        self.holders: dict[str, str] = {}
+
+    def steward_of(self, operator: str, slot: int) -> str:
+        return "ab"[slot % 2]
+
+
+class Stewards:
+    """Both stewards: they are done with a merge when told so."""
+
+    orders: dict[str, Any]
+
+    def __init__(self) -> None:
+        self.orders = {}
+        self.done: dict[str, list[Any]] = {}
+
+    def at(self, address: str, secret: str) -> Any:
+        stewards = self
+
+        class Peer:
+            def merge(self, order: Any) -> None:
+                assert address not in stewards.orders
+                stewards.orders[address] = order
+
+            def merged(self) -> list[Any]:
+                return stewards.done.pop(address, [])
+
+        return Peer()
+
+    def finish(self, address: str) -> None:
+        order = self.orders.pop(address)
+        self.done[address] = [[order["table"], [], [order["name"], 10, 100]]]
+
+
+class Helper:
+    busy = False
+
+    def consider(self, *_: Any) -> None:
+        raise AssertionError("there are stewards")
+
+    def collect(self) -> None:
+        return None
+
+    def close(self) -> None:
+        pass
+
+
+def test_no_segment_is_in_two_merges_at_once_though_the_routing_changes_under_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    stewards = Stewards()
+    monkeypatch.setattr(steward_compaction, "Peer", stewards)
+    monkeypatch.setattr(compaction_module, "FEWEST", 2)
+    refs = tuple(SegmentRef(f"s{number}", 10, 100, number, ALL) for number in range(4))
+    manifest = Manifest(key_groups=KEY_GROUPS, position=0, generation=1, tables={"t": Table(("k",), refs)}, routing={"t": spread(KEY_GROUPS, 1)})
+    compactor = StewardCompactor(Runner(), Helper(), FakeClock(), 1)  # type: ignore[arg-type]
+    table = spread(KEY_GROUPS, 1)
+    compactor.consider(manifest, {"t": table}, {"t": 1})
+    assert set(stewards.orders) == {"a"}
+    table = rebalance(table, 2)
+    compactor.consider(manifest, {"t": table}, {"t": slots_of(table)})
+    assert set(stewards.orders) == {"a"}, "all segments are in the first merge, also for the key groups that have moved"
+    stewards.finish("a")
+    entry = compactor.collect()
+    assert entry is not None
+    after = manifest.apply({**entry, "position": 1, "generation": 1})
+    assert [s.name for s in after.tables["t"].segments] == [entry["output"][0]]
+
+
+def test_a_merge_that_is_done_but_not_in_the_log_yet_still_holds_its_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    stewards = Stewards()
+    monkeypatch.setattr(steward_compaction, "Peer", stewards)
+    monkeypatch.setattr(compaction_module, "FEWEST", 2)
+    low, high = 0x0F, 0xF0
+    refs = tuple(SegmentRef(f"{'lh'[number % 2]}{number}", 10, 100, number, (low, high)[number % 2]) for number in range(8))
+    table = [0, 0, 0, 0, 1, 1, 1, 1]
+    manifest = Manifest(key_groups=KEY_GROUPS, position=0, generation=1, tables={"t": Table(("k",), refs)}, routing={"t": table})
+    compactor = StewardCompactor(Runner(), Helper(), FakeClock(), 1)  # type: ignore[arg-type]
+    compactor.consider(manifest, {"t": table}, {"t": 2})
+    assert set(stewards.orders) == {"a", "b"}
+    stewards.finish("a")
+    stewards.finish("b")
+    first = compactor.collect()
+    assert first is not None
+    manifest = manifest.apply({**first, "position": 1, "generation": 1})
+    compactor.consider(manifest, {"t": table}, {"t": 2})
+    assert stewards.orders == {}, "the other merge's result waits for its log entry"
+    second = compactor.collect()
+    assert second is not None
+    manifest = manifest.apply({**second, "position": 2, "generation": 1})
+    assert len(manifest.tables["t"].segments) == 2
