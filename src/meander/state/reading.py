@@ -38,7 +38,11 @@ def read_state(store: str | Path, operator: str, epoch: int | None = None) -> pa
 def read_dead_letters(store: str | Path) -> pa.Table:
     """The rows that could not be processed: epoch, operator, position, reason and content. For the default dead-letter folder."""
     folder = open_store(store).local("dead_letters")
-    found = sorted(folder.glob("*.parquet")) if folder is not None and folder.exists() else []
+    if folder is None:
+        raise ConfigError(
+            f"store {store} is no folder: read the folder that was the flow's dead_letters=, with pl.read_parquet('folder/*')"
+        )
+    found = sorted(folder.glob("*.parquet")) if folder.exists() else []
     schema = pa.schema([("epoch", pa.int64()), *((n, pa.large_string()) for n in ("operator", "position", "reason", "content"))])
     tables = [pyarrow.parquet.read_table(path).cast(schema) for path in found]
     return pa.concat_tables(tables) if tables else schema.empty_table()
