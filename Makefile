@@ -13,7 +13,7 @@ BENCH ?= throughput
 
 .PHONY: help
 help: ## print this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(STAMP): requirements.lock pyproject.toml
 	@scripts/setup.sh
@@ -30,13 +30,17 @@ demo: $(STAMP) ## run the demo: about half a minute, set-up aside; ends by itsel
 test: $(STAMP) ## all tests but the slow ones
 	@$(JAVA) $(BIN)/python -m pytest -m "not slow" $(ARGS)
 
+.PHONY: test-servers
+test-servers: $(STAMP) ## get the servers that tests of s3:// and redis:// run against
+	@scripts/servers.sh
+
 # Exit 5 says that nothing was selected, which is no failure here.
 .PHONY: test-slow
-test-slow: $(STAMP) ## only the slow tests
+test-slow: test-servers ## only the slow tests
 	@$(JAVA) { $(BIN)/python -m pytest -m slow $(ARGS) || [ $$? -eq 5 ]; }
 
 .PHONY: test-all
-test-all: $(STAMP) ## every test
+test-all: test-servers ## every test
 	@$(JAVA) $(BIN)/python -m pytest $(ARGS)
 
 .PHONY: lint

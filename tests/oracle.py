@@ -1,7 +1,7 @@
 """An independent model of what a flow must have published and stored: plain dictionaries over the decisions in the log.
 
-It reads the log's entries as JSON and the input files with Polars; nothing of the engine takes part. Values are multiples of a power
-of two, so that sums are exact in any order.
+It reads the log's entries as JSON and the input files with Polars; of the product only the store takes part. Values are multiples of a
+power of two, so that sums are exact in any order.
 """
 
 from __future__ import annotations
@@ -15,16 +15,19 @@ from typing import Any
 
 import polars as pl
 
+from meander.state.store import open_store
 
-def decisions(store: Path) -> list[dict[str, Any]]:
+
+def decisions(store: Path | str) -> list[dict[str, Any]]:
     """Every epoch entry of the log, in order. The runs under test retain all of them."""
-    entries = [json.loads(path.read_bytes()) for path in store.glob("log/*/*") if not path.name.startswith(".")]
+    opened = open_store(store)
+    entries = [json.loads(opened.get(name) or b"") for name in opened.list("log/")]
     epochs = sorted((e for e in entries if e["kind"] == "epoch"), key=lambda e: e["epoch"])
     assert [e["epoch"] for e in epochs] == list(range(1, len(epochs) + 1))
     return epochs
 
 
-def check_input_taken_once(store: Path, folder: Path) -> None:
+def check_input_taken_once(store: Path | str, folder: Path) -> None:
     """Every input file is in exactly one decision (files here are one split each)."""
     taken = [payload["path"] for entry in decisions(store) for _, payload in entry["splits"]]
     assert sorted(taken) == sorted(path.name for path in folder.iterdir())
@@ -69,7 +72,7 @@ def by_key(frame: pl.DataFrame, columns: list[str]) -> dict[Any, tuple[Any, ...]
     return rows
 
 
-def read_epochs(store: Path, folder: Path) -> list[pl.DataFrame]:
+def read_epochs(store: Path | str, folder: Path) -> list[pl.DataFrame]:
     """The input rows of every epoch."""
     return [pl.concat([pl.read_parquet(folder / payload["path"]) for _, payload in entry["splits"]]) for entry in decisions(store)]
 
@@ -82,7 +85,7 @@ def published(out: Path) -> dict[int, pl.DataFrame]:
     return {epoch: pl.concat(frames) for epoch, frames in by_epoch.items()}
 
 
-def check_totals(store: Path, folder: Path, out: Path, state: pl.DataFrame) -> None:
+def check_totals(store: Path | str, folder: Path, out: Path, state: pl.DataFrame) -> None:
     """All input was taken once, and output and state equal the fold of the decisions."""
     check_input_taken_once(store, folder)
     check_fold(read_epochs(store, folder), out, state)

@@ -28,6 +28,11 @@ def test_run_passes_on_what_was_said_and_leaves_the_rest_to_the_defaults() -> No
     assert options == {"strict": True, "takeover": True, "parallelism": 4, "trigger": "500ms", "latency_file": "l.txt"}
 
 
+def test_run_says_where_dead_letters_go_when_the_store_is_no_folder() -> None:
+    options = start_options(parsed("--store", "redis://127.0.0.1:6379/0/orders", "--dead-letters", "dead/"))
+    assert options["dead_letters"] == "dead/"
+
+
 def test_once_runs_only_when_asked() -> None:
     assert start_options(parsed("--once"))["trigger"] is None
     with pytest.raises(ConfigError, match="contradict"):

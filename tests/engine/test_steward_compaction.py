@@ -74,7 +74,9 @@ def test_no_segment_is_in_two_merges_at_once_though_the_routing_changes_under_th
     monkeypatch.setattr(steward_compaction, "Peer", stewards)
     monkeypatch.setattr(compaction_module, "FEWEST", 2)
     refs = tuple(SegmentRef(f"s{number}", 10, 100, number, ALL) for number in range(4))
-    manifest = Manifest(key_groups=KEY_GROUPS, position=0, generation=1, tables={"t": Table(("k",), refs)}, routing={"t": spread(KEY_GROUPS, 1)})
+    manifest = Manifest(
+        key_groups=KEY_GROUPS, position=0, generation=1, tables={"t": Table(("k",), refs)}, routing={"t": spread(KEY_GROUPS, 1)}
+    )
     compactor = StewardCompactor(Runner(), Helper(), FakeClock(), 1)  # type: ignore[arg-type]
     table = spread(KEY_GROUPS, 1)
     compactor.consider(manifest, {"t": table}, {"t": 1})

@@ -129,6 +129,9 @@ class View:
     def get(self, name: str) -> bytes | None:
         return self.act(lambda: self.disk.get(name))
 
+    def get_range(self, name: str, start: int, length: int) -> bytes | None:
+        return self.act(lambda: self.disk.get_range(name, start, length))
+
     def map(self, name: str) -> pa.Buffer | None:
         return self.act(lambda: self.disk.map(name))
 

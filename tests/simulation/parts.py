@@ -249,7 +249,13 @@ class SimulatedRunner:
             states = fold_rows(part, groups, STATES)
             alive = manifest.tables[OPERATOR].alive_for(mask) if OPERATOR in manifest.tables else ()
             table = upsert(
-                alive, lambda ref, _: open_segment(self.view, ref.name), keys[groups.heads], groups.hashes, states, STATES, manifest.key_groups
+                alive,
+                lambda ref, _: open_segment(self.view, ref.name),
+                keys[groups.heads],
+                groups.hashes,
+                states,
+                STATES,
+                manifest.key_groups,
             )
             stem = f"{self.generation:08d}-{decision.epoch:010d}-{slot:04d}-{self.clock.new_id()}"
             data = encode_segment(table)

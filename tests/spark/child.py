@@ -24,6 +24,8 @@ import meander as md
 from meander.connect.parquet import ParquetSink
 from meander.engine.session import executors
 from meander.state.log import Log
+from meander.state.redis import RedisStore
+from meander.state.s3 import S3Store
 from meander.state.store import DirStore
 
 
@@ -46,16 +48,14 @@ def kill_at(owner: Any, name: str, nth: int, when: str) -> None:
 
 
 def counts(name: str, args: tuple[Any, ...]) -> bool:
-    """Of links only the publications, of the store's verbs all but the probe at the start."""
+    """Of links only the publications, of the store's verbs all but the probe at the start and the lease's beats."""
     if name == "link":
         return str(args[1]).endswith(".parquet")
-    return not (len(args) > 1 and str(args[1]).startswith("probe/"))
+    return not (len(args) > 1 and str(args[1]).startswith(("probe/", "lease/")))
 
 
+STORES: dict[str, Any] = {"redis": RedisStore, "s3": S3Store}
 OWNERS: dict[str, Any] = {
-    "put_if_absent": DirStore,
-    "put": DirStore,
-    "delete": DirStore,
     "publish": ParquetSink,
     "link": os,
     "snapshot": Log,
@@ -139,7 +139,7 @@ def main() -> None:
     request = json.loads(sys.argv[1])
     if request.get("crash"):
         name, nth, when = request["crash"]
-        kill_at(OWNERS[name], name, nth, when)
+        kill_at(OWNERS.get(name) or STORES.get(request["store"].split(":")[0], DirStore), name, nth, when)
     spark = md.spark(master=request.get("master", "local[2]"))
     try:
         run = build(request, spark).start(
@@ -150,6 +150,7 @@ def main() -> None:
             small_epochs=request.get("small", False),
             takeover=request.get("takeover", False),
             retain_epochs=100_000,
+            dead_letters=request.get("dead_letters"),
         )
         print("started", flush=True)
         if request.get("trigger") is not None:

@@ -44,7 +44,12 @@ def register(commands: Commands) -> None:
         epilog=_EXAMPLES,
     )
     parser.add_argument("file", metavar="FLOW.py", help="a Python file that defines `flow`, or a function flow()")
-    parser.add_argument("--store", metavar="DIR", help="where state and log are (default: meander-state/<flow's name>)")
+    parser.add_argument(
+        "--store", metavar="URL", help="where state and log are: a folder, s3://… or redis://… (default: meander-state/<flow's name>)"
+    )
+    parser.add_argument(
+        "--dead-letters", metavar="DIR", help="the folder of the dead letters (default: inside the store, where that is a folder)"
+    )
     parser.add_argument("--parallelism", type=int, metavar="N", help="slots of every stateful operator (default: 2)")
     parser.add_argument("--master", metavar="M", help="Spark's master (default: a local Spark on all cores)")
     parser.add_argument("--trigger", metavar="T", help="time between the starts of two epochs, such as 500ms (default: none)")
@@ -108,6 +113,8 @@ def start_options(arguments: argparse.Namespace) -> dict[str, Any]:
     options: dict[str, Any] = {"strict": arguments.strict, "takeover": arguments.takeover}
     if arguments.parallelism is not None:
         options["parallelism"] = arguments.parallelism
+    if arguments.dead_letters is not None:
+        options["dead_letters"] = arguments.dead_letters
     if arguments.latency_file is not None:
         options["latency_file"] = arguments.latency_file
     if arguments.once:
@@ -187,7 +194,8 @@ def _report(console: Any, arguments: argparse.Namespace, run: Run, meter: Meter,
     )
     if status["dead_letters"]:
         letters = wording.plural(status["dead_letters"], "dead letter")
-        console.print(f"{letters} in all: meander dead-letters {store}", soft_wrap=True)
+        where = arguments.dead_letters or f"meander dead-letters {store}"
+        console.print(f"{letters} in all: {where}", soft_wrap=True)
     for operator in status["operators"]:
         console.print(f"state of '{operator}': meander state {store} {operator}", soft_wrap=True)
     if arguments.json:

@@ -9,8 +9,10 @@ import fcntl
 import os
 from dataclasses import dataclass
 
+from meander.clock import SystemClock
 from meander.errors import Busy, ConfigError
 from meander.state.folder import refuse_file
+from meander.state.lease import live_owner
 from meander.state.log import newest_generation, read_manifest
 from meander.state.manifest import Manifest
 from meander.state.store import Store, open_store
@@ -46,13 +48,15 @@ def open_existing(url: str) -> tuple[Store, Manifest]:
 
 
 def owner_of(store: Store) -> Owner:
-    """Whether a live process holds the newest generation's lock.
+    """Whether a live process holds the newest generation's lock, or renews its lease (which takes a few seconds to deny).
 
     Asks for a shared lock and lets go of it at once: neither the file nor a lock that somebody holds changes.
     """
-    path = store.local(f"lock/{newest_generation(store):08d}")
+    generation = newest_generation(store)
+    path = store.local(f"lock/{generation:08d}")
     if path is None:
-        return Owner(False, "")
+        owner = live_owner(store, generation, SystemClock()) if generation else None
+        return Owner(owner is not None, owner or "")
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 from pathlib import Path
 from urllib.parse import quote
 
 import pyarrow as pa
+
+from meander.clock import SystemClock
+
+_CLOCK = SystemClock()
 
 
 class Cache:
@@ -50,7 +53,7 @@ class Cache:
         _write(folder / f"{groups:x}", data)
 
     def evict(self, limit: int) -> int:
-        """Remove what was not used for longest until the rest is within the limit: how many bytes went. The steward's work, beside the epochs."""
+        """Remove what was not used for longest until the rest is within the limit: how many bytes went. The steward's work."""
         files = [path for path in self.folder.rglob("*") if path.is_file() and not path.name.startswith(".")]
         found = []
         for path in files:
@@ -83,7 +86,7 @@ def _map(path: Path) -> pa.Buffer | None:
 
 def _write(path: Path, data: bytes | pa.Buffer) -> None:
     """Appear whole or not at all; no sync, since a cache may be lost."""
-    staged = path.with_name(f".{secrets.token_hex(8)}")
+    staged = path.with_name(f".{_CLOCK.new_id()}")
     with open(staged, "wb") as out:
         out.write(data)
     os.replace(staged, path)

@@ -18,9 +18,10 @@ def main() -> None:
     stores: dict[str, Store] = {}
     while (request := _read(sys.stdin.buffer)) is not None:
         url, key_groups, merge, name = request
-        store = stores.setdefault(url, open_store(url))
         try:
-            answer = _merge(store, merge, name, key_groups)
+            if url not in stores:  # opening may talk to a server
+                stores[url] = open_store(url)
+            answer = _merge(stores[url], merge, name, key_groups)
         except MeanderError as error:  # the merge is chosen again later; epochs do not depend on it
             sys.stderr.write(f"meander: compaction of '{merge.table}' failed: {error}\n")
             answer = None

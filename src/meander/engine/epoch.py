@@ -291,7 +291,9 @@ class SparkRunner:
         facts = []
         for level in range(len(self._compiled.levels)):
             mine = [r for r in reports if r.task[0] == level]
-            records = sum(int(rows.sum()) for r in mine for rows in r.groups.values()) if level else sum(r.counts.get("rows_in", 0) for r in mine)
+            records = (
+                sum(int(rows.sum()) for r in mine for rows in r.groups.values()) if level else sum(r.counts.get("rows_in", 0) for r in mine)
+            )
             busy = [_busy(r) for r in mine]
             if mine:
                 facts.append(StageFacts(f"{level + 1}", records, sum(busy), len(mine), max(busy), fixed=level == 0))

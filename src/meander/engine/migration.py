@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from meander.clock import Clock
 from meander.coordinate.migration import plan_fetches, plan_migration
-from meander.coordinate.routing import assign, rebalance, slots_of
+from meander.coordinate.routing import rebalance, slots_of
 from meander.engine.epoch import SparkRunner
 from meander.engine.loop import Loop
 from meander.engine.peers import Peer, Unreachable

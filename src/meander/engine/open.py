@@ -35,6 +35,7 @@ from meander.plan.graph import Plan
 from meander.plan.operators import Aggregate, MapBatches
 from meander.settings import Settings
 from meander.state.folder import refuse_file
+from meander.state.lease import Lease, refuse_beside_live
 from meander.state.log import Log, newest_generation
 from meander.state.reading import plan_name, plan_record_name
 from meander.state.store import Lock, Store, open_store
@@ -65,16 +66,20 @@ def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: 
     pack_plan(plan)  # a function that cannot travel is named here
     store = open_store(store_url)
     refuse_file(store)
-    previous = _lock(store, settings.takeover)
+    letters = _dead_letters(store, settings)
+    seen = newest_generation(store)
+    previous = _lock(store, clock, settings.takeover)
     close: list[Callable[[], None]] = []
     try:
         made: Any = None if session is not None else make_session()
         context: SparkContext = (made if session is None else session).sparkContext
         prepare_context(context)
         probe_store(store, context, clock)
+        if previous is None and newest_generation(store) != seen:  # somebody else started while Spark did, and nothing kept them off
+            _lock(store, clock, settings.takeover)
         log = Log.take_over(store, clock, settings.key_groups)
         generation = log.manifest.generation
-        close.append(Lock(store, f"{generation:08d}").release)
+        close.append(_hold(store, generation, clock))
         store.put_if_absent(plan_name(compiled.digest), cloudpickle.dumps(_for_readers(compiled)))  # type: ignore[no-untyped-call]
         store.put_if_absent(plan_record_name(compiled.digest), json.dumps(compiled.plan.record()).encode())
         runner = SparkRunner(context, compiled, store.url, clock, settings.strict, settings.small_epochs, mode=settings.state_mode)
@@ -86,7 +91,7 @@ def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: 
             store,
             clock,
             log,
-            _parts(compiled, store, settings),
+            _parts(compiled, letters),
             runner,
             settings.parallelism,
             compactor,
@@ -128,9 +133,24 @@ def _read_splits(done: EpochDone) -> list[Split]:
     return [replace(split, rows=done.outcome.units.get(unit, split.rows)) for unit, (_, split) in enumerate(done.decision.splits)]
 
 
-def _lock(store: Store, takeover: bool) -> Lock | None:
-    """The newest generation's lock: refused while its process lives, unless the caller knows better."""
+def _hold(store: Store, generation: int, clock: Clock) -> Callable[[], None]:
+    """Show that this generation is alive; the answer is how to let go."""
+    if store.local("") is None:
+        return Lease(store, generation, clock).start().release
+    return Lock(store, f"{generation:08d}").release
+
+
+def _lock(store: Store, clock: Clock, takeover: bool) -> Lock | None:
+    """The newest generation's lock: refused while its process lives, unless the caller knows better.
+
+    None where there is nothing to hold: a lease can only be watched.
+    """
     while not takeover and (generation := newest_generation(store)):
+        if store.local("") is None:
+            refuse_beside_live(store, generation, clock)
+            if newest_generation(store) == generation:
+                return None
+            continue
         lock = Lock(store, f"{generation:08d}")
         if newest_generation(store) == generation:
             return lock
@@ -138,12 +158,16 @@ def _lock(store: Store, takeover: bool) -> Lock | None:
     return None
 
 
-def _parts(compiled: Compiled, store: Store, settings: Settings) -> Parts:
+def _dead_letters(store: Store, settings: Settings) -> str:
     folder = settings.dead_letters or store.local("dead_letters")
     if folder is None:
-        raise ConfigError("this store is no folder: say where dead letters go with dead_letters='folder/'")
+        raise ConfigError(f"store {store.url} is no folder: say where dead letters go with dead_letters='folder/'")
+    return str(Path(folder).absolute())
+
+
+def _parts(compiled: Compiled, dead_letters: str) -> Parts:
     sinks = {name: op.sink for name, op in compiled.sinks.items()}
-    sinks[DEAD_LETTERS] = ParquetSink(str(Path(folder).absolute()))
+    sinks[DEAD_LETTERS] = ParquetSink(dead_letters)
     return Parts(
         {"flow": compiled.plan.flow, "version": compiled.plan.version, "digest": compiled.digest},
         compiled.plan.record(),

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from pyspark import SparkContext
 
 from meander.clock import Clock
-from meander.errors import ConfigError
+from meander.errors import ConfigError, MeanderError
 from meander.state.store import Store, open_store
 
 
@@ -25,18 +25,31 @@ class _Look:
         import meander.engine.tasks  # noqa: F401  what the first epoch will need
 
         list(items)
-        yield open_store(self._url).get(self._name) or b""
+        try:
+            yield open_store(self._url).get(self._name) or b""
+        except MeanderError as error:  # such as credentials that only the driver has
+            yield str(error).encode()
+
+
+def probe_put_if_absent(store: Store, clock: Clock) -> tuple[str, bytes]:
+    """A name that was put once, and what is there. ConfigError where it could be put twice."""
+    name, nonce = f"probe/{clock.new_id()}", clock.new_id().encode()
+    if not store.put_if_absent(name, nonce) or store.put_if_absent(name, b"second") or store.get(name) != nonce:
+        raise ConfigError(f"store {store.url} does not honour put-if-absent: two puts of one name succeeded. Use another store.")
+    return name, nonce
 
 
 def probe_store(store: Store, context: SparkContext, clock: Clock) -> None:
     """Raise ConfigError where the store cannot carry a flow."""
-    name, nonce = f"probe/{clock.new_id()}", clock.new_id().encode()
-    if not store.put_if_absent(name, nonce) or store.put_if_absent(name, b"second") or store.get(name) != nonce:
-        raise ConfigError(f"store {store.url} does not honour put-if-absent: two puts of one name succeeded. Use another file system.")
+    name, nonce = probe_put_if_absent(store, clock)
     try:
         tasks = max(1, context.defaultParallelism)
         seen = context.parallelize(range(tasks), tasks).mapPartitionsWithIndex(_Look(store.url, name)).collect()
     finally:
         store.delete(name)
-    if any(answer != nonce for answer in seen):
-        raise ConfigError(f"store {store.url}: executors do not see what the driver writes there. Use a store that all machines share.")
+    for answer in seen:
+        if answer != nonce:
+            instead = f" ({answer.decode(errors='replace')})" if answer else ""
+            raise ConfigError(
+                f"store {store.url}: executors do not see what the driver writes there{instead}. Use a store that all machines share."
+            )

@@ -38,7 +38,13 @@ class Autoscaler:
     """Listens to a loop's epochs, and reroutes its operators when the load asks for it. In the loop's own thread, between two epochs."""
 
     def __init__(
-        self, settings: Autoscale, loop: Loop, meter: LoadMeter, stages: Mapping[str, tuple[str, ...]], cores: Callable[[], int], clock: Clock
+        self,
+        settings: Autoscale,
+        loop: Loop,
+        meter: LoadMeter,
+        stages: Mapping[str, tuple[str, ...]],
+        cores: Callable[[], int],
+        clock: Clock,
     ) -> None:
         self._settings, self._loop, self._meter, self._stages, self._cores, self._clock = settings, loop, meter, stages, cores, clock
         self._memory = Memory()

@@ -60,10 +60,14 @@ def read_operator(store: Store, operator: str, epoch: int | None = None) -> pa.T
 def read_dead_letters(store: str | Path) -> pa.Table:
     """The rows that could not be processed: epoch, operator, position, reason and content. For the default dead-letter folder."""
     opened = open_store(store)
+    folder = opened.local("dead_letters")
+    if folder is None:
+        raise ConfigError(
+            f"store {opened.url} is no folder: read the folder that was the flow's dead_letters=, with pl.read_parquet('folder/*')"
+        )
     if read_manifest(opened).position < 0:
         raise ConfigError(f"store {opened.url}: there is no flow in it")
-    folder = opened.local("dead_letters")
-    found = sorted(folder.glob("*.parquet")) if folder is not None and folder.exists() else []
+    found = sorted(folder.glob("*.parquet")) if folder.exists() else []
     schema = pa.schema([("epoch", pa.int64()), *((n, pa.large_string()) for n in ("operator", "position", "reason", "content"))])
     tables = [pyarrow.parquet.read_table(path).cast(schema) for path in found]
     return pa.concat_tables(tables) if tables else schema.empty_table()

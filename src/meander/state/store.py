@@ -1,6 +1,6 @@
-"""Stores: where segments, log entries and staged output live. The only file of this package that does I/O.
+"""Stores: where segments, log entries and staged output live. This file, ``s3.py`` and ``redis.py`` are all of this package that does I/O.
 
-A store is a flat space of names with five verbs. ``put_if_absent`` is the one that everything rests on: of
+A store is a flat space of names with six verbs. ``put_if_absent`` is the one that everything rests on: of
 all who try a name, exactly one succeeds, and once it has, the bytes are durable. Names are never reused.
 
 Verbs raise ``Retryable`` when it is unknown whether they took effect; the caller reads back.
@@ -38,6 +38,9 @@ class Store(Protocol):
     def get(self, name: str) -> bytes | None:
         """The bytes of a name, or None where there is none."""
 
+    def get_range(self, name: str, start: int, length: int) -> bytes | None:
+        """Some bytes of a name: fewer where it ends before, none where it ends before ``start``. None where there is no such name."""
+
     def map(self, name: str) -> pa.Buffer | None:
         """The bytes of a name without a copy where the store can do that."""
 
@@ -72,6 +75,15 @@ class DirStore:
     def get(self, name: str) -> bytes | None:
         try:
             return (self.root / name).read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise Retryable(f"store {self.url}: '{name}' cannot be read: {error}") from error
+
+    def get_range(self, name: str, start: int, length: int) -> bytes | None:
+        try:
+            with open(self.root / name, "rb", buffering=0) as file:
+                return os.pread(file.fileno(), length, start)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -187,6 +199,10 @@ class MemoryStore:
     def get(self, name: str) -> bytes | None:
         return self.objects.get(name)
 
+    def get_range(self, name: str, start: int, length: int) -> bytes | None:
+        data = self.get(name)
+        return None if data is None else data[start : start + length]
+
     def map(self, name: str) -> pa.Buffer | None:
         data = self.get(name)
         return None if data is None else pa.py_buffer(data)
@@ -211,7 +227,8 @@ _shared_memory: dict[str, Path] = {}
 
 
 def open_store(url: str | Path) -> Store:
-    """The store at a URL: a path or ``file://…``, or ``memory://name`` (a folder in memory, gone with this process)."""
+    """The store at a URL: a path or ``file://…``, ``s3://bucket/prefix``, ``redis://host:port/db/prefix``, or ``memory://name`` (a folder
+    in memory, gone with this process)."""
     text = str(url)
     parts = urlsplit(text)
     if parts.scheme == "memory":
@@ -224,13 +241,34 @@ def open_store(url: str | Path) -> Store:
         return DirStore(_shared_memory[name])
     if parts.scheme == "file":
         return DirStore(parts.path)
+    if parts.scheme == "s3":
+        with _explained("s3"):
+            from meander.state.s3 import S3Store
+
+            return S3Store(text)
+    if parts.scheme in ("redis", "rediss"):
+        with _explained("redis"):
+            from meander.state.redis import RedisStore
+
+            return RedisStore(text)
     if parts.scheme and "://" in text:
-        raise ConfigError(f"store '{text}': there is no store for {parts.scheme}://; use a folder, file://… or memory://…")
+        raise ConfigError(
+            f"store '{text}': there is no store for {parts.scheme}://; use a folder, file://…, s3://…, redis://… or memory://…"
+        )
     return DirStore(text)
 
 
+@contextlib.contextmanager
+def _explained(extra: str) -> Iterator[None]:
+    """Clients are optional: who has no S3 needs no client for it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"{extra}:// needs the package {error.name}; install it with: pip install 'meander[{extra}]'") from error
+
+
 class Lock:
-    """The right to run on a store: held by a live process, gone with it, however it dies."""
+    """The right to run on a store that is a folder: held by a live process, gone with it, however it dies. Elsewhere see ``lease.py``."""
 
     def __init__(self, store: Store, name: str) -> None:
         self._fd: int | None = None
