@@ -227,6 +227,9 @@ class SimulatedRunner:
     def discard(self, prepared: Any) -> None:
         pass
 
+    def _open(self, ref: SegmentRef, _: Any) -> Segment:
+        return open_segment(self.view, ref.name)
+
     def _maybe_fail(self, where: str) -> None:
         if self.flaky and self.rng.random() < self.flaky:
             raise Retryable(f"simulated: {where} failed")
@@ -250,7 +253,7 @@ class SimulatedRunner:
             alive = manifest.tables[OPERATOR].alive_for(mask) if OPERATOR in manifest.tables else ()
             table = upsert(
                 alive,
-                lambda ref, _: open_segment(self.view, ref.name),
+                self._open,
                 keys[groups.heads],
                 groups.hashes,
                 states,

@@ -291,9 +291,7 @@ class SparkRunner:
         facts = []
         for level in range(len(self._compiled.levels)):
             mine = [r for r in reports if r.task[0] == level]
-            records = (
-                sum(int(rows.sum()) for r in mine for rows in r.groups.values()) if level else sum(r.counts.get("rows_in", 0) for r in mine)
-            )
+            records = sum(sum(int(rows.sum()) for rows in r.groups.values()) if level else r.counts.get("rows_in", 0) for r in mine)
             busy = [_busy(r) for r in mine]
             if mine:
                 facts.append(StageFacts(f"{level + 1}", records, sum(busy), len(mine), max(busy), fixed=level == 0))
@@ -311,7 +309,7 @@ def _load_by_group(reports: Sequence[Report]) -> dict[str, npt.NDArray[np.float6
     for report in reports:
         total = sum(int(rows.sum()) for rows in report.groups.values())
         for operator, rows in report.groups.items():
-            share = rows * (_busy(report) / max(1, total))
+            share: npt.NDArray[np.float64] = rows.astype(np.float64) * (_busy(report) / max(1, total))
             load[operator] = load[operator] + share if operator in load else share
     return load
 

@@ -1,14 +1,13 @@
 """Carrying a rescaling out: switching tables between epochs, and having stewards fill caches before, after or beside it.
 
-Called from the thread of whoever asks for it; only the switch itself happens in the loop's thread, between two epochs. Where segments are mapped
-from a folder nothing has to move, and every strategy is a switch.
+Called from the thread of whoever asks for it; only the switch itself happens in the loop's thread, between two epochs. Where segments are
+mapped from a folder nothing has to move, and every strategy is a switch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from meander.clock import Clock
 from meander.coordinate.migration import plan_fetches, plan_migration
@@ -18,9 +17,6 @@ from meander.engine.loop import Loop
 from meander.engine.peers import Peer, Unreachable
 from meander.engine.scaling import LoadMeter
 from meander.state.manifest import Manifest
-
-T = TypeVar("T")
-Between = Callable[[Callable[[], T]], T]
 
 _POLL = 0.05
 _ROUNDS = 3

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import json
 import struct
-import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 from pyarrow import flight
 
+from meander.clock import SystemClock
 from meander.state.hashing import Hashes
 
 _PATIENCE = 5.0
 _LEFT_ALONE = 5.0
 _PIECE = 4 << 20
+_CLOCK = SystemClock()
 
 
 class Unreachable(Exception):
@@ -43,7 +44,7 @@ def join(header: dict[str, Any], data: bytes | pa.Buffer = b"") -> Iterator[byte
 class Peer:
     """A steward, seen from elsewhere."""
 
-    _known: dict[str, Peer] = {}
+    _known: ClassVar[dict[str, Peer]] = {}
 
     @staticmethod
     def at(address: str, secret: str) -> Peer:
@@ -83,13 +84,13 @@ class Peer:
         return done
 
     def _ask(self, what: str, header: dict[str, Any], body: bytes = b"", patience: float = _PATIENCE) -> tuple[dict[str, Any], pa.Buffer]:
-        if time.monotonic() < self._silent_until:
+        if _CLOCK.monotonic() < self._silent_until:
             raise Unreachable(self.address)
         options = flight.FlightCallOptions(timeout=patience, headers=self._headers)
         try:
             pieces = [r.body for r in self._client.do_action(flight.Action(what, b"".join(join(header, body))), options)]
         except (flight.FlightError, pa.ArrowException, OSError) as error:
-            self._silent_until = time.monotonic() + _LEFT_ALONE
+            self._silent_until = _CLOCK.monotonic() + _LEFT_ALONE
             raise Unreachable(f"{self.address}: {str(error).splitlines()[0]}") from error
         answer, _ = split(pieces[0].to_pybytes())
         if len(pieces) == 2:

@@ -16,7 +16,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from hashlib import sha256
@@ -24,6 +23,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from meander.clock import SystemClock
 from meander.engine.cache import Cache
 from meander.engine.messages import Report
 from meander.engine.peers import Peer, Unreachable
@@ -37,6 +37,7 @@ MODES = ("hybrid", "local", "remote")
 CACHE_BYTES = 8 << 30
 _KEPT = 256
 _ASK_AGAIN = 2.0
+_CLOCK = SystemClock()
 
 _opened: OrderedDict[str, Segment] = OrderedDict()
 
@@ -102,16 +103,15 @@ class Cached:
         self._cache.add(name, data)
 
     def _own(self, name: str, groups: int) -> Segment | None:
-        for key, read in (
-            (f"{self._cache.folder}/{name}", lambda: self._cache.whole(name)),
-            (f"{self._cache.folder}/{name}@{groups:x}", lambda: self._cache.part(name, groups)),
-        ):
+        whole, part = f"{self._cache.folder}/{name}", f"{self._cache.folder}/{name}@{groups:x}"
+        for key in (whole, part):
             if key in _opened:
                 _opened.move_to_end(key)
                 return _opened[key]
-            data = read()
-            if data is not None:
-                return _remember(key, Segment(name, data))
+        if (data := self._cache.whole(name)) is not None:
+            return _remember(whole, Segment(name, data))
+        if (data := self._cache.part(name, groups)) is not None:
+            return _remember(part, Segment(name, data))
         return None
 
     def _ask(self, name: str, question: Callable[[Peer], pa.Buffer | None]) -> pa.Buffer | None:
@@ -181,7 +181,7 @@ class Household:
 
     def address(self) -> str | None:
         """Where its steward listens; None while there is none. Starts one where there is none, and never waits for it."""
-        now = time.monotonic()
+        now = _CLOCK.monotonic()
         if self._asked and now - self._asked < _ASK_AGAIN:
             return self._address
         self._asked = now

@@ -16,7 +16,6 @@ import os
 import shutil
 import sys
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -27,6 +26,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import flight
 
+from meander.clock import SystemClock
 from meander.engine.cache import Cache
 from meander.engine.peers import Peer, Unreachable, join, split
 from meander.engine.ranges import open_by_ranges
@@ -184,7 +184,7 @@ def encode_part(segment: Segment, groups: int, key_groups: int) -> pa.Buffer:
 
 def main() -> None:
     """Serve until the executor is gone. Called with a folder; the rest comes on standard input, the secret among it."""
-    folder = Path(sys.argv[1])
+    folder, clock = Path(sys.argv[1]), SystemClock()
     orders = json.loads(sys.stdin.readline())
     os.nice(10)
     store = open_store(orders["store"])
@@ -193,12 +193,12 @@ def main() -> None:
     staged = folder / ".steward.json"
     staged.write_text(json.dumps({"address": steward.address, "process": os.getpid()}))
     os.replace(staged, note)
-    executor, born, evicted = orders["executor"], _born(orders["executor"]), time.monotonic()
+    executor, born, evicted = orders["executor"], _born(orders["executor"]), clock.monotonic()
     while born is not None and _born(executor) == born:
-        time.sleep(_WATCH_EVERY)
-        if time.monotonic() - evicted > _EVICT_EVERY:
+        clock.sleep(_WATCH_EVERY)
+        if clock.monotonic() - evicted > _EVICT_EVERY:
             steward._cache.evict(orders["limit"])
-            evicted = time.monotonic()
+            evicted = clock.monotonic()
     shutil.rmtree(folder, ignore_errors=True)
     os._exit(0)  # gRPC's threads would keep the process
 

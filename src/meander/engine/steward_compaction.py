@@ -1,7 +1,7 @@
 """Compaction where the segments are: each executor's steward merges those of its slots, out of its own cache and into it.
 
-For stores that are no folder of the driver's machine: there a helper of the driver would read every segment back over the line. Where there is no
-steward at all, the driver's helper merges as elsewhere.
+For stores that are no folder of the driver's machine: there a helper of the driver would read every segment back over the line. Where there
+is no steward at all, the driver's helper merges as elsewhere.
 """
 
 from __future__ import annotations

@@ -246,6 +246,10 @@ def open_store(url: str | Path) -> Store:
             from meander.state.s3 import S3Store
 
             return S3Store(text)
+    if parts.scheme == "throttled":
+        from meander.state.throttled import ThrottledStore
+
+        return ThrottledStore(text)
     if parts.scheme in ("redis", "rediss"):
         with _explained("redis"):
             from meander.state.redis import RedisStore
