@@ -23,7 +23,12 @@ class Runner:
 
     def __init__(self) -> None:
         self.stewards = {"1": "a", "2": "b"}
-        self.holders: dict[str, str] = {}
+
+    def holders(self, names: Any) -> dict[str, str]:
+        return {}
+
+    def holds(self, name: str, address: str) -> None:
+        pass
 
     def steward_of(self, operator: str, slot: int) -> str:
         return "ab"[slot % 2]

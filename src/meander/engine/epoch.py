@@ -7,7 +7,7 @@ epoch is run again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -114,8 +114,8 @@ class SparkRunner:
         self.placement = Placement(lambda: executors(context), clock)
         self._mode = mode
         self.secret = clock.new_id() + clock.new_id()
-        self.holders: dict[str, str] = {}
-        """Segments that are in an executor's cache: the address of its steward."""
+        self._holders: dict[str, str] = {}
+        """Segments that are in an executor's cache: its id."""
         self.stewards: dict[str, str] = {}
         """By executor, as tasks have reported them."""
         self.warmed: set[tuple[str, str, int]] = set()
@@ -143,9 +143,9 @@ class SparkRunner:
             slots = self._slots(routing, self._source_tasks(decision))
             result = self._jobs.run_single(self._source_controls(decision, routing, slots))
             return lambda: self._check(result(), {(0, i) for i in range(slots[0])})
-        if len(self.holders) > _HOLDERS_KEPT + 2 * sum(len(table.segments) for table in manifest.tables.values()):
+        if len(self._holders) > _HOLDERS_KEPT + 2 * sum(len(table.segments) for table in manifest.tables.values()):
             alive = manifest.segment_names()
-            self.holders = {name: address for name, address in self.holders.items() if name in alive}
+            self._holders = {name: executor for name, executor in self._holders.items() if name in alive}
         places = self.placement.pin(dict(enumerate(self._slots(routing, 0)[1:], start=1)))
         if prepared is None and self._is_small(decision):
             slots = self._slots(routing, 0)
@@ -167,10 +167,21 @@ class SparkRunner:
 
     def recover(self) -> None:
         self.placement.forget()
+        there = self.placement.executors()
+        self.stewards = {executor: address for executor, address in self.stewards.items() if not there or executor in there}
 
     def discard(self, prepared: Started | None) -> None:
         if self._ahead is prepared:
             self._ahead = None  # its shuffle is forgotten after the next commit
+
+    def holders(self, names: Iterable[str]) -> dict[str, str]:
+        """Whom to ask for a segment: the address of the steward beside the executor that has it in its cache, where there is one."""
+        found = {name: self.stewards.get(self._holders.get(name, "")) for name in names}
+        return {name: address for name, address in found.items() if address is not None}
+
+    def holds(self, name: str, address: str) -> None:
+        """A segment is in the cache beside this steward."""
+        self._holders.update((name, executor) for executor, known in self.stewards.items() if known == address)
 
     def steward_of(self, operator: str, slot: int) -> str | None:
         """The address of the steward beside a slot, where there is one."""
@@ -243,7 +254,7 @@ class SparkRunner:
                     if name in manifest.tables
                 }
                 splits = tuple(self._split_tasks(decision)) if all_splits and level.number == 1 else ()
-                held = {ref.name: self.holders[ref.name] for refs in segments.values() for ref in refs if ref.name in self.holders}
+                held = self.holders(ref.name for refs in segments.values() for ref in refs)
                 controls.append(Control(common, level.number, slot, splits, segments, held))
             levels.append(controls)
         return levels
@@ -272,9 +283,10 @@ class SparkRunner:
         units: dict[int, int] = {}
         reports = sorted((r for s in seen for r in s.reports), key=lambda r: r.task)
         for report in reports:
-            if report.steward is not None:
-                self.stewards[report.executor] = report.steward
-                self.holders.update((ref.name, report.steward) for ref in report.segments.values())
+            if report.executor:
+                self._holders.update((ref.name, report.executor) for ref in report.segments.values())
+                if report.steward is not None:
+                    self.stewards[report.executor] = report.steward
             for name, ref in report.segments.items():
                 segments.setdefault(name, []).append(ref.to_json())
             for sink, file in report.staged.items():

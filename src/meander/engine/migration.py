@@ -72,21 +72,23 @@ class Migration:
             for state in manifest.tables_of(operator)
             for ref in sorted(state.segments, key=lambda s: s.sequence, reverse=True)
         ]
-        wanted = plan_fetches(self._loop.routing[operator], table, segments, self._runner.holders)
+        wanted = plan_fetches(self._loop.routing[operator], table, segments, self._runner.holders(name for name, _, _ in segments))
         level = self._runner.level_of(operator)
         places = self._runner.placement.plan(level, slots_of(table))
         asked: dict[str, int] = {}
+        before: dict[str, dict[str, int]] = {}
         for slot, fetches in wanted.items():
             address = self._runner.stewards.get(places[slot]) if slot < len(places) else None
             if address is None:  # nobody is there yet: its slot fetches what it needs itself
                 continue
             fresh = [f for f in fetches if (address, f.name, f.groups) not in self._runner.warmed]
             if fresh:
+                before.setdefault(address, self._fetched(address))
                 self._ask(address, [[f.name, f.bytes, f"{f.groups:x}", f.holder] for f in fresh], moved)
                 self._runner.warmed.update((address, f.name, f.groups) for f in fresh)
                 asked[address] = len(fresh)
         for address in asked:
-            self._wait(address, moved, deadline)
+            self._wait(address, before[address], moved, deadline)
         return sum(asked.values())
 
     def _ask(self, address: str, items: list[list[object]], moved: Moved) -> None:
@@ -95,7 +97,15 @@ class Migration:
         except Unreachable as error:
             moved.failures.append(str(error))
 
-    def _wait(self, address: str, moved: Moved, deadline: float) -> None:
+    def _fetched(self, address: str) -> dict[str, int]:
+        """What it has fetched so far."""
+        try:
+            answer = Peer.at(address, self._runner.secret).fetched()
+        except Unreachable:
+            return {"peer": 0, "store": 0}
+        return {"peer": answer["peer"], "store": answer["store"]}
+
+    def _wait(self, address: str, before: dict[str, int], moved: Moved, deadline: float) -> None:
         while self._clock.monotonic() < deadline:
             try:
                 answer = Peer.at(address, self._runner.secret).fetched()
@@ -104,8 +114,8 @@ class Migration:
                 return
             moved.failures.extend(answer["failures"])
             if answer["pending"] == 0:
-                moved.from_peers += answer["peer"]
-                moved.from_store += answer["store"]
+                moved.from_peers += answer["peer"] - before["peer"]
+                moved.from_store += answer["store"] - before["store"]
                 return
             self._clock.sleep(_POLL)
         moved.failures.append(f"{address}: not warm in time")

@@ -40,6 +40,7 @@ _ASK_AGAIN = 2.0
 _CLOCK = SystemClock()
 
 _opened: OrderedDict[str, Segment] = OrderedDict()
+_ordered: OrderedDict[tuple[str, int], None] = OrderedDict()
 
 
 class Mapped:
@@ -96,11 +97,23 @@ class Cached:
         if fetched is not None:
             return Segment(ref.name, fetched)
         if ref.name not in self._task:
+            self._bring_later(ref, groups)
             self._task[ref.name] = open_by_ranges(Counting(self._store, self._report), ref.name, ref.bytes)
         return self._task[ref.name]
 
     def wrote(self, name: str, data: pa.Buffer) -> None:
         self._cache.add(name, data)
+
+    def _bring_later(self, ref: SegmentRef, groups: int) -> None:
+        """Nobody has it in a cache: have our own steward bring it, so that the next epochs need not read it from afar again."""
+        wanted = (ref.name, groups)
+        if self._report.steward is None or wanted in _ordered:
+            return
+        _ordered[wanted] = None
+        while len(_ordered) > _KEPT:
+            _ordered.popitem(last=False)
+        with contextlib.suppress(Unreachable):
+            Peer.at(self._report.steward, self._secret).fetch([[ref.name, ref.bytes, f"{groups:x}", None]])
 
     def _own(self, name: str, groups: int) -> Segment | None:
         whole, part = f"{self._cache.folder}/{name}", f"{self._cache.folder}/{name}@{groups:x}"

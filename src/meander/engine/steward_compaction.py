@@ -49,7 +49,7 @@ class StewardCompactor:
                 merge = self._under_way.pop(address)
                 if answer is not None:
                     name, rows, size = answer
-                    self._runner.holders[name] = address
+                    self._runner.holds(name, address)
                     self._finished.append(merge_entry(merge, name, rows, size))
         return self._finished.popleft() if self._finished else self._otherwise.collect()
 
@@ -64,7 +64,7 @@ class StewardCompactor:
             "groups": f"{merge.groups:x}",
             "bottom": merge.bottom,
             "name": f"segments/{merge.table}/{self._generation:08d}-{epoch:010d}-merge-{self._clock.new_id()}.arrow",
-            "holders": {ref.name: self._runner.holders[ref.name] for ref in merge.inputs if ref.name in self._runner.holders},
+            "holders": self._runner.holders(ref.name for ref in merge.inputs),
         }
         try:
             Peer.at(address, self._runner.secret).merge(order)
