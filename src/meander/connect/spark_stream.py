@@ -85,6 +85,10 @@ class _Driven:
     def backlog(self, now: float) -> bool:
         return False
 
+    def waiting(self, now: float) -> int:
+        """Only Spark knows."""
+        return 0
+
     def slow_down(self, share: float) -> None:
         """Spark's own limits hold."""
 
