@@ -45,7 +45,8 @@ def fails() -> bool:
 
 
 def run_of(step: Callable[[], bool], **options: Any) -> Run:
-    opened: Any = SimpleNamespace(driver=Steps(step), close=[], listeners=[], session=None, placement=None, migration=None, autoscaler=None)
+    nothing: dict[str, Any] = {"session": None, "placement": None, "migration": None, "autoscaler": None, "application": ""}
+    opened: Any = SimpleNamespace(driver=Steps(step), close=[], listeners=[], **nothing)
     return Run("f", opened, Settings(**options), SystemClock())
 
 

@@ -82,6 +82,7 @@ class Run:
         self._placement = opened.placement
         self._migration = opened.migration
         self._autoscaler = opened.autoscaler
+        self._application = opened.application
         self._listeners.append(lambda done: self._recent.append(done))
         self.spark: Any = opened.session
         """The embedded Spark session, where this run made one."""
@@ -185,6 +186,7 @@ class Run:
                 for name, table in self._loop.routing.items()
             },
             "stages": self._stages(recent),
+            "application": self._application,
             "executors": self._executors(),
             "autoscaler": None if self._autoscaler is None else _plain(self._autoscaler.last),
             "last_epoch": _parts(recent[-1]) if recent else {},

@@ -26,7 +26,7 @@ class Server:
         self, run: Running, host: str, port: int, token: str | None, clock: Clock, on_stop: Callable[[], object] | None = None
     ) -> None:
         app = make_app(run, policy(host, token), clock, on_stop)
-        self._socket = _listen(host, port)
+        self._socket = listen(host, port)
         self.port: int = self._socket.getsockname()[1]
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
         config = uvicorn.Config(app, log_level="error", access_log=False, lifespan="off", timeout_graceful_shutdown=int(_PATIENCE))
@@ -49,7 +49,7 @@ class Server:
         return f"<control plane at {self.url}>"
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
     """The socket is bound here and now, so that a port in use is an error of the call and not of a thread."""
     try:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
