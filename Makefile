@@ -30,13 +30,17 @@ demo: $(STAMP) ## run the demo: about half a minute, set-up aside; ends by itsel
 test: $(STAMP) ## all tests but the slow ones
 	@$(JAVA) $(BIN)/python -m pytest -m "not slow" $(ARGS)
 
+.PHONY: test-servers
+test-servers: $(STAMP) ## get what some tests run against: Prometheus' own parser
+	@scripts/promtool.sh
+
 # Exit 5 says that nothing was selected, which is no failure here.
 .PHONY: test-slow
 test-slow: $(STAMP) ## only the slow tests
 	@$(JAVA) { $(BIN)/python -m pytest -m slow $(ARGS) || [ $$? -eq 5 ]; }
 
 .PHONY: test-all
-test-all: $(STAMP) ## every test
+test-all: test-servers ## every test
 	@$(JAVA) $(BIN)/python -m pytest $(ARGS)
 
 .PHONY: lint
