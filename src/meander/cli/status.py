@@ -136,7 +136,7 @@ def _print_running(status: dict[str, Any], no_color: bool) -> None:
     if status["error"]:
         console.print(status["error"], style="red", markup=False, soft_wrap=True)
     stages = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for title in ("stage", "operators", "slots", "on executors", "records/s", "per second of work"):
+    for title in ("stage", "operators", "slots", "on executors", "records/s", "true rate"):
         stages.add_column(title, justify="left" if title in ("operators", "on executors") else "right")
     for stage in status["stages"]:
         names = ", ".join(f"[bold]{op['name']}[/]" if op["name"] in stage["stateful"] else op["name"] for op in stage["operators"])

@@ -99,7 +99,7 @@ def _watch(worker: Worker, master: tuple[str, int], patience: float, wanted: Cal
         executors = worker.executors()
         for executor in executors:
             if executor not in known:
-                _say(f"executor {executor} runs here; it gets slots with the next rescaling; Ctrl-C drains it and stops")
+                _say(f"executor {executor} runs here; Ctrl-C drains it and stops")
         known = executors
     return True
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,7 +33,10 @@ _PR_SET_PDEATHSIG = 1
 class SparkProcess:
     """One daemon of a standalone cluster."""
 
-    def __init__(self, kind: str, arguments: list[str], host: str, logs: Path, clock: Clock) -> None:
+    last_signal = signal.SIGTERM
+    """How it is ended."""
+
+    def __init__(self, kind: str, arguments: list[str], environment: dict[str, str], logs: Path, clock: Clock) -> None:
         logs.mkdir(parents=True, exist_ok=True)
         self.name, self.log = kind.rsplit(".", 1)[1].lower(), logs / f"{kind.rsplit('.', 1)[1].lower()}.log"
         self._clock = clock
@@ -42,9 +47,9 @@ class SparkProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
-                env=_environment(host, logs),
+                env={**_environment(logs), **environment},
                 start_new_session=True,
-                preexec_fn=_dying_with_parent(),
+                preexec_fn=_dying_with_parent(self.last_signal),
             )
 
     def check(self) -> None:
@@ -63,7 +68,7 @@ class SparkProcess:
 
     def stop(self) -> None:
         if self.process.poll() is None:
-            self.process.terminate()
+            self.process.send_signal(self.last_signal)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(15)
         if self.process.poll() is None:
@@ -80,7 +85,7 @@ class Master(SparkProcess):
                 f"port {port} on {host} is in use: take another --spark-port, or, if a Spark master is there, --master spark://{host}:{port}"
             )
         self.url = f"spark://{host}:{port}"
-        super().__init__(_MASTER, ["--host", host, "--port", str(port), "--webui-port", "0"], host, logs, clock)
+        super().__init__(_MASTER, ["--host", host, "--port", str(port), "--webui-port", "0"], {"SPARK_LOCAL_IP": host}, logs, clock)
         try:
             self.wait_for_port(host, port)
         except BaseException:
@@ -89,18 +94,42 @@ class Master(SparkProcess):
 
 
 class Worker(SparkProcess):
-    """Offers cores and memory to a master, and runs executors on them."""
+    """Offers cores and memory to a master, and runs executors on them.
+
+    It is killed, not asked to end: while a worker shuts down, its master takes every executor that it ends for a failed one and starts
+    another there, which fails at once; after ten of these, where no other worker is, the master throws the whole application out.
+    """
+
+    last_signal = signal.SIGKILL
 
     def __init__(self, master: str, host: str, port: int, cores: int, memory: str, logs: Path, clock: Clock) -> None:
         if listens(host, port):
             raise ConfigError(f"port {port} on {host} is in use, by another task manager perhaps: take another --port")
         arguments = ["--host", host, "--port", str(port), "--cores", str(cores), "--memory", memory, "--webui-port", "0"]
-        super().__init__(_WORKER, [*arguments, "--work-dir", str((logs / "work").absolute()), master], host, logs, clock)
+        self._scratch = tempfile.mkdtemp(prefix="meander-task-manager-")
+        environment = {"SPARK_LOCAL_IP": host, "SPARK_LOCAL_DIRS": os.environ.get("SPARK_LOCAL_DIRS", self._scratch)}
+        super().__init__(_WORKER, [*arguments, "--work-dir", str((logs / "work").absolute()), master], environment, logs, clock)
 
     def executors(self, application: str | None = None) -> list[str]:
         """The ids of its executors, those of one application where it is named: their command lines have them."""
-        mine = [words for words in _command_lines_below(self.process.pid) if "--executor-id" in words]
+        mine = self._executor_processes().values()
         return sorted({_after("--executor-id", words) for words in mine if not application or _after("--app-id", words) == application})
+
+    def stop(self) -> None:
+        """End it and its executors, and remove what they kept on this disk."""
+        mine = self._executor_processes()
+        super().stop()
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            for pid in mine:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+            deadline = self._clock.monotonic() + 10.0
+            while any(map(_is_alive, mine)) and self._clock.monotonic() < deadline:
+                self._clock.sleep(0.05)
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def _executor_processes(self) -> dict[int, list[str]]:
+        return {pid: words for pid, words in _command_lines_below(self.process.pid).items() if "--executor-id" in words}
 
 
 def wait_for_executors(context: SparkContext, clock: Clock, check: Callable[[], None] = lambda: None) -> None:
@@ -127,11 +156,10 @@ def listens(host: str, port: int) -> bool:
         return False
 
 
-def _environment(host: str, logs: Path) -> dict[str, str]:
+def _environment(logs: Path) -> dict[str, str]:
     """Executors inherit a worker's: the Python and the packages of whoever started it."""
     return {
         **os.environ,
-        "SPARK_LOCAL_IP": host,
         "SPARK_DAEMON_MEMORY": os.environ.get("SPARK_DAEMON_MEMORY", "512m"),
         "SPARK_DAEMON_JAVA_OPTS": os.environ.get("SPARK_DAEMON_JAVA_OPTS", "-XX:TieredStopAtLevel=1"),
         "SPARK_LOG_DIR": str(logs.absolute()),
@@ -140,11 +168,11 @@ def _environment(host: str, logs: Path) -> dict[str, str]:
     }
 
 
-def _dying_with_parent() -> Callable[[], None] | None:
+def _dying_with_parent(number: signal.Signals) -> Callable[[], None] | None:
     if not sys.platform.startswith("linux"):
         return None
     libc = ctypes.CDLL(None)  # loaded before the fork: after it, only a call is safe
-    return lambda: libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    return lambda: libc.prctl(_PR_SET_PDEATHSIG, number)
 
 
 def _last_words(log: Path) -> str:
@@ -160,7 +188,17 @@ def _after(option: str, words: list[str]) -> str:
     return words[words.index(option) + 1] if option in words else ""
 
 
-def _command_lines_below(process: int) -> list[list[str]]:
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    with contextlib.suppress(OSError, IndexError):  # ended, and nobody has asked for its exit code
+        return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    return True
+
+
+def _command_lines_below(process: int) -> dict[int, list[str]]:
     """The command lines of all processes that descend from one."""
     parents: dict[int, int] = {}
     lines: dict[int, list[str]] = {}
@@ -177,4 +215,4 @@ def _command_lines_below(process: int) -> list[list[str]]:
     while found:
         more = {pid for pid, parent in parents.items() if parent in below} - below
         below, found = below | more, bool(more)
-    return [lines[pid] for pid in below - {process} if pid in lines]
+    return {pid: lines[pid] for pid in below - {process} if pid in lines}
