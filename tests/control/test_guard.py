@@ -51,6 +51,14 @@ def test_changes_need_the_token_where_there_is_one(method: str, path: str, host:
     assert send(http, method, path, Authorization=f"Bearer {TOKEN}") in (200, 202)
 
 
+@pytest.mark.parametrize("path", ["/scale?stage=2", "/%73cale?stage=2", "/scale/?stage=2"])
+@pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "PUT"])
+def test_no_spelling_of_a_change_passes_without_the_token(method: str, path: str) -> None:
+    run = FakeRun()
+    assert send(served(run, "127.0.0.1", TOKEN), method, path) == 401
+    assert not run.asked
+
+
 def test_looking_needs_no_token() -> None:
     http = served(FakeRun(), "0.0.0.0", TOKEN)
     assert http.get("/status").status_code == http.get("/metrics").status_code == 200

@@ -113,6 +113,9 @@ def test_a_run_serves_itself_until_it_is_stopped(tmp_path: Path, spark: Any) -> 
         assert client.status() == run.status()
         with pytest.raises(md.ConfigError, match="from 1 to 128"):
             client.rescale("totals", 1000)
+        assert client.stop()["stopping"]
+        wait_for(lambda: not answers(client))
+        assert run.status()["state"] == "stopped"
     with pytest.raises(NothingListens):
         client.status()
     with pytest.raises(md.ConfigError, match="is stopped"):

@@ -18,8 +18,8 @@ from urllib.parse import urlsplit
 from meander.control.problems import Problem, refusal
 from meander.errors import ConfigError
 
-CHANGING = {("GET", "/scale")}
-"""Requests that change something though their method does not say so. Every method but these is one: see ``_SAFE``."""
+CHANGING = {"/scale"}
+"""What changes something whatever the method says. Elsewhere every method changes something but those in ``_SAFE``."""
 _SAFE = {"GET", "HEAD"}
 _OWN_SITE = {"same-origin", "none"}
 """``none``: somebody typed the address or opened a bookmark."""
@@ -68,7 +68,7 @@ def judge(policy: Policy, method: str, path: str, headers: Mapping[str, str]) ->
     if not _is_ours(policy, host):
         return refusal("misdirected", f"this control plane is not '{host}': ask it at its own address, such as http://{policy.host}")
     site = headers.get("sec-fetch-site")
-    changes = method not in _SAFE or (method, path) in CHANGING
+    changes = method not in _SAFE or path.rstrip("/") in CHANGING
     for header in ("origin", "referer"):
         came_from = headers.get(header)
         if came_from is not None and urlsplit(came_from).netloc.lower() != host.lower() and (changes or header == "origin"):
