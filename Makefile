@@ -31,8 +31,9 @@ test: $(STAMP) ## all tests but the slow ones
 	@$(JAVA) $(BIN)/python -m pytest -m "not slow" $(ARGS)
 
 .PHONY: test-servers
-test-servers: $(STAMP) ## get the servers that tests of s3:// and redis:// run against
+test-servers: $(STAMP) ## get what some tests run against: servers for s3:// and redis://, Prometheus' own parser
 	@scripts/servers.sh
+	@scripts/promtool.sh
 
 # Exit 5 says that nothing was selected, which is no failure here.
 .PHONY: test-slow

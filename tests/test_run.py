@@ -23,7 +23,7 @@ class Steps:
     """A driver whose every step is one call of a function."""
 
     def __init__(self, step: Callable[[], bool]) -> None:
-        self.loop: Any = SimpleNamespace(log=SimpleNamespace(manifest=Manifest()), routing={})
+        self.loop: Any = SimpleNamespace(log=SimpleNamespace(manifest=Manifest()), routing={}, waiting=lambda: 0)
         self._step = step
         self.stopped = 0
 
@@ -45,7 +45,8 @@ def fails() -> bool:
 
 
 def run_of(step: Callable[[], bool], **options: Any) -> Run:
-    opened: Any = SimpleNamespace(driver=Steps(step), close=[], listeners=[], session=None)
+    nothing: dict[str, Any] = {"session": None, "placement": None, "migration": None, "autoscaler": None, "application": ""}
+    opened: Any = SimpleNamespace(driver=Steps(step), close=[], listeners=[], **nothing)
     return Run("f", opened, Settings(**options), SystemClock())
 
 

@@ -13,9 +13,12 @@ from meander.clock import Clock, SystemClock
 from meander.coordinate.migration import check_strategy
 from meander.coordinate.routing import slots_of
 from meander.errors import ConfigError, Retryable
+from meander.plan.stages import derive_stages
 from meander.settings import Settings, seconds
 
 if TYPE_CHECKING:
+    from meander.control.server import Server
+    from meander.coordinate.autoscaling import Scaling
     from meander.engine.loop import EpochDone
     from meander.engine.open import Opened
     from meander.plan.graph import Plan
@@ -66,8 +69,10 @@ class Run:
     standard error at once, and is raised by the next call that waits for it, ``stop`` and the end of a ``with`` block included.
     """
 
-    def __init__(self, name: str, opened: Opened, settings: Settings, clock: Clock) -> None:
+    def __init__(self, name: str, opened: Opened, settings: Settings, clock: Clock, plan: Plan | None = None) -> None:
         self.name = name
+        self._plan = plan
+        self._server: Server | None = None
         self._driver = opened.driver
         self._loop = loop = opened.driver.loop
         self._settings = settings
@@ -77,6 +82,7 @@ class Run:
         self._placement = opened.placement
         self._migration = opened.migration
         self._autoscaler = opened.autoscaler
+        self._application = opened.application
         self._listeners.append(lambda done: self._recent.append(done))
         self.spark: Any = opened.session
         """The embedded Spark session, where this run made one."""
@@ -144,7 +150,12 @@ class Run:
         self._between_epochs(lambda: self._placement.evacuate(str(executor)), timeout)
 
     def status(self) -> dict[str, Any]:
-        """What the flow is doing, as plain data."""
+        """What the flow is doing, as plain data. From any thread.
+
+        ``stages`` are numbered from 1, with their operators, slots and recent rates; ``operators`` are the stateful ones, with their
+        state and their key-group map (``routing``: the slot of every key group); ``executors`` say how many slots each has.
+        ``waiting`` is about how many rows the sources have to give; ``autoscaler`` its newest decision, and why.
+        """
         manifest = self._loop.log.manifest
         recent = list(self._recent)
         spent = [sum(done.seconds.values()) for done in recent]
@@ -160,19 +171,43 @@ class Run:
             "rows_in": manifest.totals.get("rows_in", 0),
             "rows_out": manifest.totals.get("rows_out", 0),
             "dead_letters": manifest.totals.get("dead_letters", 0),
+            "waiting": 0 if self._closed else self._loop.waiting(),
             "rows_per_second": rows / sum(spent) if spent and sum(spent) else 0.0,
             "epoch_seconds": sorted(spent)[len(spent) // 2] if spent else 0.0,
             "operators": {
                 name: {
-                    "parallelism": max(table) + 1,
+                    "parallelism": slots_of(table),
+                    "key_groups": len(table),
+                    "routing": list(table),
                     "segments": sum(len(state.segments) for state in manifest.tables_of(name)),
                     "rows": sum(state.rows for state in manifest.tables_of(name)),
                     "bytes": sum(state.bytes for state in manifest.tables_of(name)),
                 }
                 for name, table in self._loop.routing.items()
             },
+            "stages": self._stages(recent),
+            "application": self._application,
+            "executors": self._executors(),
+            "autoscaler": None if self._autoscaler is None else _plain(self._autoscaler.last),
             "last_epoch": _parts(recent[-1]) if recent else {},
         }
+
+    def serve(
+        self, host: str = "127.0.0.1", port: int = 9008, token: str | None = None, on_stop: Callable[[], object] | None = None
+    ) -> Server:
+        """Let the flow be asked and changed over HTTP until it is stopped: ``/status``, ``/scale``, ``/metrics``; ``/docs`` lists all.
+
+        On another host than loopback changes need ``token``, sent as a bearer token; without one that is refused. ``port=0`` takes a free
+        one; the result's ``url`` says which. ``on_stop`` is what ``POST /stop`` does instead of ``stop()``.
+        """
+        from meander.control.server import Server  # the web framework, which a flow without a server need not wait for
+
+        if self._server is not None:
+            raise ConfigError(f"flow '{self.name}' is served at {self._server.url} already")
+        if self._closed:
+            raise ConfigError(f"flow '{self.name}' is stopped; start it again with flow.start(...)")
+        self._server = Server(self, host, port, token, self._clock, on_stop)
+        return self._server
 
     def on_epoch(self, listener: Callable[[EpochDone], None]) -> None:
         """Call a function after every epoch, in the flow's thread. For progress displays and measurements."""
@@ -209,6 +244,55 @@ class Run:
             self._thread.join()
         with self._stepping:  # a process_available() in another thread finishes its epoch first
             self._close()
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
+
+    def _stages(self, recent: list[EpochDone]) -> list[dict[str, Any]]:
+        if self._plan is None:
+            return []
+        where = self._placement.where()
+        seconds = sum(sum(done.seconds.values()) for done in recent)
+        stages = []
+        for stage in derive_stages(self._plan):
+            facts = [f for done in recent for f in done.outcome.stages if f.name == str(stage.number)]
+            records = [done.outcome.records.get(str(stage.number), (0, 0)) for done in recent]
+            busy = sum(f.busy for f in facts)
+            slots = max((slots_of(self._loop.routing[name]) for name in stage.stateful), default=facts[-1].slots if facts else 0)
+            stages.append(
+                {
+                    "number": stage.number,
+                    "operators": [self._operator(name) for name in stage.operators],
+                    "stateful": list(stage.stateful),
+                    "slots": slots,
+                    "executors": where.get(stage.number - 1, []),
+                    "records_per_second": sum(came for came, _ in records) / seconds if seconds else 0.0,
+                    "true_rate": sum(f.records for f in facts) / busy if busy else None,
+                    "busy_seconds": round(busy, 3),
+                }
+            )
+        return stages
+
+    def _operator(self, name: str) -> dict[str, Any]:
+        assert self._plan is not None
+        node = self._plan.node(name)
+        return {"name": name, "kind": node.op.kind, "does": node.op.describe(), "inputs": list(node.inputs)}
+
+    def _executors(self) -> dict[str, dict[str, Any]]:
+        """Slots are counted over all stages that keep state: where they will run, as far as Spark takes hints."""
+        if self._plan is None:
+            return {}
+        pinned = [(level, executor) for level, places in self._placement.where().items() for executor in places]
+        leaving = self._placement.leaving
+        there = [] if self._closed else self._placement.there()
+        return {
+            name: {
+                "slots": sum(executor == name for _, executor in pinned),
+                "stages": sorted({level + 1 for level, executor in pinned if executor == name}),
+                "leaving": name in leaving,
+            }
+            for name in there
+        }
 
     def _between_epochs(self, change: Callable[[], Result], timeout: float | str | None) -> Result:
         self._check()
@@ -307,6 +391,16 @@ def _parts(done: EpochDone) -> dict[str, Any]:
     return {"epoch": done.epoch, "rows_in": done.outcome.counts.get("rows_in", 0), "wall_ms": wall, "task_ms": work}
 
 
+def _plain(scaling: Scaling) -> dict[str, Any]:
+    return {
+        "slots": dict(scaling.slots),
+        "reasons": list(scaling.reasons),
+        "notes": list(scaling.notes),
+        "cores": scaling.cores,
+        "skewed": list(scaling.skewed),
+    }
+
+
 def start(flow: Planned, store: str | Path, spark: Any = None, clock: Clock | None = None, **options: Any) -> Run:
     """What ``Flow.start`` does: see there."""
     known = set(Settings.__dataclass_fields__)
@@ -318,5 +412,5 @@ def start(flow: Planned, store: str | Path, spark: Any = None, clock: Clock | No
             options[name] = seconds(options[name])
     from meander.engine.open import open_flow
 
-    settings, clock = Settings(**options), clock or SystemClock()
-    return Run(flow.name, open_flow(flow.plan(), str(store), spark, clock, settings), settings, clock)
+    settings, clock, plan = Settings(**options), clock or SystemClock(), flow.plan()
+    return Run(flow.name, open_flow(plan, str(store), spark, clock, settings), settings, clock, plan)

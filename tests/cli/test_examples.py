@@ -19,7 +19,7 @@ SCRIPTS = {
     "dead_letters.py": ["dead_letters=3", "not JSON", "conversion from `str` to `f64` failed", "strict=True stops"],
     "custom_aggregate.py": ["200,000 rows in 2 epochs", "equal to the geometric mean computed at once"],
 }
-FLOW_FILES = {"server_counts.py"}
+FLOW_FILES = {"server_counts.py", "wikipedia.py"}
 
 
 def test_every_example_is_run_by_a_test() -> None:

@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Callable, Sequence
 
 from meander import __version__
-from meander.cli import bench, dead_letters, demo, run, state, status
+from meander.cli import bench, change, control_plane, dead_letters, demo, run, state, status, task_manager
 from meander.cli.parser import Commands, Parser
 from meander.errors import MeanderError
 
@@ -25,6 +25,10 @@ COMMANDS: dict[str, Callable[[Commands], None]] = {
     "status": status.register,
     "state": state.register,
     "dead-letters": dead_letters.register,
+    "rescale": change.register_rescale,
+    "evacuate": change.register_evacuate,
+    "control-plane": control_plane.register,
+    "task-manager": task_manager.register,
     "bench": bench.register,
 }
 _EXAMPLES = """examples:
@@ -34,6 +38,8 @@ _EXAMPLES = """examples:
   meander state state/ totals --limit 5            its state as a table
   meander state state/ totals --sql "SELECT sum(total) FROM state"
   meander dead-letters state/                      the rows that could not be processed, and why
+  meander run my_flow.py --http                    let it be changed while it runs; then, in another terminal:
+  meander rescale totals 4                         four slots for an operator, from the next epoch on
 
 `meander COMMAND --help` says more about each."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
 import threading
 from collections.abc import Callable
@@ -11,12 +12,13 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from meander.cli import wording
-from meander.cli.parser import Commands
+from meander.cli.parser import Commands, Parser
 from meander.errors import Busy, ConfigError
 
 if TYPE_CHECKING:
     from meander.cli.progress import Display, Meter
     from meander.engine.loop import EpochDone
+    from meander.flow import Flow
     from meander.run import Run
 
 _EXAMPLES = """a flow file defines `flow`, or a function flow() that returns one:
@@ -32,6 +34,7 @@ examples:
   meander run my_flow.py --store state/ --once      all input there is, then end
   meander run my_flow.py --trigger 1s --json        an epoch per second; a summary as JSON at the end
   meander run my_flow.py --master 'local-cluster[2,1,1024]' --parallelism 4
+  meander run my_flow.py --http                     rescale it while it runs: meander rescale counts 4
 
 After Ctrl-C, a kill or a crash the same command goes on where the flow was."""
 
@@ -43,6 +46,18 @@ def register(commands: Commands) -> None:
         description="Run a flow until its input ends, or until Ctrl-C or SIGTERM: then the epoch that runs is finished first.",
         epilog=_EXAMPLES,
     )
+    add_flow_options(parser)
+    parser.add_argument("--master", metavar="M", help="Spark's master (default: a local Spark on all cores)")
+    parser.add_argument("--once", action="store_true", help="process all input there is, then end")
+    parser.add_argument(
+        "--http", type=int, nargs="?", const=9008, metavar="PORT", help="let it be asked and changed over HTTP while it runs (9008)"
+    )
+    add_server_options(parser)
+    parser.set_defaults(command=command)
+
+
+def add_flow_options(parser: Parser) -> None:
+    """What is said of a flow by every command that runs one."""
     parser.add_argument("file", metavar="FLOW.py", help="a Python file that defines `flow`, or a function flow()")
     parser.add_argument(
         "--store", metavar="URL", help="where state and log are: a folder, s3://… or redis://… (default: meander-state/<flow's name>)"
@@ -51,32 +66,54 @@ def register(commands: Commands) -> None:
         "--dead-letters", metavar="DIR", help="the folder of the dead letters (default: inside the store, where that is a folder)"
     )
     parser.add_argument("--parallelism", type=int, metavar="N", help="slots of every stateful operator (default: 2)")
-    parser.add_argument("--master", metavar="M", help="Spark's master (default: a local Spark on all cores)")
     parser.add_argument("--trigger", metavar="T", help="time between the starts of two epochs, such as 500ms (default: none)")
-    parser.add_argument("--once", action="store_true", help="process all input there is, then end")
     parser.add_argument("--strict", action="store_true", help="stop at the first bad row instead of writing it to the dead letters")
     parser.add_argument("--takeover", action="store_true", help="take the store from a run that still looks alive")
     parser.add_argument("--latency-file", metavar="F", help="write ingestion time and latency of every event there, in milliseconds")
     parser.add_argument("--json", action="store_true", help="print a summary as JSON on standard output; progress goes to standard error")
     parser.add_argument("--no-color", action="store_true", help="plain text")
-    parser.set_defaults(command=command)
+
+
+def add_server_options(parser: Parser) -> None:
+    """Who may reach the HTTP API."""
+    parser.add_argument("--host", default="127.0.0.1", metavar="H", help="where HTTP listens; another than 127.0.0.1 needs a token")
+    parser.add_argument("--token", metavar="T", help="what changes over HTTP must bring (default: MEANDER_TOKEN)")
 
 
 def command(arguments: argparse.Namespace) -> int:
     import meander as md
     from meander.cli.flow_file import load_flow
+
+    check_server(arguments, arguments.http)
+    flow = load_flow(arguments.file)
+    return run_flow(arguments, flow, arguments.http, lambda console: md.spark(master=arguments.master, app_name=f"meander {flow.name}"))
+
+
+def check_server(arguments: argparse.Namespace, port: int | None) -> None:
+    """What cannot be served is said before Spark is waited for."""
+    if port is None:
+        return
+    from meander.control.guard import policy
+    from meander.control.server import listen
+
+    arguments.token = arguments.token or os.environ.get("MEANDER_TOKEN")
+    policy(arguments.host, arguments.token)
+    listen(arguments.host, port).close()
+
+
+def run_flow(arguments: argparse.Namespace, flow: Flow, port: int | None, make_session: Callable[[Any], Any]) -> int:
+    """Run a flow until its end or a signal, on the session that is made for it; served on a port where one is given."""
     from meander.cli.progress import Lines, Meter, StatusLine, make_console, waiting, watch
     from meander.cli.store_view import refuse_busy
 
     options = start_options(arguments)
-    flow = load_flow(arguments.file)
     flow.plan()  # what is wrong with it is said before Spark is waited for
     store = arguments.store or f"meander-state/{flow.name}"
     if not arguments.takeover:
         refuse_busy(store)
     console = make_console(arguments.json, arguments.no_color)
     with waiting(console, f"starting Spark for flow '{flow.name}' …"):
-        session = md.spark(master=arguments.master, app_name=f"meander {flow.name}")
+        session = make_session(console)
         try:
             run = flow.start(store, spark=session, **options)
         except BaseException as error:
@@ -89,6 +126,9 @@ def command(arguments: argparse.Namespace) -> int:
     restore = stop.on_signals()
     try:
         began = run.status()["epoch"]
+        if port is not None:
+            server = run.serve(arguments.host, port, arguments.token, on_stop=stop.wanted.set)
+            console.print(f"control plane: {server.url} (/status, /metrics, /scale; /docs lists all)", soft_wrap=True)
         console.print(f"flow '{flow.name}' runs on {store}, after epoch {began}; Ctrl-C stops it", soft_wrap=True)
         display: Display = StatusLine(console) if console.is_terminal else Lines(console)
         ended = available(run, stop) if arguments.once else run.await_termination

@@ -1,4 +1,4 @@
-"""``meander status``: where a flow is, from its store alone, beside a running flow or without one."""
+"""``meander status``: where a flow is, from its store alone, beside a running flow or without one; or what its control plane says."""
 
 from __future__ import annotations
 
@@ -8,30 +8,47 @@ import time
 from typing import Any
 
 from meander.cli import wording
+from meander.cli.change import add_address
 from meander.cli.parser import Commands
+from meander.errors import ConfigError
 
 _EXAMPLES = """examples:
-  meander status state/
-  meander status state/ --json | jq .rows_in"""
+  meander status state/                            from the store alone, also when nothing runs
+  meander status state/ --json | jq .rows_in
+  meander status                                   from the control plane of this machine: stages, executors, rates
+  meander status --url http://127.0.0.1:9010"""
 
 
 def register(commands: Commands) -> None:
     parser = commands.add_parser(
         "status",
-        help="where a flow is, from its store",
-        description="Where a flow is: epoch, rows, state and whether a live run holds the store. Reads the store alone, and only reads.",
+        help="where a flow is, from its store or its control plane",
+        description="Where a flow is: epoch, rows, state and whether a live run holds the store. Reads the store alone, and only reads. "
+        "Without a store, or with --url, the flow's control plane is asked: it knows stages, executors and rates, too.",
         epilog=_EXAMPLES,
     )
-    parser.add_argument("store", metavar="STORE", help="the folder that is the flow's store")
+    parser.add_argument(
+        "store", metavar="STORE", nargs="?", help="the folder that is the flow's store; without it the control plane is asked"
+    )
+    add_address(parser)
     parser.add_argument("--json", action="store_true", help="the same as one JSON object")
     parser.add_argument("--no-color", action="store_true", help="plain text")
     parser.set_defaults(command=command)
 
 
 def command(arguments: argparse.Namespace) -> int:
-    status = read_status(arguments.store)
+    if arguments.store is not None and arguments.url is not None:
+        raise ConfigError("give a store or --url, not both")
+    if arguments.store is None:
+        from meander.control.client import Client
+
+        status = Client(arguments.url, arguments.token).status()
+    else:
+        status = read_status(arguments.store)
     if arguments.json:
         print(json.dumps(status))
+    elif arguments.store is None:
+        _print_running(status, arguments.no_color)
     else:
         _print(status, arguments.store, arguments.no_color)
     return 0
@@ -95,6 +112,45 @@ def _print(status: dict[str, Any], shown_as: str, no_color: bool) -> None:
     if status["tables"]:
         console.print()
         console.print(tables_of(status["tables"]))
+
+
+def _print_running(status: dict[str, Any], no_color: bool) -> None:
+    """What a control plane says."""
+    from rich import box
+    from rich.table import Table
+
+    from meander.cli.progress import make_console
+
+    console = make_console(False, no_color)
+    facts = Table.grid(padding=(0, 2))
+    colour = {"running": "green", "failed": "red"}.get(status["state"], "yellow")
+    facts.add_row("flow", f"[bold]{status['flow']}[/], [{colour}]{status['state']}[/]")
+    facts.add_row("epoch", f"{status['epoch']} (generation {status['generation']}), {wording.duration(status['epoch_seconds'])} each")
+    rate = f"{wording.count(status['rows_per_second'])} rows/s while at work"
+    facts.add_row("rows", f"{wording.count(status['rows_in'])} in, {wording.count(status['rows_out'])} out, {rate}")
+    facts.add_row("waiting", wording.plural(status["waiting"], "row"))
+    facts.add_row("dead letters", wording.count(status["dead_letters"]))
+    if status["autoscaler"] is not None:
+        facts.add_row("autoscaler", "; ".join((*status["autoscaler"]["reasons"], *status["autoscaler"]["notes"])) or "nothing decided yet")
+    console.print(facts, soft_wrap=True)
+    if status["error"]:
+        console.print(status["error"], style="red", markup=False, soft_wrap=True)
+    stages = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for title in ("stage", "operators", "slots", "on executors", "records/s", "true rate"):
+        stages.add_column(title, justify="left" if title in ("operators", "on executors") else "right")
+    for stage in status["stages"]:
+        names = ", ".join(f"[bold]{op['name']}[/]" if op["name"] in stage["stateful"] else op["name"] for op in stage["operators"])
+        true_rate = "-" if stage["true_rate"] is None else wording.count(stage["true_rate"])
+        cells = (", ".join(stage["executors"]) or "-", wording.count(stage["records_per_second"]), true_rate)
+        stages.add_row(str(stage["number"]), names, str(stage["slots"] or "-"), *cells)
+    console.print(stages)
+    executors = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for title in ("executor", "slots", "of stages"):
+        executors.add_column(title)
+    for name, executor in status["executors"].items():
+        leaving = ", leaving" if executor["leaving"] else ""
+        executors.add_row(name, f"{executor['slots']}{leaving}", ", ".join(map(str, executor["stages"])) or "-")
+    console.print(executors)
 
 
 def tables_of(tables: dict[str, dict[str, Any]]) -> Any:

@@ -65,6 +65,8 @@ class Outcome:
     """Rows that were in each split."""
     stages: tuple[StageFacts, ...] = ()
     """What each level did."""
+    records: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Per stage, the rows that came into it and those that it handed on."""
     load: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)
     """Per stateful operator, the seconds of work that each key group was."""
 
@@ -296,7 +298,8 @@ class SparkRunner:
             units.update(report.units)
             for part, spent in report.seconds.items():
                 seconds[part] = seconds.get(part, 0.0) + spent
-        return Outcome(segments, staged, counts, seconds, units, self._stage_facts(reports), _load_by_group(reports))
+        facts, records = self._stage_facts(reports), self._records(reports)
+        return Outcome(segments, staged, counts, seconds, units, facts, records, _load_by_group(reports))
 
     def _stage_facts(self, reports: Sequence[Report]) -> tuple[StageFacts, ...]:
         """Stage 1 is level 0, whose tasks follow from the splits there are."""
@@ -308,6 +311,15 @@ class SparkRunner:
             if mine:
                 facts.append(StageFacts(f"{level + 1}", records, sum(busy), len(mine), max(busy), fixed=level == 0))
         return tuple(facts)
+
+    def _records(self, reports: Sequence[Report]) -> dict[str, tuple[int, int]]:
+        """A small epoch's tasks do the work of stages 1 and 2: what they handed on is told by level."""
+        found = {}
+        for level in range(len(self._compiled.levels)):
+            grouped = (int(rows.sum()) for r in reports if r.task[0] == level for rows in r.groups.values())
+            came = sum(grouped) if level else sum(r.counts.get("rows_in", 0) for r in reports)
+            found[f"{level + 1}"] = (came, sum(r.out.get(level, 0) for r in reports))
+        return found
 
 
 def _busy(report: Report) -> float:

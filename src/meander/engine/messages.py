@@ -76,6 +76,8 @@ class Report:
     seconds: dict[str, float] = field(default_factory=dict)
     groups: dict[str, npt.NDArray[np.int64]] = field(default_factory=dict)
     """Per stateful operator, the rows that came in for each key group."""
+    out: dict[int, int] = field(default_factory=dict)
+    """Per level it did the work of, the rows that it handed on, to later levels and to sinks."""
     executor: str = ""
     steward: str | None = None
     """The address of the steward beside the executor it ran in."""
@@ -83,6 +85,9 @@ class Report:
     def count(self, name: str, by: int) -> None:
         if by:
             self.counts[name] = self.counts.get(name, 0) + by
+
+    def handed_on(self, level: int, rows: int) -> None:
+        self.out[level] = self.out.get(level, 0) + rows
 
 
 @dataclass(frozen=True)

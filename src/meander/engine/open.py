@@ -53,6 +53,8 @@ class Opened:
     autoscaler: Autoscaler | None
     session: Any
     """The embedded Spark session, where one was made for this run."""
+    application: str = ""
+    """What Spark calls this driver."""
 
 
 def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: Settings) -> Opened:
@@ -120,7 +122,7 @@ def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: 
         listeners.append(autoscaler)
     driver = drive(loop, compiled, store, settings)
     migration = Migration(loop, runner, meter, clock, needs_fetching=settings.state_mode != "hybrid" or store.local("") is None)
-    return Opened(driver, close, listeners, runner.placement, migration, autoscaler, made)
+    return Opened(driver, close, listeners, runner.placement, migration, autoscaler, made, context.applicationId)
 
 
 def _tell(listeners: list[Callable[[EpochDone], None]], done: EpochDone) -> None:

@@ -47,14 +47,17 @@ class Placement:
         if len(set(self._known) - self._leaving - {executor}) == 0:
             raise ConfigError(f"executor '{executor}' is the last one: add another before it goes")
         self._leaving.add(executor)
+        there = self.executors()  # at once, not with the next epoch: a flow without input must let its executors go, too
+        self._slots = {level: assign(len(slots), there, slots) for level, slots in self._slots.items()}
 
     def pin(self, slots: Mapping[int, int], loads: Mapping[int, Sequence[float]] | None = None) -> dict[int, list[str]]:
         """The location hint of every slot of every level; empty lists where there is no choice to make."""
         there = self.executors()
+        if there:  # also where there is one: who joins later finds the slots where they are
+            for level, count in slots.items():
+                self._slots[level] = assign(count, there, self._slots.get(level, ()), (loads or {}).get(level))
         if len(there) < 2 and not self._leaving:
             return {level: [] for level in slots}
-        for level, count in slots.items():
-            self._slots[level] = assign(count, there, self._slots.get(level, ()), (loads or {}).get(level))
         return {level: [there[executor] for executor in self._slots[level]] for level in slots}
 
     def plan(self, level: int, slots: int) -> list[str]:
@@ -63,8 +66,15 @@ class Placement:
         return assign(slots, there, self._slots.get(level, ())) if there else []
 
     def where(self) -> dict[int, list[str]]:
-        """Per level, the executor each slot was last pinned to."""
-        return {level: list(slots) for level, slots in self._slots.items()}
+        """Per level, the executor each slot was last pinned to. From any thread."""
+        return {level: list(slots) for level, slots in dict(self._slots).items()}
+
+    def there(self) -> list[str]:
+        """The executors that are there at this moment, those that are leaving included. From any thread: looks for itself."""
+        try:
+            return list(self._look())
+        except Exception:  # Spark is stopping: what was known last
+            return list(self._known)
 
     @property
     def leaving(self) -> set[str]:

@@ -140,15 +140,20 @@ class StageTask:
         self._spend("compute", began)
         if mine:
             for sink in level.sinks:
-                self._collect(sink.name, values.get(sink.inputs[0], []))
+                rows_out = values.get(sink.inputs[0], [])
+                self._collect(sink.name, rows_out)
+                self.report.handed_on(number, sum(rows.frame.height for rows in rows_out))
             for name, later in level.carries:
                 box.carried.extend(Carried(name, later, rows) for rows in values.get(name, []))
+                self.report.handed_on(number, sum(rows.frame.height for rows in values.get(name, [])))
         began = self.clock.monotonic()
         for name, operator in level.feeds:
             keyed = self.compiled.keyed[operator]
             keep = None if only_groups is None or keyed.level != 1 else only_groups[operator]
             if mine or keep is not None:
-                box.partials.extend(self._fold(keyed, rows, keep) for rows in values.get(name, []) if rows.frame.height)
+                folded = [self._fold(keyed, rows, keep) for rows in values.get(name, []) if rows.frame.height]
+                box.partials.extend(folded)
+                self.report.handed_on(number, sum(partial.frame.height for partial in folded))
         self._spend("fold", began)
 
     def _fold(self, keyed: Keyed, rows: Rows, keep: int | None) -> Partial:

@@ -1,0 +1,27 @@
+"""What the control plane knows of a running flow: the verbs it passes on, and what an epoch tells. ``meander.run.Run`` is one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+STRATEGIES = ("hybrid", "prefetch", "lazy", "eager")
+
+
+class Running(Protocol):
+    """A running flow. Every method may be called from any thread."""
+
+    name: str
+
+    def status(self) -> dict[str, Any]:
+        """What it is doing, as plain data."""
+
+    def rescale(self, operator: str, parallelism: int, strategy: str = "hybrid") -> Any:
+        """Returns a named tuple when it is in force."""
+
+    def evacuate(self, executor: str) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def on_epoch(self, listener: Callable[[Any], None]) -> None:
+        """Call a function after every epoch with what the engine calls an EpochDone."""

@@ -1,0 +1,80 @@
+"""A run without a flow: it keeps the contract of ``Running``, remembers what it was asked, and fails on demand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+from meander.coordinate.capacity import StageFacts
+
+
+class Rescaled(NamedTuple):
+    operator: str
+    before: int
+    after: int
+    moved: int
+    strategy: str
+    epoch: int
+    fetched: int = 0
+    failures: tuple[str, ...] = ()
+
+
+class FakeRun:
+    def __init__(self) -> None:
+        self.name = "edits"
+        self.slots = {"counts": 2}
+        self.executors = {"0": {"slots": 2, "stages": [2], "leaving": False}, "1": {"slots": 0, "stages": [], "leaving": False}}
+        self.asked: list[tuple[Any, ...]] = []
+        self.failure: Exception | None = None
+        self.state = "running"
+        self.listeners: list[Callable[[Any], None]] = []
+
+    def status(self) -> dict[str, Any]:
+        operators = [{"name": name, "kind": kind, "does": "", "inputs": []} for name, kind in (("lines", "source"), ("people", "filter"))]
+        counts = [{"name": "counts", "kind": "aggregate", "does": "", "inputs": ["people"]}]
+        return {
+            "flow": self.name,
+            "state": self.state,
+            "error": "row 7" if self.state == "failed" else None,
+            "epoch": 12,
+            "waiting": 40,
+            "operators": {
+                name: {"parallelism": slots, "rows": 300, "bytes": 9000, "segments": 4, "routing": [0, 1]}
+                for name, slots in self.slots.items()
+            },
+            "stages": [
+                {"number": 1, "operators": operators, "stateful": [], "slots": 2},
+                {"number": 2, "operators": counts, "stateful": ["counts"], "slots": self.slots["counts"]},
+            ],
+            "executors": self.executors,
+        }
+
+    def rescale(self, operator: str, parallelism: int, strategy: str = "hybrid") -> Rescaled:
+        self.asked.append(("rescale", operator, parallelism, strategy))
+        if self.failure is not None:
+            raise self.failure
+        before, self.slots[operator] = self.slots[operator], parallelism
+        return Rescaled(operator, before, parallelism, 42, strategy, 13)
+
+    def evacuate(self, executor: str) -> None:
+        self.asked.append(("evacuate", executor))
+        self.executors[executor] = {"slots": 0, "stages": [], "leaving": True}
+
+    def stop(self) -> None:
+        self.asked.append(("stop",))
+
+    def on_epoch(self, listener: Callable[[Any], None]) -> None:
+        self.listeners.append(listener)
+
+    def epoch(self, now: float) -> None:
+        """Tell the listeners of an epoch of 1,000 events that came during the second before."""
+        split = SimpleNamespace(rows=1000, born=(now - 1.0, now))
+        outcome = SimpleNamespace(
+            counts={"rows_in": 1000, "rows_out": 50, "dead_letters": 3, "cache_hits": 5, "fetched_from_store": 4096},
+            stages=(StageFacts("1", 1000, 0.5, 2), StageFacts("2", 300, 0.1, 2)),
+            records={"1": (1000, 300), "2": (300, 50)},
+        )
+        seconds = {"run": 0.2, "commit": 0.01, "publish": 0.02, "tidy": 0.0}
+        for listener in self.listeners:
+            listener(SimpleNamespace(decision=SimpleNamespace(splits=(("lines", split),)), outcome=outcome, seconds=seconds))

@@ -1,0 +1,61 @@
+"""Which executor has which slot when executors join and leave, as people see it in the status."""
+
+from __future__ import annotations
+
+import pytest
+
+from meander.clock import FakeClock
+from meander.engine.placement import Placement
+from meander.errors import ConfigError
+
+
+class Cluster:
+    def __init__(self, *executors: str) -> None:
+        self.there = list(executors)
+        self.clock = FakeClock()
+        self.placement = Placement(lambda: {name: f"executor_host_{name}" for name in self.there}, self.clock)
+
+    def epoch(self, slots: int) -> list[str]:
+        """The hints of stage 2 in the next epoch; a second passes."""
+        self.clock.sleep(1.0)
+        return self.placement.pin({1: slots})[1]
+
+    def slots(self) -> list[str]:
+        return self.placement.where().get(1, [])
+
+
+def test_slots_of_a_lone_executor_are_known_and_need_no_hint() -> None:
+    cluster = Cluster("0")
+    assert cluster.epoch(2) == []
+    assert cluster.slots() == ["0", "0"]
+
+
+def test_an_executor_that_joined_gets_slots_with_the_next_rescaling_only() -> None:
+    cluster = Cluster("0")
+    cluster.epoch(2)
+    cluster.there.append("1")
+    assert cluster.epoch(2) == ["executor_host_0"] * 2
+    cluster.epoch(3)
+    assert cluster.slots() == ["0", "0", "1"]
+
+
+def test_an_evacuated_executor_is_left_at_once_also_where_no_epoch_comes() -> None:
+    cluster = Cluster("0", "1")
+    cluster.epoch(4)
+    cluster.placement.evacuate("0")
+    assert cluster.slots() == ["1"] * 4
+    assert cluster.placement.leaving == {"0"}
+    with pytest.raises(ConfigError, match="is the last one"):
+        cluster.placement.evacuate("1")
+
+
+def test_who_is_there_is_told_also_when_spark_does_not_answer_any_more() -> None:
+    cluster = Cluster("0", "1")
+    cluster.epoch(2)
+    assert cluster.placement.there() == ["0", "1"]
+
+    def gone() -> dict[str, str]:
+        raise RuntimeError("Spark is stopped")
+
+    cluster.placement._look = gone
+    assert cluster.placement.there() == ["0", "1"]
