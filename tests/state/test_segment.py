@@ -68,3 +68,18 @@ def test_a_segment_of_a_newer_format_is_refused() -> None:
 def test_hashes_above_the_middle_keep_their_order() -> None:
     rows = frame([2**63, 2**63 - 1, 0])
     assert np.all(np.diff(Segment("s", encode_segment(rows)).block(0).hashes.astype(object)) > 0)
+
+
+def test_a_filter_never_denies_a_hash_that_is_there_and_denies_most_that_are_not() -> None:
+    rng = np.random.default_rng(7)
+    top = np.iinfo(np.uint64).max
+    hashes = np.sort(np.concatenate([[np.uint64(0), top], rng.integers(0, top, 20_000, np.uint64)]).astype(np.uint64))
+    segment = Segment("s", encode_segment(pl.DataFrame({HASH: hashes, "k": np.arange(len(hashes))}), block_rows=3000))
+    there = segment.may_have(hashes)
+    assert there is not None
+    assert there.all()
+    others = segment.may_have(np.sort(rng.integers(0, top, 20_000, np.uint64)))
+    assert others is not None
+    assert others.mean() < 0.05
+    few = Segment("s", encode_segment(pl.DataFrame({HASH: hashes[:10], "k": np.arange(10)})))
+    assert few.may_have(hashes) is None

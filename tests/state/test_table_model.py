@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.state.model import KEY_POOLS, Modelled
 
 from meander.state import compaction as compaction_module
+from meander.state import segment as segment_module
 
 ALL_BITS = (1 << 64) - 1
 MASKS = {"full hashes": ALL_BITS, "8 hashes": 0xC000_0000_0000_0001, "one hash": 0}
@@ -40,6 +41,7 @@ def operations(keys: list[Any]) -> st.SearchStrategy[list[Any]]:
 def test_a_table_equals_a_dict_whatever_is_done_to_it(pool: str, hashes: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compaction_module, "BLOCK_ROWS", 2)
     monkeypatch.setattr(compaction_module, "FEWEST", 2)
+    monkeypatch.setattr(segment_module, "_FILTERED_ROWS", (1, 100))
     schema, keys = KEY_POOLS[pool]
 
     @LIMITS

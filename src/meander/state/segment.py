@@ -29,6 +29,9 @@ from meander.state.hashing import Hashes, in_groups
 HASH = "__hash"
 DELETED = "__deleted"
 BLOCK_ROWS = 65_536
+_FILTER_SHIFT = np.uint64(43)
+_FILTERED_ROWS = (1_000, 400_000)
+_3, _7 = np.uint64(3), np.uint64(7)
 _FORMAT = 1
 
 
@@ -107,6 +110,27 @@ class Segment:
         if number not in self._blocks:
             self._blocks[number] = Block(self._reader.get_batch(number))
         return self._blocks[number]
+
+    def may_have(self, probes: Hashes) -> npt.NDArray[np.bool_] | None:
+        """Which of these hashes can be in a small segment; None for a large one, where most can.
+
+        A key that was not touched lately is in none of the many small runs: asking a filter costs a fraction of looking into each.
+        """
+        if self._filter is None:
+            return None
+        bucket = probes >> _FILTER_SHIFT
+        found: npt.NDArray[np.bool_] = (self._filter[(bucket >> _3).astype(np.intp)] >> (bucket & _7).astype(np.uint8)) & np.uint8(1) != 0
+        return found
+
+    @cached_property
+    def _filter(self) -> npt.NDArray[np.uint8] | None:
+        """One bit for every part of the hash range that has a row."""
+        if not _FILTERED_ROWS[0] <= self.rows <= _FILTERED_ROWS[1]:
+            return None
+        occupied = np.zeros(1 << (64 - int(_FILTER_SHIFT)), np.bool_)
+        for number in range(len(self.firsts)):
+            occupied[(self.block(number).hashes >> _FILTER_SHIFT).astype(np.intp)] = True
+        return np.packbits(occupied, bitorder="little")
 
     def frame(self) -> pl.DataFrame:
         """All rows."""

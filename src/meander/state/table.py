@@ -37,7 +37,9 @@ def find(
             wanted = pending[in_groups(hashes[pending], ref.groups, key_groups)]
         if len(wanted) == 0:
             continue
-        taken = _find_in_segment(open_segment(ref, hashes[wanted]), keys, hashes, wanted, found)
+        segment = open_segment(ref, hashes[wanted])
+        possible = segment.may_have(hashes[wanted])
+        taken = _find_in_segment(segment, keys, hashes, wanted if possible is None else wanted[possible], found)
         if taken:
             gone = np.zeros(len(hashes), np.bool_)
             for hits in taken:
