@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -164,3 +165,30 @@ def test_an_error_is_told_as_it_is_where_nobody_can_say_whether_the_run_was_repl
     store.looks = 2
     with pytest.raises(Corrupted):
         loop.step()
+
+
+def test_a_change_waits_for_the_epoch_that_runs_in_another_thread() -> None:
+    """Structured Streaming runs epochs in a thread of its own: whoever asks for a change must not make it in the middle of one."""
+    loop, _ = started(MemoryStore())
+    inside, go = threading.Event(), threading.Event()
+    begin, seen = loop._runner.begin, []
+
+    def held(*arguments: Any) -> Callable[[], Outcome]:
+        inside.set()
+        assert go.wait(10)
+        return begin(*arguments)
+
+    loop._runner.begin = held  # type: ignore[method-assign]
+    epoch = loop.log.manifest.epoch
+    running = threading.Thread(target=loop.step)
+    running.start()
+    assert inside.wait(10)
+    change = loop.between_epochs(lambda: seen.append(loop.log.manifest.epoch))
+    asking = threading.Thread(target=loop.make_changes)
+    asking.start()
+    asking.join(0.2)
+    assert not change.done()
+    go.set()
+    for thread in (running, asking):
+        thread.join(10)
+    assert seen == [epoch + 1]

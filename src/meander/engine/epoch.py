@@ -7,12 +7,14 @@ epoch is run again.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+from py4j.protocol import Py4JError
 from pyspark import SparkContext
 
 from meander import errors
@@ -123,6 +125,7 @@ class SparkRunner:
         self.warmed: set[tuple[str, str, int]] = set()
         self._ahead: Started | None = None
         self._running: Started | None = None
+        self._unwanted: list[Started] = []
 
     # -- the Runner's verbs ---------------------------------------------------------------------------------------
 
@@ -165,16 +168,22 @@ class SparkRunner:
 
     def settle(self) -> None:
         self._running = None
-        self._jobs.forget_shuffles(keep=() if self._ahead is None else (self._ahead.shuffle_id,))
+        # A shuffle must not be forgotten while its stage runs: Spark's scheduler would stumble over the output of its tasks.
+        self._unwanted = [started for started in self._unwanted if not started.is_over()]
+        wanted = [*self._unwanted, *([] if self._ahead is None else [self._ahead])]
+        self._jobs.forget_shuffles(keep=[started.shuffle_id for started in wanted])
 
     def recover(self) -> None:
         self.placement.forget()
-        there = self.placement.executors()
-        self.stewards = {executor: address for executor, address in self.stewards.items() if not there or executor in there}
+        with contextlib.suppress(Py4JError):  # what is wrong with Spark shows when the epoch runs again
+            there = self.placement.executors()
+            self.stewards = {executor: address for executor, address in self.stewards.items() if not there or executor in there}
 
     def discard(self, prepared: Started | None) -> None:
         if self._ahead is prepared:
-            self._ahead = None  # its shuffle is forgotten after the next commit
+            self._ahead = None
+        if prepared is not None:
+            self._unwanted.append(prepared)
 
     def holders(self, names: Iterable[str]) -> dict[str, str]:
         """Whom to ask for a segment: the address of the steward beside the executor that has it in its cache, where there is one."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -95,6 +96,7 @@ class Loop:
         self._next: tuple[Decision, Any] | None = None
         self._keys = parts.tables()
         self._changes: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._at_work = threading.RLock()
         self._asked = parallelism
         self._share = 1.0
         self._chosen: dict[str, Choice | None] = {}
@@ -140,9 +142,10 @@ class Loop:
         return done
 
     def make_changes(self) -> None:
-        """Between two epochs: do what was asked for."""
-        while not self._changes.empty():
-            self._changes.get()()
+        """Between two epochs: do what was asked for. Waits for an epoch that runs, whoever's thread it is in."""
+        with self._at_work:
+            while not self._changes.empty():
+                self._changes.get()()
 
     def reroute(self, operator: str, table: list[int]) -> None:
         """Another routing table for an operator, in force from the next epoch. Between two epochs only."""
@@ -156,8 +159,8 @@ class Loop:
 
     def step(self, everything: bool = False) -> bool:
         """Run one epoch if there is input for one."""
-        self.make_changes()
-        with self._fenced_first():
+        with self._at_work, self._fenced_first():
+            self.make_changes()
             decision, prepared = self._next or (self._decide(self.log.manifest.epoch + 1, everything), None)
             self._next = None
             if decision is None:
@@ -168,7 +171,7 @@ class Loop:
 
     def run_epoch(self, decision: Decision) -> None:
         """Run, commit and publish one epoch that somebody else decided."""
-        with self._fenced_first():
+        with self._at_work, self._fenced_first():
             self._run_epoch(decision, None, lambda: None)
 
     def _run_epoch(self, decision: Decision, prepared: Any, meanwhile: Callable[[], None]) -> None:
