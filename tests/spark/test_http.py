@@ -52,6 +52,7 @@ def metrics(url: str) -> dict[str, float]:
         return {f"{s.name}{','.join(v for k, v in s.labels.items() if k != 'flow')}": s.value for f in families for s in f.samples}
 
 
+@pytest.mark.slow
 def test_a_run_that_serves_itself_is_rescaled_over_http_while_events_flow(tmp_path: Path) -> None:
     folder = write_input(tmp_path / "in", files=60, rows=400, keys=100)
     (tmp_path / "flow.py").write_text(FLOW)

@@ -39,7 +39,7 @@ def state(tmp_path: Path) -> pl.DataFrame:
     return pl.DataFrame(pl.from_arrow(md.read_state(tmp_path / "state", "totals")))
 
 
-@pytest.mark.parametrize("small", [True, False], ids=["small epochs", "with the exchange"])
+@pytest.mark.parametrize("small", [pytest.param(True, marks=pytest.mark.slow), False], ids=["small epochs", "with the exchange"])
 def test_a_flow_rescaled_while_it_runs_publishes_what_it_would_have_anyway(tmp_path: Path, spark: Any, small: bool) -> None:
     folder = write_input(tmp_path / "in", files=40, rows=500, keys=100)
     with totals_flow(tmp_path).start(tmp_path / "state", spark=spark, parallelism=2, small_epochs=small, retain_epochs=1000) as run:
