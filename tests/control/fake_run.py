@@ -4,20 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 from meander.coordinate.capacity import StageFacts
-
-
-class Rescaled(NamedTuple):
-    operator: str
-    before: int
-    after: int
-    moved: int
-    strategy: str
-    epoch: int
-    fetched: int = 0
-    failures: tuple[str, ...] = ()
+from meander.run import Rescaled
 
 
 class FakeRun:

@@ -122,7 +122,6 @@ class SparkRunner:
         """Segments that are in an executor's cache: its id."""
         self.stewards: dict[str, str] = {}
         """By executor, as tasks have reported them."""
-        self.warmed: set[tuple[str, str, int]] = set()
         self._ahead: Started | None = None
         self._running: Started | None = None
         self._unwanted: list[Started] = []

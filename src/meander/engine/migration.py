@@ -48,24 +48,25 @@ class Migration:
         moved = Moved(sum(a != b for a, b in zip(before, after, strict=True)))
         steps = plan_migration(before, after, strategy if self._needs_fetching else "lazy", load)
         deadline = self._clock.monotonic() + patience
+        asked: set[tuple[str, str, int]] = set()
         for step in steps:
             table = step.table
             if step.warm_first:
                 for _ in range(_ROUNDS):  # what the epochs wrote meanwhile is little, and less each time
-                    if not self._fetch(operator, table, moved, deadline):
+                    if not self._fetch(operator, table, asked, moved, deadline):
                         break
 
             def switch(table: list[int] = table, wait: bool = step.wait_after) -> int:
                 if wait:
-                    self._fetch(operator, table, moved, deadline)
+                    self._fetch(operator, table, asked, moved, deadline)
                 self._loop.reroute(operator, table)
                 return self._loop.log.manifest.epoch + 1
 
             moved.epoch = between(switch)
         return moved
 
-    def _fetch(self, operator: str, table: list[int], moved: Moved, deadline: float) -> int:
-        """Have the stewards of new owners fetch what moves, and wait for them: how many parts were asked for."""
+    def _fetch(self, operator: str, table: list[int], asked: set[tuple[str, str, int]], moved: Moved, deadline: float) -> bool:
+        """Have the stewards of new owners fetch what moves and was not asked for before, and wait for them: whether there was anything."""
         manifest: Manifest = self._loop.log.manifest
         segments = [
             (ref.name, ref.bytes, ref.groups)
@@ -75,21 +76,20 @@ class Migration:
         wanted = plan_fetches(self._loop.routing[operator], table, segments, self._runner.holders(name for name, _, _ in segments))
         level = self._runner.level_of(operator)
         places = self._runner.placement.plan(level, slots_of(table))
-        asked: dict[str, int] = {}
         before: dict[str, dict[str, int]] = {}
         for slot, fetches in wanted.items():
             address = self._runner.stewards.get(places[slot]) if slot < len(places) else None
             if address is None:  # nobody is there yet: its slot fetches what it needs itself
                 continue
-            fresh = [f for f in fetches if (address, f.name, f.groups) not in self._runner.warmed]
+            fresh = [f for f in fetches if (address, f.name, f.groups) not in asked]
             if fresh:
-                before.setdefault(address, self._fetched(address))
+                if address not in before:
+                    before[address] = self._fetched(address)
                 self._ask(address, [[f.name, f.bytes, f"{f.groups:x}", f.holder] for f in fresh], moved)
-                self._runner.warmed.update((address, f.name, f.groups) for f in fresh)
-                asked[address] = len(fresh)
-        for address in asked:
-            self._wait(address, before[address], moved, deadline)
-        return sum(asked.values())
+                asked.update((address, f.name, f.groups) for f in fresh)
+        for address, already in before.items():
+            self._wait(address, already, moved, deadline)
+        return bool(before)
 
     def _ask(self, address: str, items: list[list[object]], moved: Moved) -> None:
         try:

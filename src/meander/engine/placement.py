@@ -7,7 +7,7 @@ rescaling, one that vanished or is being evacuated loses them with the next epoc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from meander.clock import Clock
 from meander.coordinate.routing import assign
@@ -17,7 +17,7 @@ _LOOK_EVERY = 1.0
 
 
 class Placement:
-    """The executors of one run. Used by its epoch thread only, but for what ``evacuate`` says."""
+    """The executors of one run. Changed by its epoch thread only; ``plan``, ``where`` and ``there`` may be asked from any."""
 
     def __init__(self, look: Callable[[], dict[str, str]], clock: Clock) -> None:
         self._look = look
@@ -50,12 +50,12 @@ class Placement:
         there = self.executors()  # at once, not with the next epoch: a flow without input must let its executors go, too
         self._slots = {level: assign(len(slots), there, slots) for level, slots in self._slots.items()}
 
-    def pin(self, slots: Mapping[int, int], loads: Mapping[int, Sequence[float]] | None = None) -> dict[int, list[str]]:
+    def pin(self, slots: Mapping[int, int]) -> dict[int, list[str]]:
         """The location hint of every slot of every level; empty lists where there is no choice to make."""
         there = self.executors()
         if there:  # also where there is one: who joins later finds the slots where they are
             for level, count in slots.items():
-                self._slots[level] = assign(count, there, self._slots.get(level, ()), (loads or {}).get(level))
+                self._slots[level] = assign(count, there, self._slots.get(level, ()))
         if len(there) < 2 and not self._leaving:
             return {level: [] for level in slots}
         return {level: [there[executor] for executor in self._slots[level]] for level in slots}

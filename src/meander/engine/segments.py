@@ -33,7 +33,6 @@ from meander.state.hashing import Hashes
 from meander.state.segment import Segment, SegmentRef, encode_segment, rows_of_groups
 from meander.state.store import Store
 
-MODES = ("hybrid", "local", "remote")
 CACHE_BYTES = 8 << 30
 _KEPT = 256
 _ASK_AGAIN = 2.0
@@ -89,10 +88,7 @@ class Cached:
             self._report.count("cache_hits", 1)
             return cached
         if self._is_local:
-            self._copy(ref, groups)
-            copied = self._own(ref.name, groups)
-            assert copied is not None
-            return copied
+            return self._copy(ref, groups)
         fetched = self._ask(ref.name, lambda peer: peer.rows(ref.name, hashes))
         if fetched is not None:
             return Segment(ref.name, fetched)
@@ -139,12 +135,13 @@ class Cached:
             self._report.count("fetched_from_peers", data.size)
         return data
 
-    def _copy(self, ref: SegmentRef, groups: int) -> None:
+    def _copy(self, ref: SegmentRef, groups: int) -> Segment:
         data = self._ask(ref.name, lambda peer: peer.part(ref.name, groups))
         if data is None:
             segment = open_by_ranges(Counting(self._store, self._report), ref.name, ref.bytes)
             data = encode_segment(rows_of_groups(segment, groups, self._key_groups))
         self._cache.add_part(ref.name, groups, data)
+        return Segment(ref.name, data)
 
 
 class Counting:
@@ -195,7 +192,7 @@ class Household:
     def address(self) -> str | None:
         """Where its steward listens; None while there is none. Starts one where there is none, and never waits for it."""
         now = _CLOCK.monotonic()
-        if self._asked and now - self._asked < _ASK_AGAIN:
+        if self._process is None or (self._asked and now - self._asked < _ASK_AGAIN):
             return self._address
         self._asked = now
         if not self._start():
@@ -224,7 +221,7 @@ class Household:
         return True
 
 
-def _executor_id(process: int) -> str:
+def _executor_id(process: int | None) -> str:
     """The id that Spark knows an executor by: its command line has it. A local executor is the driver."""
     with contextlib.suppress(OSError):
         words = Path(f"/proc/{process}/cmdline").read_bytes().decode(errors="replace").split("\0")
@@ -233,7 +230,10 @@ def _executor_id(process: int) -> str:
     return "driver"
 
 
-def _executor_process() -> int:
-    """A worker's parent is PySpark's daemon, and the daemon's parent is the executor."""
-    daemon = os.getppid()
-    return int(Path(f"/proc/{daemon}/stat").read_text().rsplit(")", 1)[1].split()[1])
+def _executor_process() -> int | None:
+    """A worker's parent is PySpark's daemon, and the daemon's parent is the executor. None where the system does not tell: then there is
+    no steward, since it would not know when to end, and what is not in the cache is read from the store."""
+    try:
+        return int(Path(f"/proc/{os.getppid()}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    except OSError:
+        return None

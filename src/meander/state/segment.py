@@ -104,6 +104,7 @@ class Segment:
         self.rows: int = index["rows"]
         self.firsts: Hashes = np.array([int(first, 16) for first in index["firsts"]], np.uint64)
         self._reader = reader
+        self._is_at_hand = isinstance(buffer, pa.Buffer)
         self._blocks: dict[int, Block] = {}
 
     def block(self, number: int) -> Block:
@@ -112,7 +113,7 @@ class Segment:
         return self._blocks[number]
 
     def may_have(self, probes: Hashes) -> npt.NDArray[np.bool_] | None:
-        """Which of these hashes can be in a small segment; None for a large one, where most can.
+        """Which of these hashes can be in a small segment; None for a large one, where most can, and for one that is read piece by piece.
 
         A key that was not touched lately is in none of the many small runs: asking a filter costs a fraction of looking into each.
         """
@@ -125,7 +126,7 @@ class Segment:
     @cached_property
     def _filter(self) -> npt.NDArray[np.uint8] | None:
         """One bit for every part of the hash range that has a row."""
-        if not _FILTERED_ROWS[0] <= self.rows <= _FILTERED_ROWS[1]:
+        if not self._is_at_hand or not _FILTERED_ROWS[0] <= self.rows <= _FILTERED_ROWS[1]:
             return None
         occupied = np.zeros(1 << (64 - int(_FILTER_SHIFT)), np.bool_)
         for number in range(len(self.firsts)):
