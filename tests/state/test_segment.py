@@ -83,3 +83,21 @@ def test_a_filter_never_denies_a_hash_that_is_there_and_denies_most_that_are_not
     assert others.mean() < 0.05
     few = Segment("s", encode_segment(pl.DataFrame({HASH: hashes[:10], "k": np.arange(10)})))
     assert few.may_have(hashes) is None
+
+
+def test_a_filter_is_made_when_enough_was_looked_up_to_be_worth_it() -> None:
+    hashes = np.arange(10_000, dtype=np.uint64) << np.uint64(50)
+    segment = Segment("s", encode_segment(pl.DataFrame({HASH: hashes, "k": np.arange(len(hashes))}), block_rows=3000))
+    assert segment.may_have(hashes[:1000]) is None
+    there = segment.may_have(hashes[:1000] + np.uint64(1 << 49))
+    assert there is not None
+    assert not there.any()
+
+
+def test_a_filter_knows_both_ends_of_every_block() -> None:
+    rng = np.random.default_rng(3)
+    for rows in (1_000, 1_001, 4_097, 30_000):
+        hashes = np.unique(rng.integers(0, np.iinfo(np.uint64).max, rows, np.uint64))
+        segment = Segment("s", encode_segment(pl.DataFrame({HASH: hashes, "k": np.arange(len(hashes))}), block_rows=17))
+        there = segment.may_have(hashes)
+        assert there is None or there.all()

@@ -41,7 +41,7 @@ def operations(keys: list[Any]) -> st.SearchStrategy[list[Any]]:
 def test_a_table_equals_a_dict_whatever_is_done_to_it(pool: str, hashes: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compaction_module, "BLOCK_ROWS", 2)
     monkeypatch.setattr(compaction_module, "FEWEST", 2)
-    monkeypatch.setattr(segment_module, "_FILTERED_ROWS", (1, 100))
+    monkeypatch.setattr(segment_module, "_FILTERED_ROWS", 1)
     schema, keys = KEY_POOLS[pool]
 
     @LIMITS

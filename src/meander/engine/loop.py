@@ -40,7 +40,7 @@ from meander.state.store import Store
 T = TypeVar("T")
 
 _EPOCH_ATTEMPTS = 5
-_COMFORTABLE_RUNS = 20
+_COMFORTABLE_RUNS = 40
 
 
 @dataclass(frozen=True)

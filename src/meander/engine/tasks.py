@@ -7,7 +7,9 @@ driver learns that all consumers saw the same attempts.
 
 from __future__ import annotations
 
+import gc
 import pickle
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -32,6 +34,8 @@ from meander.state.store import Store, open_store
 _stores: dict[str, Store] = {}
 _households: dict[str, Household] = {}
 _NOTHING = Seen(frozenset(), ())
+_spared = 0
+"""Modules at the time when what they hold was last taken out of the garbage collector's sight."""
 
 
 def first_stage(_: int, messages: Iterable[bytes]) -> Iterator[bytes]:
@@ -105,7 +109,22 @@ def _open_task(message: bytes) -> StageTask:
             groups |= groups_of(common.routing[operator_of(name)], control.index)
         return Cached(store, household.cache, common.mode, groups, common.key_groups, control.holders, common.secret, report)
 
-    return StageTask(unpack_plan(common.plan), control, store, find_segments, SystemClock())
+    plan = unpack_plan(common.plan)
+    _spare_imports()
+    return StageTask(plan, control, store, find_segments, SystemClock())
+
+
+def _spare_imports() -> None:
+    """Keep what modules hold out of garbage collection, whenever there are new ones.
+
+    PySpark collects after every task, and a collection looks at every object: with everything imported that took a third of an
+    epoch's processor time.
+    """
+    global _spared
+    if len(sys.modules) != _spared:
+        gc.collect()
+        gc.freeze()
+        _spared = len(sys.modules)
 
 
 def _household(common: Common) -> Household:

@@ -19,7 +19,8 @@ from meander.state.hashing import in_groups
 from meander.state.segment import BLOCK_ROWS, DELETED, HASH, Segment, SegmentRef, encode_blocks
 from meander.state.table import merge_segments
 
-FEWEST = 4
+FEWEST = 8
+"""With filters a run more costs a lookup little, and a row that is rewritten less often costs the machine less."""
 MOST = 16
 _RATIO = 3.0
 

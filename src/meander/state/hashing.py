@@ -77,6 +77,12 @@ def in_groups(hashes: Hashes, groups: int, count: int) -> npt.NDArray[np.bool_]:
     return members[key_groups_of(hashes, count)]
 
 
+def groups_present(hashes: Hashes, count: int) -> int:
+    """The key groups that hashes (ascending) belong to, as bits."""
+    edges = np.concatenate([[0], np.searchsorted(hashes, key_group_bounds(count)), [len(hashes)]])
+    return sum(1 << group for group in np.flatnonzero(np.diff(edges)).tolist())
+
+
 def spread_within_groups(hashes: Hashes, finer: Hashes) -> Hashes:
     """Hashes in the same key groups, told apart by ``finer`` ones: the top 16 bits of the first above the top 48 of the second."""
     return (hashes & np.uint64(0xFFFF << 48)) | (finer >> np.uint64(16))

@@ -29,8 +29,7 @@ from meander.state.hashing import Hashes, in_groups
 HASH = "__hash"
 DELETED = "__deleted"
 BLOCK_ROWS = 65_536
-_FILTER_SHIFT = np.uint64(43)
-_FILTERED_ROWS = (1_000, 400_000)
+_FILTERED_ROWS = 1_000
 _3, _7 = np.uint64(3), np.uint64(7)
 _FORMAT = 1
 
@@ -66,6 +65,7 @@ class Block:
         self._series: dict[str, pl.Series] = {}
         self._arrays: dict[str, npt.NDArray[Any] | None] = {}
         self.hashes: Hashes = self.series(HASH).to_numpy()  # a view, and unlike Arrow's own it does not import pandas
+        self.has_deletions = DELETED in batch.schema.names
 
     def series(self, name: str) -> pl.Series:
         if name not in self._series:
@@ -79,10 +79,6 @@ class Block:
             plain = column.null_count == 0 and (pa.types.is_integer(column.type) or pa.types.is_floating(column.type))
             self._arrays[name] = self.series(name).to_numpy() if plain else None
         return self._arrays[name]
-
-    @property
-    def has_deletions(self) -> bool:
-        return DELETED in self.batch.schema.names
 
     @cached_property
     def frame(self) -> pl.DataFrame:
@@ -106,6 +102,8 @@ class Segment:
         self._reader = reader
         self._is_at_hand = isinstance(buffer, pa.Buffer)
         self._blocks: dict[int, Block] = {}
+        self._filter: _Filter | None = None
+        self._probes = 0
 
     def block(self, number: int) -> Block:
         if number not in self._blocks:
@@ -113,30 +111,43 @@ class Segment:
         return self._blocks[number]
 
     def may_have(self, probes: Hashes) -> npt.NDArray[np.bool_] | None:
-        """Which of these hashes can be in a small segment; None for a large one, where most can, and for one that is read piece by piece.
+        """Which of these hashes can be in the segment; None where asking a filter is not worth one, or it is read piece by piece.
 
-        A key that was not touched lately is in none of the many small runs: asking a filter costs a fraction of looking into each.
+        A key that was not touched lately is in none of the younger runs: asking a filter costs a fraction of looking into each. Making
+        one costs about as much as looking an eighth of the rows up, so it is made when that many were looked up.
         """
+        self._probes += len(probes)
         if self._filter is None:
-            return None
-        bucket = probes >> _FILTER_SHIFT
-        found: npt.NDArray[np.bool_] = (self._filter[(bucket >> _3).astype(np.intp)] >> (bucket & _7).astype(np.uint8)) & np.uint8(1) != 0
-        return found
-
-    @cached_property
-    def _filter(self) -> npt.NDArray[np.uint8] | None:
-        """One bit for every part of the hash range that has a row."""
-        if not self._is_at_hand or not _FILTERED_ROWS[0] <= self.rows <= _FILTERED_ROWS[1]:
-            return None
-        occupied = np.zeros(1 << (64 - int(_FILTER_SHIFT)), np.bool_)
-        for number in range(len(self.firsts)):
-            occupied[(self.block(number).hashes >> _FILTER_SHIFT).astype(np.intp)] = True
-        return np.packbits(occupied, bitorder="little")
+            if not self._is_at_hand or self.rows < _FILTERED_ROWS or self._probes < self.rows // 8:
+                return None
+            self._filter = _Filter(self)
+        return self._filter.may_have(probes)
 
     def frame(self) -> pl.DataFrame:
         """All rows."""
         frames = [self.block(i).frame for i in range(len(self.firsts))]
         return pl.concat(frames) if frames else pl.DataFrame(pl.from_arrow(self._reader.read_all()))
+
+
+class _Filter:
+    """One bit for every part of the hash range, set where the segment has a row; 16 to 32 times as many parts as rows."""
+
+    def __init__(self, segment: Segment) -> None:
+        size = (16 * segment.rows).bit_length()
+        self._shift = np.uint64(64 - size)
+        self._bits = np.zeros(1 << max(0, size - 3), np.uint8)
+        for number in range(len(segment.firsts)):  # a block's rows are close together: memory follows the block
+            parts = segment.block(number).hashes >> self._shift
+            if len(parts):
+                first, last = int(parts[0]) >> 3, int(parts[-1]) >> 3
+                occupied = np.zeros((last - first + 1) << 3, np.bool_)
+                occupied[(parts - np.uint64(first << 3)).astype(np.intp)] = True
+                self._bits[first : last + 1] |= np.packbits(occupied, bitorder="little")
+
+    def may_have(self, probes: Hashes) -> npt.NDArray[np.bool_]:
+        part = probes >> self._shift
+        found: npt.NDArray[np.bool_] = (self._bits[(part >> _3).astype(np.intp)] >> (part & _7).astype(np.uint8)) & np.uint8(1) != 0
+        return found
 
 
 def rows_of_hashes(segment: Segment, hashes: Hashes) -> pl.DataFrame:

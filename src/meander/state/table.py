@@ -15,11 +15,15 @@ import polars as pl
 
 from meander.aggregates import Part
 from meander.state.grouping import Index, group_rows, merge_pairs
-from meander.state.hashing import Hashes, in_groups
+from meander.state.hashing import Hashes, groups_present, in_groups
 from meander.state.segment import DELETED, HASH, Block, Segment, SegmentRef
 
 Open = Callable[[SegmentRef, Hashes], Segment]
 """A segment, or something like it that has at least its rows of the given hashes (ascending)."""
+
+
+Found = tuple[Block, Index, Index]
+"""Rows of a block: which keys they are of, and where in the block they are."""
 
 
 def find(
@@ -27,18 +31,20 @@ def find(
 ) -> tuple[Index, dict[str, pl.Series]]:
     """The stored rows of the given keys (ascending by hash): which keys have one, and ``columns`` of it."""
     pending = np.arange(len(hashes))
-    found: list[tuple[Block, Index, Index]] = []
-    everything = (1 << key_groups) - 1
-    for ref in sorted(refs, key=lambda r: r.sequence, reverse=True):
+    found: list[Found] = []
+    touched = groups_present(hashes, key_groups)
+    newest_first = sorted(refs, key=lambda r: r.sequence, reverse=True)
+    for ref in newest_first:
         if len(pending) == 0:
             break
         wanted = pending
-        if ref.groups != everything:
+        if touched & ~ref.groups:
             wanted = pending[in_groups(hashes[pending], ref.groups, key_groups)]
         if len(wanted) == 0:
             continue
-        segment = open_segment(ref, hashes[wanted])
-        possible = segment.may_have(hashes[wanted])
+        probes = hashes[wanted]
+        segment = open_segment(ref, probes)
+        possible = segment.may_have(probes) if ref is not newest_first[-1] else None  # the oldest has most of what the others have not
         taken = _find_in_segment(segment, keys, hashes, wanted if possible is None else wanted[possible], found)
         if taken:
             gone = np.zeros(len(hashes), np.bool_)
@@ -49,22 +55,57 @@ def find(
     return which, {name: _gather(name, found) for name in columns} if len(which) else {}
 
 
-def _find_in_segment(
-    segment: Segment, keys: pl.DataFrame, hashes: Hashes, wanted: Index, found: list[tuple[Block, Index, Index]]
-) -> list[Index]:
-    """Add what a segment has of the wanted keys to ``found``. Returns all keys it has a word on, deletions included."""
-    taken: list[Index] = []
+def _find_in_segment(segment: Segment, keys: pl.DataFrame, hashes: Hashes, wanted: Index, found: list[Found]) -> list[Index]:
+    """Add what a segment has of the wanted keys to ``found``. Returns all keys it has a word on, deletions included.
+
+    Only what must be is done block by block: with many keys in a large segment, calls cost more than what they do.
+    """
+    if len(wanted) == 0:
+        return []
     probes = hashes[wanted]
+    stored, rows = ~probes, np.empty(len(probes), np.intp)
+    visited: list[tuple[Block, int, int]] = []
     for block, begin, end in _blocks(segment, probes):
-        hits, rows = _probe(block, keys, probes[begin:end], wanted[begin:end])
-        if len(hits) == 0:
-            continue
-        taken.append(hits)
+        if len(block.hashes):
+            at = rows[begin:end]
+            np.minimum(block.hashes.searchsorted(probes[begin:end]), len(block.hashes) - 1, out=at)
+            block.hashes.take(at, out=stored[begin:end], mode="clip")
+            visited.append((block, begin, end))
+    same = np.flatnonzero(stored == probes)
+    if len(same) == 0:
+        return []
+    bounds = np.searchsorted(same, [(begin, end) for _, begin, end in visited]).tolist()
+    which, rows = wanted[same], rows[same]
+    hits = [(block, which[a:b], rows[a:b]) for (block, _, _), (a, b) in zip(visited, bounds, strict=True) if a != b]
+    equal = _same_keys(hits, keys)
+    if not equal.all():
+        hits = _walk(hits, keys, hashes, equal)
+    for block, of, at in hits:
         if block.has_deletions:
-            kept = ~block.series(DELETED).to_numpy()[rows]
-            hits, rows = hits[kept], rows[kept]
-        found.append((block, hits, rows))
-    return taken
+            kept = ~block.series(DELETED).to_numpy()[at]
+            found.append((block, of[kept], at[kept]))
+        else:
+            found.append((block, of, at))
+    return [of for _, of, _ in hits]
+
+
+def _walk(hits: Sequence[Found], keys: pl.DataFrame, hashes: Hashes, equal: npt.NDArray[np.bool_]) -> list[Found]:
+    """Some rows have the right hash and another key: for those, look at the rows behind, as long as these have the hash, too."""
+    found: list[Found] = []
+    begin = 0
+    for block, which, rows in hits:
+        here, begin = equal[begin : begin + len(which)], begin + len(which)
+        found.append((block, which[here], rows[here]))
+        which, rows = which[~here], rows[~here] + 1
+        while len(which):
+            inside = rows < len(block.hashes)
+            which, rows = which[inside], rows[inside]
+            same = block.hashes[rows] == hashes[which]
+            which, rows = which[same], rows[same]
+            here = _same_keys([(block, which, rows)], keys)
+            found.append((block, which[here], rows[here]))
+            which, rows = which[~here], rows[~here] + 1
+    return found
 
 
 def find_all(
@@ -74,7 +115,7 @@ def find_all(
 
     For tables that rows are added to and never replaced in: every row of every segment counts.
     """
-    found: list[tuple[Block, Index, Index]] = []
+    found: list[Found] = []
     for ref in refs:
         wanted = np.flatnonzero(in_groups(hashes, ref.groups, key_groups))
         if len(wanted) == 0:
@@ -87,7 +128,7 @@ def find_all(
             ends = np.cumsum(sizes)
             rows = np.repeat(first - (ends - sizes), sizes) + np.arange(sizes.sum())
             owners = np.repeat(wanted[begin:end], sizes)
-            equal = _same_keys(block, rows, keys, owners)
+            equal = _same_keys([(block, owners, rows)], keys)
             found.append((block, owners[equal], rows[equal]))
     which = np.concatenate([hits for _, hits, _ in found]) if found else np.zeros(0, np.intp)
     return which, {name: _gather(name, found) for name in columns} if found else {}
@@ -103,48 +144,25 @@ def _blocks(segment: Segment, probes: Hashes) -> Iterator[tuple[Block, int, int]
         begin = end
 
 
-def _gather(name: str, found: Sequence[tuple[Block, Index, Index]]) -> pl.Series:
-    arrays = [(block.array(name), rows) for block, _, rows in found]
-    if all(array is not None for array, _ in arrays):
-        return pl.Series(name, np.concatenate([array[rows] for array, rows in arrays if array is not None]))
-    return pl.concat([block.series(name).gather(rows) for block, _, rows in found])
+def _gather(name: str, found: Sequence[Found]) -> pl.Series:
+    arrays = [block.array(name) for block, _, _ in found]
+    if any(array is None for array in arrays):
+        return pl.concat([block.series(name).gather(rows) for block, _, rows in found])
+    taken = [array.take(rows) for array, (_, _, rows) in zip(arrays, found, strict=True) if array is not None]
+    return pl.Series(name, np.concatenate(taken))
 
 
-def _probe(block: Block, keys: pl.DataFrame, probes: Hashes, wanted: Index) -> tuple[Index, Index]:
-    """Which of the wanted keys are in a block, and in which row. ``probes`` are the wanted keys' hashes."""
-    stored = block.hashes
-    if len(stored) == 0:
-        return wanted[:0], wanted[:0]
-    rows = np.minimum(np.searchsorted(stored, probes), len(stored) - 1)
-    same = stored[rows] == probes
-    candidates, rows = wanted[same], rows[same]
-    equal = _same_keys(block, rows, keys, candidates)
-    if equal.all():
-        return candidates, rows
-    hits, places = [candidates[equal]], [rows[equal]]
-    candidates, rows = candidates[~equal], rows[~equal]
-    probes_of = dict(zip(wanted.tolist(), probes.tolist(), strict=True))
-    while len(candidates):  # another key of the same hash stands here: look at the next row
-        rows = rows + 1
-        going_on = rows < len(stored)
-        candidates, rows = candidates[going_on], rows[going_on]
-        same = stored[rows] == np.array([probes_of[c] for c in candidates.tolist()], np.uint64)
-        candidates, rows = candidates[same], rows[same]
-        equal = _same_keys(block, rows, keys, candidates)
-        hits.append(candidates[equal])
-        places.append(rows[equal])
-        candidates, rows = candidates[~equal], rows[~equal]
-    return np.concatenate(hits), np.concatenate(places)
-
-
-def _same_keys(block: Block, rows: Index, keys: pl.DataFrame, wanted: Index) -> npt.NDArray[np.bool_]:
-    equal = np.ones(len(rows), np.bool_)
-    for column in keys.get_columns():
-        stored = block.array(column.name)
-        if stored is not None and column.dtype.is_integer() and column.null_count() == 0:
-            equal &= stored[rows] == column.to_numpy()[wanted]
-        else:
-            equal &= block.series(column.name).gather(rows).eq_missing(column.gather(wanted)).to_numpy()
+def _same_keys(found: Sequence[Found], keys: pl.DataFrame) -> npt.NDArray[np.bool_]:
+    """Row by row, whether the found rows have the keys that they were looked up for."""
+    which = np.concatenate([hits for _, hits, _ in found])
+    equal = np.ones(len(which), np.bool_)
+    if len(which):
+        for column in keys.get_columns():
+            stored = _gather(column.name, found)
+            if column.dtype.is_integer() and column.null_count() == stored.null_count() == 0:
+                equal &= stored.to_numpy() == column.to_numpy()[which]
+            else:
+                equal &= stored.eq_missing(column.gather(which)).to_numpy()
     return equal
 
 
