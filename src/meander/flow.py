@@ -18,10 +18,12 @@ from meander.aggregates import Agg, Aggregator, as_agg
 from meander.connect.sink import Sink
 from meander.connect.source import Source
 from meander.errors import FlowError
+from meander.plan.eventtime import Late, Watermark, WindowAggregate, no_time, time_of
 from meander.plan.explain import explain
 from meander.plan.graph import Node, Plan, check_name
 from meander.plan.operators import Aggregate, BatchFunction, Filter, MapBatches, Operator, Select, SinkOp, SourceOp, Union, WithColumns
 from meander.plan.schemas import KEY_TYPES, is_key_type, missing_column, show_schema
+from meander.plan.windows import Window, micros
 
 if TYPE_CHECKING:
     from meander.run import Run
@@ -152,6 +154,25 @@ class Stream:
         """
         return self.flow._add(map_batches(fn, schema, row_local, deterministic), name, self)
 
+    def watermark(self, column: str, grace: float | str = 0, idle: float | str | None = None, name: str | None = None) -> Stream:
+        """Say which column is the time of a row. ``grace`` is how much later than the newest row an older one can come and still count.
+
+        Windows close by it. A partition of the source from which nothing comes for ``idle`` does not hold the others back.
+        """
+        limit = None if idle is None else micros(idle, "watermark idle")
+        return self.flow._add(Watermark(column, micros(grace, "watermark grace", least=0), limit), name, self)
+
+    def window(self, window: Window) -> WindowedStream:
+        """Windows over all rows, without a key: ``stream.window(md.tumbling("10s")).aggregate(md.count())``."""
+        return WindowedStream(self, (), window)
+
+    def late(self, name: str | None = None) -> Stream:
+        """The rows that came too late for this windowed operator, with the columns of its input. Without it they go to the dead letters."""
+        node = self.flow._nodes[self.name]
+        if not isinstance(node.op, WindowAggregate):
+            raise FlowError(f"late of {self.name!r}: it is a {node.op.kind}, and only what closes windows has late rows")
+        return self.flow._add(Late(self.name), name, Stream(self.flow, node.inputs[0]))
+
     def union(self, *others: Stream, name: str | None = None) -> Stream:
         """The rows of all; all must have the same columns."""
         return self.flow._add(Union(), name, self, *others)
@@ -208,6 +229,38 @@ class KeyedStream:
     def aggregate(self, *aggs: Agg | Aggregator, name: str | None = None) -> Stream:
         """One row per key touched and epoch: the key columns and the new values."""
         return self.stream.flow._add(Aggregate(self.keys, tuple(as_agg(agg) for agg in aggs)), name, self.stream)
+
+
+    def window(self, window: Window) -> WindowedStream:
+        """Windows of event time per key: ``md.tumbling("10s")``, ``md.sliding("10s", "2s")``."""
+        return WindowedStream(self.stream, self.keys, window)
+
+
+class WindowedStream:
+    """A stream cut into windows of event time."""
+
+    def __init__(self, stream: Stream, keys: tuple[str, ...], window: Window) -> None:
+        if not isinstance(window, Window):
+            raise FlowError(f"window after {stream.name!r}: {window!r} is no window; use md.tumbling('10s') or md.sliding('10s', '2s')")
+        self.stream, self.keys, self.spec = stream, keys, window
+
+    def aggregate(
+        self, *aggs: Agg | Aggregator, emit: str = "closed", lateness: float | str = 0, name: str | None = None
+    ) -> Stream:
+        """One row per key and window: the key, ``window_start``, ``window_end`` and the values.
+
+        ``emit="closed"`` gives it once, when the watermark passes the window's end; ``"update"`` whenever it has changed in an epoch.
+        ``lateness`` keeps windows that long after they close: a late row within it makes them come again, changed.
+        """
+        if emit not in ("closed", "update"):
+            raise FlowError(f"window after {self.stream.name!r}: emit={emit!r}; there are 'closed' and 'update'")
+        flow = self.stream.flow
+        time = time_of(tuple(flow._nodes.values()), flow._schemas, self.stream.name)
+        if time is None:
+            raise no_time("window", self.stream.name, self.stream.schema)
+        slack = micros(lateness, "lateness", least=0)
+        parts = tuple(as_agg(agg) for agg in aggs)
+        return flow._add(WindowAggregate(self.keys, parts, self.spec, time.column, time.shift, emit, slack), name, self.stream)
 
 
 def filter(predicate: Expression) -> Filter:

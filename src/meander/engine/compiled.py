@@ -12,11 +12,15 @@ from functools import cached_property
 import polars as pl
 from pyspark import cloudpickle
 
-from meander.aggregates import Part
+from meander.aggregates import Agg, Part
+from meander.coordinate.watermarks import Rule
+from meander.engine.windows import PANE, Windowing, hash_panes
 from meander.errors import FlowError
 from meander.plan.graph import Node, Plan
+from meander.plan.eventtime import Late, Watermark, WindowAggregate, time_of
 from meander.plan.operators import Aggregate, MapBatches, SinkOp, SourceOp
 from meander.plan.stages import levels
+from meander.state.hashing import Hashes, hash_keys
 from meander.state.values import ValueTable
 
 
@@ -34,11 +38,24 @@ class Keyed:
     stored: Mapping[str, Part]
     """What a key's row consists of: the same, but for values that have a table of their own and are only counted here."""
     values: tuple[ValueTable, ...]
-    output: tuple[pl.Expr, ...]
+    aggs: tuple[Agg, ...]
+    windowing: Windowing | None = None
+
+    @property
+    def output(self) -> tuple[pl.Expr, ...]:
+        return (*(pl.col(key) for key in self.keys), *(agg.finish() for agg in self.aggs))
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """The columns that tell the rows of its table apart."""
+        return self.keys if self.windowing is None else (*self.keys, PANE)
+
+    def hash(self, frame: pl.DataFrame) -> Hashes:
+        return hash_keys(frame.select(self.keys)) if self.windowing is None else hash_panes(frame, self.keys)
 
     def tables(self) -> dict[str, tuple[str, ...]]:
-        """All its tables, and the columns that tell their rows apart."""
-        return {self.name: self.keys, **{table.name: table.identity for table in self.values}}
+        """All its tables, and the columns that tell their rows apart. A table that is cut into buckets of time is named for all of them."""
+        return {self.name: self.identity, **{table.name: table.identity for table in self.values}}
 
 
 @dataclass(frozen=True)
@@ -68,6 +85,15 @@ class Compiled:
     sinks: Mapping[str, SinkOp] = field(default_factory=dict)
 
     @cached_property
+    def rules(self) -> dict[str, Rule]:
+        """The watermarks there are."""
+        return {n.name: Rule(n.op.grace, n.op.idle) for n in self.plan.nodes if isinstance(n.op, Watermark)}
+
+    @cached_property
+    def windowed(self) -> dict[str, Windowing]:
+        return {name: keyed.windowing for name, keyed in self.keyed.items() if keyed.windowing is not None}
+
+    @cached_property
     def repeatable_first_stage(self) -> bool:
         """Whether several slots may each compute the first stage and get the same rows."""
         first = {node.name for node in self.levels[0].stateless}
@@ -85,8 +111,10 @@ def compile_plan(plan: Plan) -> Compiled:
             values = tuple(ValueTable.of(node.name, node.op.keys, agg) for agg in node.op.aggs if agg.keeps)
             counted = {table.values: (table.count, table.count_part()) for table in values}
             stored = dict(counted.get(name, (name, part)) for name, part in parts.items())
-            output = (*(pl.col(k) for k in node.op.keys), *(agg.finish() for agg in node.op.aggs))
-            keyed[node.name] = Keyed(node.name, number, level_of[node.name], node.inputs[0], node.op.keys, parts, stored, values, output)
+            level, (source,) = level_of[node.name], node.inputs
+            keyed[node.name] = Keyed(node.name, number, level, source, node.op.keys, parts, stored, values, node.op.aggs)
+        elif isinstance(node.op, WindowAggregate):
+            keyed[node.name] = _compile_windows(plan, node, node.op, number, level_of[node.name])
     depth = max(level_of.values()) + 1
     return Compiled(
         plan,
@@ -98,6 +126,19 @@ def compile_plan(plan: Plan) -> Compiled:
     )
 
 
+def _compile_windows(plan: Plan, node: Node, op: WindowAggregate, number: int, level: int) -> Keyed:
+    (source,) = node.inputs
+    schema = plan.schema(source)
+    time = time_of(plan.nodes, plan.schemas, source)
+    dtype = schema[op.time]
+    assert time is not None and isinstance(dtype, pl.Datetime)
+    kept = any(isinstance(n.op, Late) and n.op.operator == node.name for n in plan.nodes)
+    windowing = Windowing(op.window, op.time, op.shift, dtype, op.emit, op.lateness, time.marks, time.delay, kept)
+    # A window's content is bounded: what aggregates keep of it stays in its row.
+    parts = {f"{agg.name}.{part}": spec for agg in op.aggs for part, spec in agg.parts(schema).items()}
+    return Keyed(node.name, number, level, source, op.keys, parts, parts, (), op.aggs, windowing)
+
+
 def _compile_level(plan: Plan, level_of: dict[str, int], number: int) -> Level:
     here = [node for node in plan.nodes if level_of[node.name] == number]
     feeds: list[tuple[str, str]] = []
@@ -106,7 +147,7 @@ def _compile_level(plan: Plan, level_of: dict[str, int], number: int) -> Level:
         later: set[int] = set()
         for name in plan.consumers(node.name):
             consumer = plan.node(name)
-            if isinstance(consumer.op, Aggregate):
+            if consumer.op.stateful:
                 feeds.append((node.name, consumer.name))
             elif level_of[consumer.name] > number:
                 later.add(level_of[consumer.name])
@@ -114,8 +155,8 @@ def _compile_level(plan: Plan, level_of: dict[str, int], number: int) -> Level:
     return Level(
         number,
         tuple(n.name for n in here if isinstance(n.op, SourceOp)),
-        tuple(n.name for n in here if isinstance(n.op, Aggregate)),
-        tuple(n for n in here if not isinstance(n.op, SourceOp | Aggregate | SinkOp)),
+        tuple(n.name for n in here if n.op.stateful),
+        tuple(n for n in here if not n.op.stateful and not isinstance(n.op, SourceOp | SinkOp)),
         tuple(n for n in here if isinstance(n.op, SinkOp)),
         tuple(feeds),
         tuple(carries),

@@ -32,6 +32,7 @@ from meander.engine.steward_compaction import StewardCompactor
 from meander.engine.structured import Driver, drive
 from meander.errors import ConfigError, FlowError
 from meander.plan.graph import Plan
+from meander.plan.eventtime import WindowAggregate
 from meander.plan.operators import Aggregate, MapBatches
 from meander.settings import Settings
 from meander.state.folder import refuse_file
@@ -176,6 +177,8 @@ def _parts(compiled: Compiled, dead_letters: str) -> Parts:
         {name: op.source for name, op in compiled.sources.items()},
         sinks,
         {name: keyed.tables() for name, keyed in compiled.keyed.items()},
+        compiled.rules,
+        compiled.windowed,
     )
 
 
@@ -200,15 +203,15 @@ def _check_folders(compiled: Compiled) -> None:
 
 
 def _for_readers(compiled: Compiled) -> dict[str, Any]:
-    operators = {node.name: node.op for node in compiled.plan.nodes if isinstance(node.op, Aggregate)}
-    return {name: (op.keys, op.aggs, compiled.plan.schema(name)) for name, op in operators.items()}
+    schema = compiled.plan.schema
+    return {name: (keyed.keys, keyed.aggs, schema(name), keyed.windowing) for name, keyed in compiled.keyed.items()}
 
 
 def _ship_user_modules(compiled: Compiled) -> None:
     """Functions of a user's own files travel by value: executors cannot import a script or a notebook's neighbour."""
     functions: list[Any] = [node.op.fn for node in compiled.plan.nodes if isinstance(node.op, MapBatches)]
     for node in compiled.plan.nodes:
-        if isinstance(node.op, Aggregate):
+        if isinstance(node.op, Aggregate | WindowAggregate):
             functions.extend(type(getattr(agg, "user", agg)) for agg in node.op.aggs)
     for function in functions:
         module = sys.modules.get(getattr(function, "__module__", None) or "")

@@ -6,6 +6,7 @@ what later stateful operators need into partial states, within units.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -21,10 +22,15 @@ from meander.engine.compiled import Compiled, Keyed
 from meander.engine.evaluate import DeadLetter, evaluate
 from meander.engine.messages import Control, Report
 from meander.engine.rows import Rows, Units, source_unit, state_unit
+from meander.engine.windows import PANE, Desk, WindowMerge
 from meander.errors import BadInput
+from meander.plan.eventtime import START, Late, Watermark
+from meander.plan.graph import Node
 from meander.plan.operators import Union
+from meander.plan.windows import NEVER
 from meander.state.grouping import fold_rows, fold_states, group_rows
-from meander.state.hashing import Hashes, hash_keys, in_groups, key_groups_of
+from meander.state.hashing import Hashes, in_groups, key_groups_of
+from meander.state.manifest import operator_of
 from meander.state.segment import HASH, Segment, SegmentRef, encode_segment
 from meander.state.store import Store
 from meander.state.table import Open, upsert
@@ -64,6 +70,8 @@ class Segments(Protocol):
     """How a task comes by segments, and where it leaves those it writes."""
 
     def open(self, ref: SegmentRef, hashes: Hashes) -> Segment: ...
+
+    def scan(self, ref: SegmentRef) -> Segment: ...
 
     def wrote(self, name: str, data: pa.Buffer) -> None: ...
 
@@ -107,7 +115,8 @@ class StageTask:
             place = str(split.payload.get("path", f"{split.source}/{split.unit}"))
             if "start" in split.payload and "path" not in split.payload:
                 place = f"{split.source}[{split.payload.get('partition', 0)}]+{split.payload['start']}"
-            rows = Rows(batch.frame, source_unit(split.unit), place=place, locate=batch.position)
+            partition = f"{split.source}/{split.payload.get('partition', 0)}"
+            rows = Rows(batch.frame, source_unit(split.unit), place=place, locate=batch.position, partition=partition)
             self._run_level(0, {split.source: [rows]}, box, only_groups, mine)
 
     def run_state(self, partials: Iterable[Partial], carried: Iterable[Carried], box: Outbox) -> None:
@@ -133,6 +142,9 @@ class StageTask:
                 columns = list(self.compiled.plan.schema(node.name))
                 values[node.name] = [rows.with_frame(rows.frame.select(columns)) for rows in inputs]
                 continue
+            if isinstance(node.op, Watermark | Late):
+                values[node.name] = [self._timed(node, rows, mine) for rows in inputs if rows.frame.height]
+                continue
             dead: list[DeadLetter] = []
             values[node.name] = [evaluate(node, rows, dead, self.control.common.epoch, self.control.common.strict) for rows in inputs]
             if mine:
@@ -151,19 +163,23 @@ class StageTask:
             keyed = self.compiled.keyed[operator]
             keep = None if only_groups is None or keyed.level != 1 else only_groups[operator]
             if mine or keep is not None:
-                folded = [self._fold(keyed, rows, keep) for rows in values.get(name, []) if rows.frame.height]
+                arrived = [self._in_time(keyed, rows, mine) for rows in values.get(name, [])]
+                folded = [self._fold(keyed, rows, keep) for rows in arrived if rows.frame.height]
                 box.partials.extend(folded)
                 self.report.handed_on(number, sum(partial.frame.height for partial in folded))
         self._spend("fold", began)
 
     def _fold(self, keyed: Keyed, rows: Rows, keep: int | None) -> Partial:
         """Rows to partial states, one per key and unit."""
-        hashes = hash_keys(rows.frame.select(keyed.keys))
+        if keyed.windowing is not None:
+            panes = keyed.windowing.window.pane_of(keyed.windowing.times(rows.frame))
+            rows = rows.with_frame(rows.frame.with_columns(pl.Series(PANE, panes)))
+        hashes = keyed.hash(rows.frame)
         if keep is not None:
             mask = in_groups(hashes, keep, self.control.common.key_groups)
             if not mask.all():
                 rows, hashes = rows.filter(pl.Series(mask)), hashes[mask]
-        keys = rows.frame.select(keyed.keys)
+        keys = rows.frame.select(keyed.identity)
         groups = group_rows(keys, hashes, rows.units)
         states = fold_rows(rows.frame, groups, keyed.parts)
         columns = [pl.Series(HASH, groups.hashes), *keys[groups.heads].get_columns(), *states.values()]
@@ -177,10 +193,10 @@ class StageTask:
         began = self.clock.monotonic()
         partials = [p for p in partials if p.frame.height]
         if not partials:
-            return None
+            return None if keyed.windowing is None else self._merge_windows(keyed, None)
         frame, hashes, units = _stack(partials)
         self.report.groups[keyed.name] = np.bincount(key_groups_of(hashes, common.key_groups), minlength=common.key_groups)
-        keys = frame.select(keyed.keys)
+        keys = frame.select(keyed.identity)
         if len(partials) > 1 or units is not None:
             if units is not None:
                 order = np.argsort(units, kind="stable")
@@ -191,6 +207,8 @@ class StageTask:
         else:
             states = {name: frame.get_column(name) for name in keyed.parts}
         self._spend("fold", began)
+        if keyed.windowing is not None:
+            return self._merge_windows(keyed, (keys, hashes, states))
         began = self.clock.monotonic()
         written: dict[str, pl.DataFrame] = {}
         for values in keyed.values:
@@ -213,10 +231,79 @@ class StageTask:
             if rows.height:
                 self._write_segment(name, rows, mask)
         self._spend("state write", began)
-        emitted = table.with_columns(whole).select(keyed.output)
-        groups_of_rows = key_groups_of(hashes, common.key_groups)
-        units_out: Units = groups_of_rows.astype(np.uint64) + np.uint64(state_unit(keyed.number, 0))
-        return Rows(emitted, None, units_out, place=keyed.name)
+        return self._emitted(keyed, table.with_columns(whole).select(keyed.output), hashes)
+
+    def _merge_windows(self, keyed: Keyed, arrived: tuple[pl.DataFrame, Hashes, dict[str, pl.Series]] | None) -> Rows | None:
+        """Merge panes, write them by bucket, and emit the windows whose time has come."""
+        assert keyed.windowing is not None
+        common, segments = self.control.common, self.control.segments
+        mask = groups_of(common.routing[keyed.name], self.control.index)
+        mine = {name: refs for name, refs in segments.items() if operator_of(name) == keyed.name}
+        late, evict = common.late[keyed.name], common.evict[keyed.name]
+        desk = Desk(late, evict, mask, common.key_groups, mine, self._segments.open, self._segments.scan)
+        work = WindowMerge(keyed.name, keyed.windowing, keyed.keys, keyed.parts, desk)
+        began = self.clock.monotonic()
+        if arrived is not None:
+            work.merge(*arrived)
+        rows = work.emit()
+        self._spend("state read", began)
+        began = self.clock.monotonic()
+        for name, panes in work.to_store():
+            self._write_segment(name, panes, mask)
+        self._spend("state write", began)
+        if rows.height == 0:
+            return None
+        if keyed.windowing.emit == "closed":
+            starts = rows.get_column(START).to_numpy()
+            self.report.closed = max(self.report.closed, int(starts.max()) + keyed.windowing.window.size)
+        return self._emitted(keyed, keyed.windowing.finish(rows, keyed.keys, keyed.aggs), rows.get_column(HASH).to_numpy())
+
+    def _emitted(self, keyed: Keyed, rows: pl.DataFrame, hashes: Hashes) -> Rows:
+        groups = key_groups_of(hashes, self.control.common.key_groups)
+        units: Units = groups.astype(np.uint64) + np.uint64(state_unit(keyed.number, 0))
+        return Rows(rows, None, units, place=keyed.name)
+
+    # -- time -----------------------------------------------------------------------------------------------------
+
+    def _timed(self, node: Node, rows: Rows, mine: bool) -> Rows:
+        if isinstance(node.op, Late):
+            keyed = self.compiled.keyed[node.op.operator]
+            assert keyed.windowing is not None
+            return rows.filter(pl.Series(keyed.windowing.is_late(keyed.windowing.times(rows.frame), self.control.common.late[keyed.name])))
+        assert isinstance(node.op, Watermark)
+        known = rows.frame.get_column(node.op.column).is_not_null()
+        if not known.all():
+            self._refuse(node.name, rows.filter(~known), f"the event time {node.op.column} is null", mine, bad=True)
+            rows = rows.filter(known)
+        if rows.frame.height:
+            largest = rows.frame.get_column(node.op.column).dt.epoch("us").max()
+            assert isinstance(largest, int)
+            heard = self.report.heard.setdefault(node.name, {})
+            heard[rows.partition] = max(largest, heard.get(rows.partition, NEVER))
+        return rows
+
+    def _in_time(self, keyed: Keyed, rows: Rows, mine: bool) -> Rows:
+        """Without the rows that came too late for a windowed operator: these are counted, and kept elsewhere."""
+        if keyed.windowing is None or rows.frame.height == 0:
+            return rows
+        late = pl.Series(keyed.windowing.is_late(keyed.windowing.times(rows.frame), self.control.common.late[keyed.name]))
+        if not late.any():
+            return rows
+        too_late = rows.filter(late)
+        if mine:
+            self.report.count("late_rows", too_late.frame.height)
+        if not keyed.windowing.keeps_late:
+            self._refuse(keyed.name, too_late, f"late: its windows of {keyed.windowing.time} had closed", mine)
+        return rows.filter(~late)
+
+    def _refuse(self, operator: str, rows: Rows, reason: str, mine: bool, bad: bool = False) -> None:
+        """Rows to the dead letters; what is bad, and not only late, stops a strict flow."""
+        if bad and self.control.common.strict:
+            raise BadInput(f"operator '{operator}', epoch {self.control.common.epoch}, row {rows.position(0)}: {reason}")
+        if mine:
+            for row in range(rows.frame.height):
+                content = json.dumps(rows.frame.row(row, named=True), default=str)
+                self._dead.append(DeadLetter(operator, rows.position(row), reason, content))
 
     def _stored(self, table: str) -> tuple[tuple[SegmentRef, ...], Open]:
         return self.control.segments.get(table, ()), self._segments.open

@@ -51,7 +51,7 @@ class SourceOp:
     source: Source
 
     def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
-        _expect_inputs(self.kind, name, inputs, 0)
+        expect_inputs(self.kind, name, inputs, 0)
         schema = pl.Schema(self.source.schema())
         if not schema:
             raise FlowError(f"source {name!r}: it has no columns; give it a schema")
@@ -78,7 +78,7 @@ class Filter:
     """What the user wrote, for people; the predicate decides."""
 
     def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
-        (schema,) = _expect_inputs(self.kind, name, inputs, 1)
+        (schema,) = expect_inputs(self.kind, name, inputs, 1)
         result = _check((self.predicate,), schema, self.kind, name, select=True)
         if len(result) != 1 or result.dtypes()[0] != pl.Boolean:
             raise FlowError(
@@ -115,7 +115,7 @@ class WithColumns:
     text: str | None = None
 
     def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
-        (schema,) = _expect_inputs(self.kind, name, inputs, 1)
+        (schema,) = expect_inputs(self.kind, name, inputs, 1)
         return _check(self.exprs, schema, self.kind, name, select=False)
 
     def apply(self, frame: pl.DataFrame) -> pl.DataFrame:
@@ -141,7 +141,7 @@ class Select:
     text: str | None = None
 
     def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
-        (schema,) = _expect_inputs(self.kind, name, inputs, 1)
+        (schema,) = expect_inputs(self.kind, name, inputs, 1)
         return _check(self.exprs, schema, self.kind, name, select=True)
 
     def apply(self, frame: pl.DataFrame) -> pl.DataFrame:
@@ -176,7 +176,7 @@ class MapBatches:
     deterministic: bool = False
 
     def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
-        (schema,) = _expect_inputs(self.kind, name, inputs, 1)
+        (schema,) = expect_inputs(self.kind, name, inputs, 1)
         if self.schema is not None:
             return self.schema
         try:
@@ -258,7 +258,7 @@ class Aggregate:
     aggs: tuple[Agg, ...]
 
     def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
-        (schema,) = _expect_inputs(self.kind, name, inputs, 1)
+        (schema,) = expect_inputs(self.kind, name, inputs, 1)
         if not self.keys or not self.aggs:
             raise FlowError(f"aggregate {name!r}: it needs at least one key column and one aggregate, as in key_by('k').aggregate(count())")
         output: dict[str, pl.DataType] = {}
@@ -304,7 +304,7 @@ class SinkOp:
     sink: Sink
 
     def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
-        (schema,) = _expect_inputs(self.kind, name, inputs, 1)
+        (schema,) = expect_inputs(self.kind, name, inputs, 1)
         return schema
 
     def describe(self) -> str:
@@ -317,7 +317,7 @@ class SinkOp:
         return ""
 
 
-def _expect_inputs(kind: str, name: str, inputs: list[pl.Schema], count: int) -> list[pl.Schema]:
+def expect_inputs(kind: str, name: str, inputs: list[pl.Schema], count: int) -> list[pl.Schema]:
     if len(inputs) != count:
         raise FlowError(f"{kind} {name!r}: it has {len(inputs)} inputs and takes {count}")
     return inputs

@@ -78,6 +78,8 @@ class Manifest:
     """The last batch of Structured Streaming that is an epoch here: query and batch id."""
     totals: dict[str, int] = field(default_factory=dict)
     now: float = 0.0
+    times: dict[str, Json] = field(default_factory=dict)
+    """Per watermark, what is known of event time: see ``coordinate.watermarks``."""
     asked: int | None = None
     """The parallelism that the last start asked for; what the routing has may have been changed since."""
 
@@ -102,6 +104,8 @@ class Manifest:
         for name, added in entry["tables"].items():
             before = tables.get(name, Table(tuple(added["keys"])))
             tables[name] = replace(before, segments=before.segments + tuple(SegmentRef.from_json(s) for s in added["segments"]))
+        for name in entry.get("drops", ()):
+            tables.pop(name, None)
         recent = {name: list(names) for name, names in self.recent.items()}
         for name, names in entry.get("seen", {}).items():
             recent.setdefault(name, []).extend(names)
@@ -118,6 +122,7 @@ class Manifest:
             batch=entry.get("batch") or self.batch,
             totals=totals,
             now=entry["now"],
+            times=entry.get("times", {}),
             asked=entry.get("asked"),
         )
 
@@ -165,6 +170,7 @@ class Manifest:
             "batch": self.batch,
             "totals": self.totals,
             "now": self.now,
+            "times": self.times,
             "asked": self.asked,
         }
 

@@ -75,8 +75,9 @@ def read_dead_letters(store: str | Path) -> pa.Table:
 
 def _tables(store: Store, manifest: Manifest, operator: str) -> dict[str, Table]:
     """The operator's own table and those of its aggregates' values."""
-    if operator in manifest.tables and operator_of(operator) == operator:
-        return {name: table for name, table in manifest.tables.items() if operator_of(name) == operator}
+    found = {name: table for name, table in manifest.tables.items() if operator_of(name) == operator}
+    if found and operator_of(operator) == operator:
+        return found
     if manifest.position < 0:
         raise ConfigError(f"store {store.url}: there is no flow in it")
     if manifest.epoch == 0 or operator in manifest.routing:
@@ -126,7 +127,9 @@ def _finish(store: Store, manifest: Manifest, operator: str, tables: Mapping[str
     data = store.get(plan_name(manifest.plan["digest"]))
     if data is None:
         raise Corrupted(f"store {store.url}: the plan {manifest.plan['digest']} is missing")
-    keys, aggregates, schema = pickle.loads(data)[operator]
+    keys, aggregates, schema, *windowing = pickle.loads(data)[operator]
+    if any(windowing):
+        return windowing[0].finish(pl.concat(list(tables.values())), keys, aggregates)
     rows = tables[operator]
     for aggregate in aggregates:
         if aggregate.keeps == "list":
