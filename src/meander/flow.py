@@ -230,7 +230,6 @@ class KeyedStream:
         """One row per key touched and epoch: the key columns and the new values."""
         return self.stream.flow._add(Aggregate(self.keys, tuple(as_agg(agg) for agg in aggs)), name, self.stream)
 
-
     def window(self, window: Window) -> WindowedStream:
         """Windows of event time per key: ``md.tumbling("10s")``, ``md.sliding("10s", "2s")``."""
         return WindowedStream(self.stream, self.keys, window)
@@ -244,9 +243,7 @@ class WindowedStream:
             raise FlowError(f"window after {stream.name!r}: {window!r} is no window; use md.tumbling('10s') or md.sliding('10s', '2s')")
         self.stream, self.keys, self.spec = stream, keys, window
 
-    def aggregate(
-        self, *aggs: Agg | Aggregator, emit: str = "closed", lateness: float | str = 0, name: str | None = None
-    ) -> Stream:
+    def aggregate(self, *aggs: Agg | Aggregator, emit: str = "closed", lateness: float | str = 0, name: str | None = None) -> Stream:
         """One row per key and window: the key, ``window_start``, ``window_end`` and the values.
 
         ``emit="closed"`` gives it once, when the watermark passes the window's end; ``"update"`` whenever it has changed in an epoch.

@@ -1,8 +1,8 @@
 """Watermarks: what the log knows of event time, and how an epoch moves it on. Pure.
 
 Per watermark operator, ``heard`` has for each partition the largest event time and when (by the decisions' clock) it was last heard
-of; ``mark`` is the time below which nothing more is expected; ``late`` is the mark before the last epoch. Epoch e+1 closes what ends at or below the
-mark after e, and takes as late what had closed before. The mark never goes back.
+of; ``mark`` is the time below which nothing more is expected; ``late`` is the mark before the last epoch. Epoch e+1 closes what ends
+at or below the mark after e, and takes as late what had closed before. The mark never goes back.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ from meander.aggregates import Agg, Part
 from meander.coordinate.watermarks import Rule
 from meander.engine.windows import PANE, Windowing, hash_panes
 from meander.errors import FlowError
-from meander.plan.graph import Node, Plan
 from meander.plan.eventtime import Late, Watermark, WindowAggregate, time_of
+from meander.plan.graph import Node, Plan
 from meander.plan.operators import Aggregate, MapBatches, SinkOp, SourceOp
 from meander.plan.stages import levels
 from meander.state.hashing import Hashes, hash_keys
@@ -51,7 +51,7 @@ class Keyed:
         return self.keys if self.windowing is None else (*self.keys, PANE)
 
     def hash(self, frame: pl.DataFrame) -> Hashes:
-        return hash_keys(frame.select(self.keys)) if self.windowing is None else hash_panes(frame, self.keys)
+        return hash_keys(frame.select(self.keys)) if self.windowing is None else hash_panes(frame, self.keys, self.windowing.window)
 
     def tables(self) -> dict[str, tuple[str, ...]]:
         """All its tables, and the columns that tell their rows apart. A table that is cut into buckets of time is named for all of them."""
@@ -131,7 +131,8 @@ def _compile_windows(plan: Plan, node: Node, op: WindowAggregate, number: int, l
     schema = plan.schema(source)
     time = time_of(plan.nodes, plan.schemas, source)
     dtype = schema[op.time]
-    assert time is not None and isinstance(dtype, pl.Datetime)
+    assert time is not None
+    assert isinstance(dtype, pl.Datetime)
     kept = any(isinstance(n.op, Late) and n.op.operator == node.name for n in plan.nodes)
     windowing = Windowing(op.window, op.time, op.shift, dtype, op.emit, op.lateness, time.marks, time.delay, kept)
     # A window's content is bounded: what aggregates keep of it stays in its row.

@@ -231,7 +231,9 @@ class SparkRunner:
         """Tasks per level; 0 for the first where it is part of the second."""
         return (source_tasks, *(max(slots_of(routing[name]) for name in level.keyed) for level in self._compiled.levels[1:]))
 
-    def _common(self, decision: Decision, routing: dict[str, list[int]], slots: tuple[int, ...], manifest: Manifest | None = None) -> Common:
+    def _common(
+        self, decision: Decision, routing: dict[str, list[int]], slots: tuple[int, ...], manifest: Manifest | None = None
+    ) -> Common:
         key_groups = len(next(iter(routing.values()))) if routing else 1
         return Common(
             decision.epoch,

@@ -31,8 +31,8 @@ from meander.engine.stage import DEAD_LETTERS
 from meander.engine.steward_compaction import StewardCompactor
 from meander.engine.structured import Driver, drive
 from meander.errors import ConfigError, FlowError
-from meander.plan.graph import Plan
 from meander.plan.eventtime import WindowAggregate
+from meander.plan.graph import Plan
 from meander.plan.operators import Aggregate, MapBatches
 from meander.settings import Settings
 from meander.state.folder import refuse_file

@@ -83,10 +83,12 @@ def bucket_of(table: str) -> int | None:
     return int(number) if at else None
 
 
-def hash_panes(frame: pl.DataFrame, keys: Sequence[str], column: str = PANE) -> Hashes:
-    """A key's rows stay in the key's group, whatever their time; without a key, time is the key."""
+def hash_panes(frame: pl.DataFrame, keys: Sequence[str], window: Window, column: str = PANE) -> Hashes:
+    """A key's rows stay in the key's group, whatever their time: windows share panes. Without a key, and where they share none, time is the key."""
     whole = hash_keys(frame.select(*keys, column))
-    return spread_within_groups(hash_keys(frame.select(keys)), whole) if keys else whole
+    if not keys and window.per_pane == 1:
+        return whole
+    return spread_within_groups(hash_keys(frame.select(keys)) if keys else np.zeros(frame.height, np.uint64), whole)
 
 
 @dataclass(frozen=True)
@@ -142,7 +144,7 @@ class WindowMerge:
     # -- windows that close ---------------------------------------------------------------------------------------
 
     def _closing(self, late: int, evict: int) -> pl.DataFrame:
-        live = {b for table in self._desk.segments if (b := bucket_of(table)) is not None} | set(self._new)
+        live = {b for table, refs in self._desk.segments.items() if refs and (b := bucket_of(table)) is not None} | set(self._new)
         due = [self._whole(bucket) for bucket in sorted(live) if self._windowing.is_due(bucket, late, evict)]
         return self._windows(pl.concat(due), late + 1, evict + 1) if due else self._nothing()
 
@@ -169,7 +171,7 @@ class WindowMerge:
     def _fold(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Panes of each window, in the order of time, to one state."""
         keys = rows.select(*self._keys, START)
-        groups = group_rows(keys, hash_panes(rows, self._keys, START))
+        groups = group_rows(keys, hash_panes(rows, self._keys, self._window, START))
         states = fold_states(rows, groups, self._parts)
         return pl.DataFrame([pl.Series(HASH, groups.hashes), *keys[groups.heads].get_columns(), *states.values()])
 
@@ -202,8 +204,8 @@ class WindowMerge:
         starts = self._starts(changed, first, end)
         if not starts:
             return self._nothing()
-        keys = changed.select(*self._keys)
-        windows = pl.concat([keys.filter(pl.Series(mask)).with_columns(pl.Series(START, at[mask])) for mask, at in starts]).unique()
+        named = [changed.filter(pl.Series(mask)).with_columns(pl.Series(START, at[mask])).select(*self._keys, START) for mask, at in starts]
+        windows = pl.concat(named).unique()
         wanted = [
             windows.with_columns((pl.col(START) + step * self._window.pane).alias(PANE))
             for step in range(self._window.size // self._window.pane)
@@ -217,7 +219,7 @@ class WindowMerge:
         buckets = self._window.bucket_of(wanted.get_column(PANE).to_numpy())
         for bucket in np.unique(buckets).tolist():
             rows = wanted.filter(pl.Series(buckets == bucket))
-            hashes = hash_panes(rows, self._keys)
+            hashes = hash_panes(rows, self._keys, self._window)
             order = np.argsort(hashes, kind="stable")
             rows, hashes = rows[order], hashes[order]
             refs, open_segment = self._with_new(bucket)
@@ -239,7 +241,6 @@ class WindowMerge:
         return pl.DataFrame()
 
 
-
 def evictions(windowed: Mapping[str, Windowing], manifest: Manifest, flush: bool = False) -> dict[str, int]:
     """Per operator, the mark at or below which windows close in the epoch after this manifest's."""
     return {name: FOREVER if flush else low(manifest.times, w.marks, w.delay, "mark") for name, w in windowed.items()}
@@ -253,8 +254,12 @@ def lates(windowed: Mapping[str, Windowing], manifest: Manifest, epoch: int) -> 
 
 def over(windowed: Mapping[str, Windowing], tables: Iterable[str], evict: Mapping[str, int]) -> list[str]:
     """The tables that no window needs after an epoch that closes what these marks say."""
-    buckets = ((name, windowed.get(operator_of(name)), bucket_of(name)) for name in tables)
-    return sorted(name for name, w, bucket in buckets if w is not None and bucket is not None and w.is_over(bucket, evict[operator_of(name)]))
+    found = []
+    for name in tables:
+        operator, bucket = operator_of(name), bucket_of(name)
+        if bucket is not None and operator in windowed and windowed[operator].is_over(bucket, evict[operator]):
+            found.append(name)
+    return found
 
 
 def anything_due(windowed: Mapping[str, Windowing], manifest: Manifest, late: Mapping[str, int], evict: Mapping[str, int]) -> bool:

@@ -129,7 +129,8 @@ def _finish(store: Store, manifest: Manifest, operator: str, tables: Mapping[str
         raise Corrupted(f"store {store.url}: the plan {manifest.plan['digest']} is missing")
     keys, aggregates, schema, *windowing = pickle.loads(data)[operator]
     if any(windowing):
-        return windowing[0].finish(pl.concat(list(tables.values())), keys, aggregates)
+        shown: pl.DataFrame = windowing[0].finish(pl.concat(list(tables.values())), keys, aggregates)
+        return shown
     rows = tables[operator]
     for aggregate in aggregates:
         if aggregate.keeps == "list":
