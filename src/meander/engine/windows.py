@@ -84,7 +84,7 @@ def bucket_of(table: str) -> int | None:
 
 
 def hash_panes(frame: pl.DataFrame, keys: Sequence[str], window: Window, column: str = PANE) -> Hashes:
-    """A key's rows stay in the key's group, whatever their time: windows share panes. Without a key, and where they share none, time is the key."""
+    """A key's rows stay in the key's group, whatever their time: windows share panes. Where they share none and there is no key, time is it."""
     whole = hash_keys(frame.select(*keys, column))
     if not keys and window.per_pane == 1:
         return whole
