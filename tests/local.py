@@ -188,7 +188,7 @@ class Local:
         log = Log.take_over(store, self.clock, self.key_groups)
         store.put_if_absent(plan_name(compiled.digest), pickle.dumps(_for_readers(compiled)))
         context = mock.Mock(defaultParallelism=2)
-        with mock.patch.object(epoch_module, "SparkJobs", LocalJobs), mock.patch.object(epoch_module, "executors", lambda _: {}):
+        with mock.patch.object(epoch_module, "SparkJobs", LocalJobs), mock.patch.object(epoch_module, "executors", return_value={}):
             runner = SparkRunner(context, compiled, store.url, self.clock, self.strict, self.small)
         runner.placement._look = dict
         runner.generation(log.manifest.generation)

@@ -157,7 +157,7 @@ def test_state_goes_with_its_windows_and_an_epoch_costs_what_is_open(tmp_path: P
     assert max(sizes) == max(sizes[:6])
     local.run(flush=True)
     assert local.manifest.tables == {}
-    files = [path for path in (tmp_path / "segments").rglob("*.arrow")]
+    files = list((tmp_path / "segments").rglob("*.arrow"))
     assert len(files) < 12  # those of the retained epochs
 
 

@@ -84,7 +84,7 @@ def bucket_of(table: str) -> int | None:
 
 
 def hash_panes(frame: pl.DataFrame, keys: Sequence[str], window: Window, column: str = PANE) -> Hashes:
-    """A key's rows stay in the key's group, whatever their time: windows share panes. Where they share none and there is no key, time is it."""
+    """A key's rows stay in the key's group, whatever their time: windows share panes. Time is the key where there is no other."""
     whole = hash_keys(frame.select(*keys, column))
     if not keys and window.per_pane == 1:
         return whole
