@@ -290,6 +290,7 @@ class Run:
                 "slots": sum(executor == name for _, executor in pinned),
                 "stages": sorted({level + 1 for level, executor in pinned if executor == name}),
                 "leaving": name in leaving,
+                "introduced": self._placement.is_introduced(name),
             }
             for name in there
         }

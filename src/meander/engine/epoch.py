@@ -103,7 +103,6 @@ class SparkRunner:
         clock: Clock,
         strict: bool = False,
         small_epochs: bool = True,
-        cores: int | None = None,
         mode: str = "hybrid",
     ) -> None:
         self._context = context
@@ -114,7 +113,6 @@ class SparkRunner:
         self._store = store_url
         self._strict = strict
         self._small_epochs = small_epochs
-        self._cores = cores or max(1, context.defaultParallelism)
         self.placement = Placement(lambda: executors(context), clock)
         self._mode = mode
         self.secret = clock.new_id() + clock.new_id()
@@ -145,7 +143,7 @@ class SparkRunner:
         depth = len(self._compiled.levels)
         if depth == 1:
             slots = self._slots(routing, self._source_tasks(decision))
-            result = self._jobs.run_single(self._source_controls(decision, routing, slots))
+            result = self._jobs.run_single(self._source_controls(decision, routing, slots), self.placement.anywhere())
             return lambda: self._check(result(), {(0, i) for i in range(slots[0])})
         if len(self._holders) > _HOLDERS_KEPT + 2 * sum(len(table.segments) for table in manifest.tables.values()):
             alive = manifest.segment_names()
@@ -215,11 +213,19 @@ class SparkRunner:
         return self._small_epochs and fits and self._compiled.repeatable_first_stage
 
     def _source_tasks(self, decision: Decision) -> int:
-        return max(1, min(len(decision.splits), self._cores))
+        return max(1, min(len(decision.splits), self.placement.cores()))
 
     def _slots(self, routing: dict[str, list[int]], source_tasks: int) -> tuple[int, ...]:
         """Tasks per level; 0 for the first where it is part of the second."""
         return (source_tasks, *(max(slots_of(routing[name]) for name in level.keyed) for level in self._compiled.levels[1:]))
+
+    def introduction(self, key_groups: int) -> Common:
+        """What an executor is told of this run when it is introduced: all that does not change from epoch to epoch."""
+        return Common(0, self._generation, self._store, b"", key_groups, {}, (), self._strict, self._mode, self.secret)
+
+    def met(self, executor: str, steward: str) -> None:
+        """An executor has a steward: it can be sent state before it runs its first task."""
+        self.stewards[executor] = steward
 
     def _common(self, decision: Decision, routing: dict[str, list[int]], slots: tuple[int, ...]) -> Common:
         key_groups = len(next(iter(routing.values()))) if routing else 1
@@ -270,9 +276,8 @@ class SparkRunner:
         return levels
 
     def _start_first_stage(self, decision: Decision, routing: dict[str, list[int]], slots: tuple[int, ...]) -> Started:
-        # Source tasks run where Spark likes, unless an executor is to be left alone.
-        places = list(self.placement.executors().values()) if self.placement.leaving else []
-        return self._jobs.start_first_stage(self._source_controls(decision, routing, slots), slots[1], places)
+        # Source tasks run where Spark likes, unless an executor is to be left alone: it leaves, or was not introduced yet.
+        return self._jobs.start_first_stage(self._source_controls(decision, routing, slots), slots[1], self.placement.anywhere())
 
     def _check(self, seen: Sequence[Seen], expected: set[Task]) -> Outcome:
         """One attempt per task, seen by everyone, or the epoch runs again."""
