@@ -188,7 +188,7 @@ class Run:
             "stages": self._stages(recent),
             "application": self._application,
             "executors": self._executors(),
-            "autoscaler": None if self._autoscaler is None else _plain(self._autoscaler.last),
+            "autoscaler": None if self._autoscaler is None else {**_plain(self._autoscaler.last), "executors": self._autoscaler.executors},
             "last_epoch": _parts(recent[-1]) if recent else {},
         }
 

@@ -99,6 +99,8 @@ class Loop:
         self._at_work = threading.RLock()
         self._asked = parallelism
         self._share = 1.0
+        self.resting: Callable[[], None] = lambda: None
+        """Called between epochs when there is no input for one."""
         self._chosen: dict[str, Choice | None] = {}
         """What sources have given for a decision that is not made yet: their cursors have moved on, so it must not be forgotten."""
         manifest = log.manifest
@@ -229,6 +231,7 @@ class Loop:
         with contextlib.suppress(Retryable):  # the next look tells
             self.log.check_owner()
         self._tidy_up(idle=True)
+        self.resting()
 
     def _decide(self, epoch: int, everything: bool) -> Decision | None:
         now = self.now()

@@ -19,6 +19,7 @@ from meander.connect.parquet import ParquetSink
 from meander.connect.source import Split
 from meander.engine.compaction import Compactor, ProcessCompactor
 from meander.engine.compiled import Compiled, compile_plan, pack_plan
+from meander.engine.crew import hire
 from meander.engine.epoch import SparkRunner
 from meander.engine.introduction import Introducer
 from meander.engine.loop import EpochDone, Loop, Parts
@@ -122,8 +123,12 @@ def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: 
     listeners.append(lambda done: meter.add(done.outcome.load))
     if settings.autoscale is not None:
         stages = {str(level.number + 1): level.keyed for level in compiled.levels if level.keyed}
-        autoscaler = Autoscaler(settings.autoscale, loop, meter, stages, runner.placement.cores, clock)
+        crew = hire(context, runner.placement, settings.autoscale.slots_per_executor, clock)
+        autoscaler = Autoscaler(settings.autoscale, loop, meter, stages, runner.placement.cores, clock, crew)
         listeners.append(autoscaler)
+        loop.resting = autoscaler.idle
+        if crew is not None:
+            close.insert(0, crew.close)
     driver = drive(loop, compiled, store, settings)
     migration = Migration(loop, runner, meter, clock, needs_fetching=settings.state_mode != "hybrid" or store.local("") is None)
     return Opened(driver, close, listeners, runner.placement, migration, autoscaler, made, context.applicationId)
