@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -25,6 +26,7 @@ from meander.coordinate.routing import groups_of, slots_of
 from meander.engine.compiled import Compiled, pack_plan
 from meander.engine.exchange import SparkJobs, Started
 from meander.engine.messages import Common, Control, Report, Seen, SplitTask, Task
+from meander.engine.peers import Peer, Unreachable
 from meander.engine.placement import Placement
 from meander.engine.session import executors
 from meander.errors import Retryable
@@ -120,6 +122,7 @@ class SparkRunner:
         """Segments that are in an executor's cache: its id."""
         self.stewards: dict[str, str] = {}
         """By executor, as tasks have reported them."""
+        self._errands = ThreadPoolExecutor(1, thread_name_prefix="meander-errands")
         self._ahead: Started | None = None
         self._running: Started | None = None
         self._unwanted: list[Started] = []
@@ -190,6 +193,16 @@ class SparkRunner:
     def holds(self, name: str, address: str) -> None:
         """A segment is in the cache beside this steward."""
         self._holders.update((name, executor) for executor, known in self.stewards.items() if known == address)
+
+    def collected(self, segments: list[str]) -> None:
+        """Segments are gone from the store: no cache need keep them. Told beside the epochs, to everyone: anyone may have fetched them."""
+        for name in segments:
+            self._holders.pop(name, None)
+        for address in set(self.stewards.values()):
+            self._errands.submit(_have_dropped, address, self.secret, segments)
+
+    def close(self) -> None:
+        self._errands.shutdown(wait=False, cancel_futures=True)
 
     def steward_of(self, operator: str, slot: int) -> str | None:
         """The address of the steward beside a slot, where there is one."""
@@ -333,6 +346,11 @@ class SparkRunner:
             came = sum(grouped) if level else sum(r.counts.get("rows_in", 0) for r in reports)
             found[f"{level + 1}"] = (came, sum(r.out.get(level, 0) for r in reports))
         return found
+
+
+def _have_dropped(address: str, secret: str, segments: list[str]) -> None:
+    with contextlib.suppress(Unreachable):  # then its cache lets go of what was not used for longest
+        Peer.at(address, secret).drop(segments)
 
 
 def _busy(report: Report) -> float:

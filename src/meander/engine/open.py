@@ -103,7 +103,8 @@ def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: 
             lambda done: _tell(listeners, done),
             settings.work_ahead,
         )
-        close.insert(0, loop.close)
+        loop.collected = runner.collected
+        close[:0] = [loop.close, runner.close]
         loop.recover()
         if not is_local(context):  # a local Spark is one executor, which the probe has met
             common = runner.introduction(log.manifest.key_groups)
