@@ -105,6 +105,7 @@ class Introducer:
 
     def _round(self, jobs: SparkJobs) -> None:
         now, there = self._clock.monotonic(), self._placement.look()
+        there.pop("driver", None)  # all that is left where no executor is: it runs nothing
         self._known = {name: at for name, at in self._known.items() if name in there}
         at_work = {name for slots in self._placement.where().values() for name in slots}
         due = {
