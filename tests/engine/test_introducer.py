@@ -83,6 +83,16 @@ def test_an_executor_that_does_not_see_the_store_gets_nothing_and_that_is_said_o
     assert "executor 1 does not see what the driver writes to store" in told
 
 
+def test_an_executor_that_fails_again_and_again_is_named_with_the_reason_once(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = Cluster(_0=1)
+    cluster.dead = True
+    with caplog.at_level(logging.WARNING, "meander"):
+        cluster.pass_seconds(40)
+    assert cluster.introduced() == set()
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert told == "executor 0 cannot be introduced, and gets no work while there are others: it died"
+
+
 def test_who_has_no_slots_is_introduced_again_before_its_workers_end() -> None:
     cluster = Cluster(_0=1)
     cluster.pass_seconds(1)

@@ -39,6 +39,14 @@ def test_an_executor_that_joined_gets_slots_with_the_next_rescaling_only() -> No
     assert cluster.slots() == ["0", "0", "1"]
 
 
+def test_a_rescaling_counts_on_who_has_joined_this_moment() -> None:
+    cluster = Cluster("0")
+    cluster.epoch(2)
+    cluster.there.append("1")
+    cluster.placement.pin({1: 4})
+    assert cluster.slots() == ["0", "0", "1", "1"], "looked for less than a second ago, and looked for again"
+
+
 def test_an_evacuated_executor_is_left_at_once_also_where_no_epoch_comes() -> None:
     cluster = Cluster("0", "1")
     cluster.epoch(4)

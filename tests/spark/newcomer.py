@@ -1,4 +1,4 @@
-"""Kills one of two executors; Spark starts another, whose Python takes seconds to start. Prints what epochs and slots did meanwhile.
+"""An executor joins a flow that has one; its Python takes seconds to start. Prints what epochs and slots did meanwhile.
 
 Called by test_introduction.py: python newcomer.py FOLDER
 """
@@ -15,10 +15,11 @@ from typing import Any
 
 import polars as pl
 from tests.spark.conftest import write_input
-from tests.spark.migration import kill_executor
 
 import meander as md
+from meander.engine.crew import Manager
 from meander.engine.segments import this_executor
+from meander.engine.session import executors
 
 SLOW = 4.0
 
@@ -38,6 +39,13 @@ def main() -> None:
     write_input(folder / "in", files=600, rows=500, keys=200)
     paths = os.pathsep.join([str(folder / "site"), os.environ["PYTHONPATH"]])
     spark = md.spark(master="local-cluster[2,1,1024]", spark_executorEnv_PYTHONPATH=paths)
+    manager, there = Manager(spark.sparkContext), set()
+    while len(there) < 2:
+        there = set(executors(spark.sparkContext)) - {"driver"}
+    manager.request(1)
+    while len(set(executors(spark.sparkContext)) - {"driver"}) > 1:
+        manager.release(min(there))
+        time.sleep(0.2)
     flow = md.Flow("newcomer")
     events = flow.source("events", md.files(folder / "in", max_files_per_epoch=1)).map_batches(executor_of, name="read_at")
     counts = events.key_by("key").aggregate(md.count().alias("n"), md.max("executor").alias("read_at"), name="counts")
@@ -59,7 +67,7 @@ def main() -> None:
         threading.Thread(target=watch, daemon=True).start()
         time.sleep(4)
         slow_python(folder)
-        kill_executor(min(first))
+        manager.request(2)
         while not (joined := set(run.status()["executors"]) - set(first)):
             time.sleep(0.05)
         (newcomer,) = joined

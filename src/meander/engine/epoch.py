@@ -234,7 +234,7 @@ class SparkRunner:
 
     def introduction(self, key_groups: int) -> Common:
         """What an executor is told of this run when it is introduced: all that does not change from epoch to epoch."""
-        return Common(0, self._generation, self._store, b"", key_groups, {}, (), self._strict, self._mode, self.secret)
+        return Common(0, self._generation, self._store, self._packed, key_groups, {}, (), self._strict, self._mode, self.secret)
 
     def met(self, executor: str, steward: str) -> None:
         """An executor has a steward: it can be sent state before it runs its first task."""

@@ -22,6 +22,7 @@ from pyspark import SparkContext
 
 from meander.clock import Clock
 from meander.engine import tasks
+from meander.engine.compiled import unpack_plan
 from meander.engine.exchange import SparkJobs
 from meander.engine.messages import Common
 from meander.engine.placement import Executor, Placement
@@ -34,6 +35,7 @@ _LOG = logging.getLogger("meander")
 _LOOK_EVERY = 1.0
 _AGAIN_AFTER = 5.0
 _PATIENCE = 60.0
+_SAY_AFTER = 3
 _STEWARD = 10.0
 _FORGOTTEN_AFTER = 40.0
 """Seconds; PySpark's own limit is a minute, and is looked at every ten seconds."""
@@ -63,6 +65,7 @@ def introduce(_: int, messages: Iterable[bytes]) -> Iterator[bytes]:
     (message,) = list(messages)
     hello: Hello = pickle.loads(message)
     store, household = tasks.settle_in(hello.common)
+    unpack_plan(hello.common.plan)  # which imports what the user's functions need
     steward = None if household is None else household.wait_for_steward(_STEWARD)
     yield pickle.dumps(Answer(this_executor(), look(store, hello.probe), steward), protocol=5)
 
@@ -77,6 +80,7 @@ class Introducer:
         self._known: dict[str, float] = {}
         """When each was introduced."""
         self._tried: dict[str, float] = {}
+        self._failed: dict[str, int] = {}
         self._complained: set[str] = set()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="meander-introductions", daemon=True)
@@ -129,8 +133,12 @@ class Introducer:
         places = [executors[name].hint for name in names]
         try:
             answers: list[Answer] = jobs.run_pinned(introduce, [Hello(self._common, probe)] * len(places), places, _PATIENCE)
-        except (Retryable, Py4JError):
-            return  # it died, or is too busy: tried again, as long as it is there
+        except (Retryable, Py4JError) as error:  # it died, or is too busy: tried again, as long as it is there
+            for name in executors:
+                self._failed[name] = self._failed.get(name, 0) + 1
+                if self._failed[name] == _SAY_AFTER:
+                    _LOG.warning(f"executor {name} cannot be introduced, and gets no work while there are others: {error}")
+            return
         finally:
             self._remove(probe)
         for wanted, answer in zip(names, answers, strict=True):

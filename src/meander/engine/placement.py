@@ -94,6 +94,8 @@ class Placement:
 
     def pin(self, slots: Mapping[int, int]) -> dict[int, list[str]]:
         """The location hint of every slot of every level; empty lists where there is no choice to make."""
+        if any(len(self._slots.get(level, ())) != count for level, count in slots.items()):
+            self.forget()  # a rescaling: who has just joined is to have some of them
         self._place(slots)  # also where there is one executor: who joins later finds the slots where they are
         if len(self._known) < 2:
             return {level: [] for level in slots}
