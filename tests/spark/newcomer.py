@@ -38,7 +38,8 @@ def main() -> None:
     folder = Path(sys.argv[1])
     write_input(folder / "in", files=600, rows=500, keys=200)
     paths = os.pathsep.join([str(folder / "site"), os.environ["PYTHONPATH"]])
-    spark = md.spark(master="local-cluster[2,1,1024]", spark_executorEnv_PYTHONPATH=paths)
+    # Spark sends a task anywhere that has waited for its place for long enough: on a slow machine that is soon.
+    spark = md.spark(master="local-cluster[2,1,1024]", spark_executorEnv_PYTHONPATH=paths, spark_locality_wait_process="20s")
     manager, there = Manager(spark.sparkContext), set()
     while len(there) < 2:
         there = set(executors(spark.sparkContext)) - {"driver"}
