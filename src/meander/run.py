@@ -17,6 +17,7 @@ from meander.plan.stages import derive_stages
 from meander.settings import Settings, seconds
 
 if TYPE_CHECKING:
+    from meander.control.push import Pusher
     from meander.control.server import Server
     from meander.coordinate.autoscaling import Scaling
     from meander.engine.loop import EpochDone
@@ -73,6 +74,7 @@ class Run:
         self.name = name
         self._plan = plan
         self._server: Server | None = None
+        self._pusher: Pusher | None = None
         self._driver = opened.driver
         self._loop = loop = opened.driver.loop
         self._settings = settings
@@ -188,7 +190,7 @@ class Run:
             "stages": self._stages(recent),
             "application": self._application,
             "executors": self._executors(),
-            "autoscaler": None if self._autoscaler is None else _plain(self._autoscaler.last),
+            "autoscaler": None if self._autoscaler is None else {**_plain(self._autoscaler.last), "executors": self._autoscaler.executors},
             "last_epoch": _parts(recent[-1]) if recent else {},
         }
 
@@ -208,6 +210,17 @@ class Run:
             raise ConfigError(f"flow '{self.name}' is stopped; start it again with flow.start(...)")
         self._server = Server(self, host, port, token, self._clock, on_stop)
         return self._server
+
+    def push_metrics(self, gateway: str, every: float | str = "10s") -> None:
+        """Push the metrics of ``/metrics`` to a Prometheus Pushgateway while the flow runs, and once more when it has stopped."""
+        from meander.control.push import Pusher
+
+        if self._pusher is not None:
+            raise ConfigError(f"the metrics of flow '{self.name}' are pushed to {self._pusher.gateway} already")
+        interval = seconds(every)
+        if not interval:
+            raise ConfigError(f"push_metrics(every={every!r}): a duration is needed, such as '10s'")
+        self._pusher = Pusher(self, gateway, interval, self._clock)
 
     def on_epoch(self, listener: Callable[[EpochDone], None]) -> None:
         """Call a function after every epoch, in the flow's thread. For progress displays and measurements."""
@@ -244,6 +257,9 @@ class Run:
             self._thread.join()
         with self._stepping:  # a process_available() in another thread finishes its epoch first
             self._close()
+        pusher, self._pusher = self._pusher, None
+        if pusher is not None:
+            pusher.close()
         server, self._server = self._server, None
         if server is not None:
             server.close()
@@ -290,6 +306,7 @@ class Run:
                 "slots": sum(executor == name for _, executor in pinned),
                 "stages": sorted({level + 1 for level, executor in pinned if executor == name}),
                 "leaving": name in leaving,
+                "introduced": self._placement.is_introduced(name),
             }
             for name in there
         }

@@ -92,13 +92,17 @@ class Loop:
         self._compactor = compactor
         self._listener = listener
         self._work_ahead = ahead
-        self._tidy = Tidy(store, log.manifest, retain)
+        self._tidy = Tidy(store, log.manifest, retain, lambda segments: self.collected(segments))
         self._next: tuple[Decision, Any] | None = None
         self._keys = parts.tables()
         self._changes: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._at_work = threading.RLock()
         self._asked = parallelism
         self._share = 1.0
+        self.collected: Callable[[list[str]], None] = lambda segments: None
+        """Called with segments that were removed from the store."""
+        self.resting: Callable[[], None] = lambda: None
+        """Called between epochs when there is no input for one."""
         self._chosen: dict[str, Choice | None] = {}
         """What sources have given for a decision that is not made yet: their cursors have moved on, so it must not be forgotten."""
         manifest = log.manifest
@@ -229,6 +233,7 @@ class Loop:
         with contextlib.suppress(Retryable):  # the next look tells
             self.log.check_owner()
         self._tidy_up(idle=True)
+        self.resting()
 
     def _decide(self, epoch: int, everything: bool) -> Decision | None:
         now = self.now()

@@ -19,13 +19,15 @@ from meander.connect.parquet import ParquetSink
 from meander.connect.source import Split
 from meander.engine.compaction import Compactor, ProcessCompactor
 from meander.engine.compiled import Compiled, compile_plan, pack_plan
+from meander.engine.crew import hire
 from meander.engine.epoch import SparkRunner
+from meander.engine.introduction import Introducer
 from meander.engine.loop import EpochDone, Loop, Parts
 from meander.engine.migration import Migration
 from meander.engine.placement import Placement
 from meander.engine.probe import probe_store
 from meander.engine.scaling import Autoscaler, LoadMeter
-from meander.engine.session import prepare_context
+from meander.engine.session import is_local, prepare_context
 from meander.engine.session import spark as make_session
 from meander.engine.stage import DEAD_LETTERS
 from meander.engine.steward_compaction import StewardCompactor
@@ -101,8 +103,12 @@ def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: 
             lambda done: _tell(listeners, done),
             settings.work_ahead,
         )
-        close.insert(0, loop.close)
+        loop.collected = runner.collected
+        close[:0] = [loop.close, runner.close]
         loop.recover()
+        if not is_local(context):  # a local Spark is one executor, which the probe has met
+            common = runner.introduction(log.manifest.key_groups)
+            close.insert(0, Introducer(context, runner.placement, store, common, clock, runner.met).start().close)
     except BaseException:
         for undo in close:
             undo()
@@ -118,8 +124,12 @@ def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: 
     listeners.append(lambda done: meter.add(done.outcome.load))
     if settings.autoscale is not None:
         stages = {str(level.number + 1): level.keyed for level in compiled.levels if level.keyed}
-        autoscaler = Autoscaler(settings.autoscale, loop, meter, stages, lambda: context.defaultParallelism, clock)
+        crew = hire(context, runner.placement, settings.autoscale.slots_per_executor, clock)
+        autoscaler = Autoscaler(settings.autoscale, loop, meter, stages, runner.placement.cores, clock, crew)
         listeners.append(autoscaler)
+        loop.resting = autoscaler.idle
+        if crew is not None:
+            close.insert(0, crew.close)
     driver = drive(loop, compiled, store, settings)
     migration = Migration(loop, runner, meter, clock, needs_fetching=settings.state_mode != "hybrid" or store.local("") is None)
     return Opened(driver, close, listeners, runner.placement, migration, autoscaler, made, context.applicationId)

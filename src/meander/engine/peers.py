@@ -76,6 +76,10 @@ class Peer:
     def fetched(self) -> dict[str, Any]:
         return self._ask("fetched", {})[0]
 
+    def drop(self, names: list[str]) -> None:
+        """Nobody needs these segments any more."""
+        self._ask("drop", {"names": names})
+
     def merge(self, order: dict[str, Any]) -> None:
         self._ask("merge", order)
 

@@ -3,6 +3,7 @@
 - ``rows``: a segment's rows of some hashes. How a new owner fetches single keys from the one before it.
 - ``part``: a segment's rows of some key groups. How a new owner fetches all there is to move.
 - ``fetch``: bring parts of segments into this cache, from another steward or from the store, in the background; ``fetched`` says how far.
+- ``drop``: segments that the driver has collected leave this cache.
 - ``merge``: compact segments of this executor's slots, in the background; ``merged`` gives what is done.
 
 Everything is an action of Arrow Flight: a JSON header and bytes, in both directions. Who does not know the run's secret is refused. It ends
@@ -92,6 +93,13 @@ class Steward(flight.FlightServerBase):  # type: ignore[misc]
         self._pending = [future for future in self._pending if not future.done()]
         failures, self._failures = self._failures, []
         return {"pending": len(self._pending), **self._bytes, "failures": failures}, b""
+
+    def _drop(self, header: dict[str, Any], body: bytes) -> tuple[dict[str, Any], Any]:
+        for name in header["names"]:
+            with self._lock:
+                self._opened.pop(name, None)
+            self._cache.drop(name)
+        return {}, b""
 
     def _merge(self, header: dict[str, Any], body: bytes) -> tuple[dict[str, Any], Any]:
         inputs = tuple(SegmentRef.from_json(fields) for fields in header["inputs"])

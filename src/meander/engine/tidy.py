@@ -11,6 +11,7 @@ Nothing waits for a deletion: one that fails is tried again with the next epoch.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from itertools import pairwise
 
 from meander.errors import Retryable
@@ -22,7 +23,9 @@ from meander.state.store import Store, sweep_temporary
 class Tidy:
     """The garbage of one generation's work, and when it may go."""
 
-    def __init__(self, store: Store, manifest: Manifest, retain: int) -> None:
+    def __init__(self, store: Store, manifest: Manifest, retain: int, removed: Callable[[list[str]], None] = lambda segments: None) -> None:
+        """``removed`` is told which segments have gone, so that caches need not keep them."""
+        self._removed = removed
         self._store = store
         self._retain = retain
         self._start = manifest
@@ -69,13 +72,17 @@ class Tidy:
 
     def _remove(self) -> None:
         """Remove what is due, until the store does not answer: then an epoch should not wait for every other name, too."""
+        gone: list[str] = []
         while self._due:
             try:
                 self._store.delete(self._due[0])
             except Retryable:
                 self._due.rotate(-1)  # behind the others: a file that can never be removed must not keep them
-                return
-            self._due.popleft()
+                break
+            gone.append(self._due.popleft())
+        segments = [name for name in gone if name.startswith("segments/")]
+        if segments:
+            self._removed(segments)
 
     def sweep(self) -> None:
         """Once, at the start: take stock of what is retained, and remove what dead generations left behind."""
