@@ -1,0 +1,44 @@
+"""``meander workgen`` from the shell: what it writes, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from meander.cli.main import main
+
+
+def test_it_writes_what_was_asked_for_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = "--keys 20 --skew 1.2 --interval 2ms --duration 2s --payload 8 --junk 100 --cpu 0.5ms --partitions 2 --load --json"
+    assert main(["workgen", str(tmp_path / "in"), *words.split()]) == 0
+    summary = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (summary["events"], summary["files"]) == (1020, 5)
+    assert summary["workload"]["rate"] == 500.0
+    events = pl.concat([pl.read_parquet(file) for file in (tmp_path / "in").glob("events-*")])
+    assert events.height == 1000
+    assert events.select("cpu_us", "junk").unique().rows() == [(500, 100)]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--rate 0", "--rate 0: must be a number of events per second above 0"),
+        ("--interval soon", "--interval soon: duration 'soon'"),
+        ("--interval 0ms", "--interval 0ms: must be above 0"),
+        ("--events -1", "--events -1: must be at least 0"),
+        ("--keys 0", "keys=0: must be at least 1"),
+        ("--rate 5 --interval 2ms", "not allowed with argument"),
+        ("--events 5 --duration 2s", "not allowed with argument"),
+    ],
+)
+def test_what_cannot_be_written_is_said(words: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        code = main(["workgen", str(tmp_path / "in"), *words.split()])
+    except SystemExit as exit:
+        code = exit.code
+    assert code == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "in").exists()
