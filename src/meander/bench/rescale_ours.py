@@ -104,7 +104,7 @@ class Watch:
 
     def wait_for_loading(self, timeout: float, progress: Progress) -> None:
         deadline = time.monotonic() + timeout
-        while not self._loaded.wait(1.0):
+        while not self._loaded.wait(5.0):
             self._flow.await_termination(0.0)  # raises what it failed with
             progress(f"loading, {self._rows:,} of {self._keys:,} keys")
             if time.monotonic() > deadline:

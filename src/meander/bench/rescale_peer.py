@@ -87,9 +87,10 @@ class _Query:
 
     def load(self, progress: Progress) -> None:
         query = self._writer(_LOAD_FILES).trigger(availableNow=True).start()
-        while not query.awaitTermination(2):
+        files = -(-self._request.workload.keys // self._request.load_rows)
+        while not query.awaitTermination(5):
             last = query.lastProgress
-            progress(f"loading, batch {0 if last is None else last.batchId + 1}")
+            progress(f"loading, {0 if last is None else _LOAD_FILES * (last.batchId + 1)} of {files} files")
         self.loaded = sum(json.loads(batch.json)["numInputRows"] for batch in query.recentProgress)
 
     def start(self, slots: int) -> None:

@@ -31,7 +31,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute  # noqa: F401 (otherwise the first question would wait for it)
+import pyarrow.compute  # otherwise the first question would wait for it
 from pyarrow import flight
 
 from meander.clock import SystemClock

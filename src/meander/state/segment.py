@@ -147,7 +147,8 @@ def rows_of_hashes(segment: Segment, hashes: Hashes) -> pl.DataFrame:
         begin = 0 if number == 0 else int(np.searchsorted(hashes, first, "left"))
         end = len(hashes) if after is None else int(np.searchsorted(hashes, after, "left"))
         if begin < end:
-            block, probes = segment.block(number), np.unique(hashes[begin:end])
+            block, probes = segment.block(number), hashes[begin:end]
+            probes = probes[np.append(True, probes[1:] != probes[:-1])]
             left, right = (np.searchsorted(block.hashes, probes, side) for side in ("left", "right"))
             count = right - left
             wanted = np.repeat(left - (np.cumsum(count) - count), count) + np.arange(count.sum(), dtype=np.int64)
