@@ -45,11 +45,12 @@ def systems() -> dict[str, Any]:
 
 def test_an_answer_becomes_numbers_for_both_directions() -> None:
     found = describe(answer(3))
-    assert found["up"]["gap_seconds"]["during"] == 3.0
-    assert found["up"]["carries_load_seconds"] == pytest.approx(2.8)
-    assert found["down"]["carries_load_seconds"] == pytest.approx(2.8)
+    up, down = found["rescales"]["1->2"], found["rescales"]["2->1"]
+    assert up["gap_seconds"]["during"] == 3.0
+    assert up["carries_load_seconds"] == pytest.approx(2.8)
+    assert down["carries_load_seconds"] == pytest.approx(2.8)
     epochs_since = sum(110.2 <= e["end"] < 130.2 for e in answer(3)["epochs"])
-    assert found["up"]["moved_bytes"] == {"peers": 1000 + 5 * epochs_since, "store": 10}
+    assert up["moved_bytes"] == {"peers": 1000 + 5 * epochs_since, "store": 10}
     assert found["changes"][1] == {"asked": 29.2, "in_force": 30.2}
     assert found["timeline"][0] == [0.0, 10, 1.5, 0.5]
 
@@ -98,14 +99,15 @@ def test_rescale_prints_both_directions_of_every_strategy_and_of_the_peer(capsys
     found = run(capsys, words)
     assert list(found["systems"]["meander"]["1MB"]) == ["hybrid", "eager"]
     for numbers in [*found["systems"]["meander"]["1MB"].values(), found["systems"]["spark-repartition"]["1MB"]]:
-        for way in ("up", "down"):
-            assert numbers[way]["gap_seconds"]["during"] > 0
-            assert numbers[way]["latency_seconds"]["before"]["p99"] > 0
+        assert list(numbers["rescales"]) == ["1->2", "2->1"]
+        for one in numbers["rescales"].values():
+            assert one["gap_seconds"]["during"] > 0
+            assert one["latency_seconds"]["before"]["p99"] > 0
         assert len(numbers["changes"]) == 2
         assert numbers["timeline"]
-    for way in ("up", "down"):
-        assert found["systems"]["meander"]["1MB"]["eager"][way]["carries_load_seconds"] > 0
-        assert found["systems"]["meander"]["1MB"]["eager"][way]["moved_bytes"]["peers"] > 0
+    for one in found["systems"]["meander"]["1MB"]["eager"]["rescales"].values():
+        assert one["carries_load_seconds"] > 0
+        assert one["moved_bytes"]["peers"] > 0
     assert found["ratios"]["spark-repartition"] > 0
 
 

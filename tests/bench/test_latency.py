@@ -36,6 +36,7 @@ def test_a_single_late_epoch_is_a_short_disturbance_and_a_stretch_is_one_however
     flickering = [*steady(1, 10), *steady(10, 12, late=3.0), *steady(12, 14), *steady(14, 15, late=3.0), *steady(15, 20)]
     assert disturbed_for(flickering, 5.0, 15.0, 1.0) == 5.0
     assert disturbed_for(flickering, 15.5, 20.0, 1.0) == 0.0
+    assert disturbed_for(flickering, 12.0, 20.0, 1.0) == 2.0, "of one that was there before, what is left of it"
     assert disturbed_for([*steady(1, 10), *steady(10, 20, late=3.0)], 5.0, 15.0, 1.0) == 10.0, "one that does not end in sight"
 
 

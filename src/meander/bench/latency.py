@@ -83,6 +83,8 @@ def latency_numbers(epochs: Sequence[Published]) -> Json:
 def disturbed_for(epochs: Sequence[Published], begin: float, end: float, steady_p99: float) -> float:
     """How long latency was above steady: the longest stretch of late epochs of [begin, end), from the output before it to its last one.
 
+    One that began earlier counts from ``begin``.
+
     An epoch is late when its 99th percentile is above that of the steady time. By the nature of a percentile single epochs are now
     and then; a stretch ends where three in a row are not.
 
@@ -92,8 +94,8 @@ def disturbed_for(epochs: Sequence[Published], begin: float, end: float, steady_
     >>> disturbed_for([*on_time, *late, *again], 2.5, 8.0, 0.6), disturbed_for(on_time, 0.0, 9.0, 0.6)
     (4.0, 0.0)
     """
-    stretches = [s for s in _stretches(epochs, steady_p99) if s[2] >= begin and s[0] < end]
-    return max((last - before for before, last, _ in stretches), default=0.0)
+    stretches = [s for s in _stretches(epochs, steady_p99) if s[1] >= begin and s[0] < end]
+    return max((last - (before if first >= begin else begin) for before, last, first in stretches), default=0.0)
 
 
 def is_calm(epochs: Sequence[Published], steady_p99: float) -> bool:
@@ -132,10 +134,12 @@ def describe_change(epochs: Sequence[Published], change: Change, steady: tuple[f
     over = min((epoch.end for epoch in epochs if epoch.end >= change.over), default=change.over) + 1e-6
     parts = {"before": steady, "during": (change.asked, over), "after": (over, until)}
     gaps = {name: round(longest_gap(epochs, *part), 4) for name, part in parts.items()}
+    latency = {name: latency_numbers(within(epochs, *part)) for name, part in parts.items()}
     return {
         "gap_seconds": gaps,
         "gap_added_epochs": round((gaps["during"] - gaps["before"]) / _usual_gap(before), 2),
-        "latency_seconds": {name: latency_numbers(within(epochs, *part)) for name, part in parts.items()},
+        "latency_seconds": latency,
+        "p99_ratio": round(latency["during"]["p99"] / max(p99, 1e-9), 2),
         "back_at_steady_seconds": round(disturbed_for(epochs, change.asked, change.over, p99), 4),
         "in_force_seconds": round(change.in_force - change.asked, 4),
     }

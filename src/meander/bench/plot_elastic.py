@@ -51,10 +51,10 @@ def _draw_latency(axes: Any, numbers: dict[str, Any], colour: str) -> None:
         late += [max(worst, _LEAST), max(best, _LEAST)]
     axes.fill_between(times, late, _LEAST, color=colour, alpha=0.15, linewidth=0)
     axes.plot(times, late, color=colour, linewidth=0.8, label="latency, oldest to newest event of each epoch")
-    steady = numbers["up"]["latency_seconds"]["before"]["p99"]
+    rescales = list(numbers["rescales"].values())
+    steady = rescales[0]["latency_seconds"]["before"]["p99"]
     axes.axhline(steady, color=STEADY, linewidth=0.8, linestyle="--", label="p99 before the first rescale")
     for nth, change in enumerate(numbers["changes"]):
-        way = numbers["up" if nth == 0 else "down"]
         axes.axvspan(
             change["asked"],
             change["in_force"],
@@ -64,7 +64,7 @@ def _draw_latency(axes: Any, numbers: dict[str, Any], colour: str) -> None:
             label="asked for, until in force" if nth == 0 else None,
         )
         axes.axvline(change["asked"], color=MARK, linewidth=1)
-        text = f"gap {way['gap_seconds']['during']:.2g} s"
+        text = f"gap {rescales[nth]['gap_seconds']['during']:.2g} s"
         axes.annotate(
             text,
             (change["asked"], 1),
@@ -82,9 +82,9 @@ def _draw_latency(axes: Any, numbers: dict[str, Any], colour: str) -> None:
 
 def _summary(numbers: dict[str, Any]) -> str:
     parts = []
-    for way in ("up", "down"):
-        late = numbers[way]["latency_seconds"]
-        parts.append(f"{way} p99 {late['before']['p99']:.2g} → {late['during']['p99']:.2g} s")
+    for way, one in numbers["rescales"].items():
+        late = one["latency_seconds"]
+        parts.append(f"{way.replace('->', ' → ')} p99 {late['before']['p99']:.2g} → {late['during']['p99']:.2g} s")
     return ", ".join(parts)
 
 

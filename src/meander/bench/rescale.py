@@ -17,7 +17,7 @@ from pathlib import Path
 
 import meander as md
 from meander.bench.isolation import run_isolated
-from meander.bench.latency import Change, Published, describe_change
+from meander.bench.latency import Change, Published, describe_change, within
 from meander.bench.machine import machine_facts
 from meander.bench.report import Report, Table
 from meander.bench.rescale_request import OURS, PEER, RescaleRequest
@@ -27,9 +27,10 @@ from meander.bench.workload import Workload
 from meander.coordinate.migration import STRATEGIES, check_strategy
 
 _UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9}
+_ENOUGH = 5
+"""Epochs that a steady time must have to be compared with."""
 _FIXED_BYTES = 50
 """What a key takes in the state beside its junk: hash, key, count, sum and the place of its bytes."""
-UP, DOWN = "up", "down"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -197,12 +198,12 @@ def _measure(request: RescaleRequest, timeout: float, title: str) -> Json:
     for name in ("store", "checkpoint", "input"):
         shutil.rmtree(Path(request.folder) / name, ignore_errors=True)
     numbers = describe(answer)
-    for way in (UP, DOWN):
-        gaps, late = numbers[way]["gap_seconds"], numbers[way]["latency_seconds"]
+    for way, one in numbers["rescales"].items():
+        gaps, late = one["gap_seconds"], one["latency_seconds"]
         say(
             f"  {way}: longest gap {gaps['during']:.2f} s (before: {gaps['before']:.2f} s), "
             f"p99 {late['during']['p99']:.2f} s (before: {late['before']['p99']:.2f} s), "
-            f"above steady for {numbers[way]['back_at_steady_seconds']:.2f} s"
+            f"above steady for {one['back_at_steady_seconds']:.2f} s"
         )
     return numbers
 
@@ -212,11 +213,14 @@ def describe(answer: Json) -> Json:
     epochs = [Published(e["end"], e["rows"], e["first"], e["last"]) for e in answer["epochs"]]
     changes = [Change(change["asked"], change["in_force"]) for change in answer["changes"]]
     origin, end = answer["measured_from"], epochs[-1].end + 1e-3
-    numbers: Json = {"state_bytes": answer["state_bytes"]}
-    between = (changes[0].over, changes[1].asked)
-    steady = [(origin, changes[0].asked), between if between[0] < between[1] else (origin, changes[0].asked)]
-    for nth, (way, until) in enumerate(((UP, changes[1].asked), (DOWN, end))):
-        numbers[way] = {
+    after, before = (change["slots"] for change in answer["changes"])
+    numbers: Json = {"state_bytes": answer["state_bytes"], "rescales": {}}
+    first = (origin, changes[0].asked)
+    # The second rescale is compared with the same length of time right before it: what the first one left is over by then.
+    between = (max(changes[0].over, changes[1].asked - (changes[0].asked - origin)), changes[1].asked)
+    steady = (first, between if len(within(epochs, *between)) >= _ENOUGH else first)
+    for nth, (way, until) in enumerate(((f"{before}->{after}", changes[1].asked), (f"{after}->{before}", end))):
+        numbers["rescales"][way] = {
             **describe_change(epochs, changes[nth], steady[nth], until),
             **_moved(answer["epochs"], answer["changes"][nth], until),
         }
@@ -251,7 +255,7 @@ def gap_ratios(systems: dict[str, Json], strategies: list[str]) -> dict[str, flo
     ours = "hybrid" if "hybrid" in strategies else strategies[-1]
 
     def gap(numbers: Json) -> float:
-        return max(float(numbers[way]["gap_seconds"]["during"]) for way in (UP, DOWN))
+        return max(float(one["gap_seconds"]["during"]) for one in numbers["rescales"].values())
 
     by_size = {name: round(gap(systems[PEER][name]) / gap(systems[OURS][name][ours]), 2) for name in systems[PEER]}
     *_, largest = by_size.values()
@@ -261,8 +265,7 @@ def gap_ratios(systems: dict[str, Json], strategies: list[str]) -> dict[str, flo
 def _table(size: str, systems: dict[str, Json]) -> Table:
     rows = []
     for name, numbers in [*systems[OURS][size].items(), *((PEER, systems[PEER][size]) for _ in [0] if PEER in systems)]:
-        for way in (UP, DOWN):
-            one = numbers[way]
+        for way, one in numbers["rescales"].items():
             gaps, late, moved = one["gap_seconds"], one["latency_seconds"], one.get("moved_bytes")
             carried = one.get("carries_load_seconds", one["in_force_seconds"])
             rows.append(
@@ -292,7 +295,7 @@ def _table(size: str, systems: dict[str, Json]) -> Table:
 
 def _notes(arguments: argparse.Namespace) -> list[str]:
     return [
-        f"{arguments.rate:,.0f} events/s, {arguments.before} → {arguments.after} (up) and back (down), {arguments.seconds:g} s before, "
+        f"{arguments.rate:,.0f} events/s, {arguments.before} → {arguments.after} slots and back, {arguments.seconds:g} s before, "
         f"between and after; store: {arguments.latency_ms:g} ms per call, {arguments.mb_per_s:g} MB/s. "
         "During is from the request to 5 s after it is in force. Every run verified: each event is in the state once.",
     ]
