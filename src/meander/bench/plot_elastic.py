@@ -13,19 +13,22 @@ _LEAST = 0.05
 def draw_rescale(figure: Any, report: Report) -> None:
     """A row per strategy and one for the peer, a column per size: the oldest event of every epoch, when it was published.
 
-    Where no line goes on there is no output: a gap is drawn as the climb that it is. All panels of a column have the same axes, the
-    latency is logarithmic, since the peer needs another order of magnitude.
+    Where no line goes on there is no output: a gap is drawn as the climb that it is. Latency has the same logarithmic axis everywhere,
+    since the peer needs another order of magnitude; it also needs more time, so that its seconds are its own.
     """
     sizes = list(report.systems["meander"])
     rows = [*report.config["strategies"], *(name for name in report.systems if name != "meander")]
     figure.set_size_inches(7.5 * len(sizes), 1.7 * len(rows) + 0.9)
-    panels: Any = figure.subplots(len(rows), len(sizes), squeeze=False, sharex="col", sharey=True)
+    panels: Any = figure.subplots(len(rows), len(sizes), squeeze=False, sharey=True)
     for column, size in enumerate(sizes):
+        longest = max(numbers["timeline"][-1][0] for numbers in report.systems["meander"][size].values())
         for row, name in enumerate(rows):
             ours = name in report.systems["meander"][size]
             numbers = report.systems["meander"][size][name] if ours else report.systems[name][size]
             axes = panels[row][column]
             _draw_latency(axes, numbers, OURS if ours else PEER)
+            if ours:
+                axes.set_xlim(0, longest)
             axes.set_title(f"{name}: {_summary(numbers)}", loc="left", fontsize=9)
             axes.spines[["top", "right"]].set_visible(False)
             if column == 0:
@@ -38,6 +41,9 @@ def draw_rescale(figure: Any, report: Report) -> None:
             fontweight="bold",
         )
         panels[-1][column].set_xlabel("seconds")
+    every = [numbers for sizes in report.systems.values() for found in sizes.values() for numbers in (found, *found.values())]
+    worst = max(epoch[2] for numbers in every if isinstance(numbers, dict) for epoch in numbers.get("timeline", ()))
+    panels[0][0].set_ylim(_LEAST, worst * 2)
     handles, labels = panels[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False, fontsize=8)
 
@@ -73,9 +79,9 @@ def _draw_latency(axes: Any, numbers: dict[str, Any], colour: str) -> None:
             textcoords="offset points",
             fontsize=7.5,
             color=MARK,
+            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1},
         )
     axes.set_yscale("log")
-    axes.set_ylim(bottom=_LEAST)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.tick_params(labelsize=8)
 
