@@ -61,6 +61,8 @@ class Rescaled(NamedTuple):
     """Bytes that were brought into the new owners' caches, ahead of their use."""
     failures: tuple[str, ...] = ()
     """What could not be brought, and is fetched on first use."""
+    fetched_from_store: int = 0
+    """How many of the fetched bytes came from the store; the others came from the executors that had them."""
 
 
 class Run:
@@ -145,7 +147,9 @@ class Run:
                 operator, parallelism, strategy, lambda switch: self._between_epochs(switch, timeout), seconds(timeout) or 3600.0
             )
         fetched = moved.from_peers + moved.from_store
-        return Rescaled(operator, before, parallelism, moved.groups, strategy, moved.epoch, fetched, tuple(moved.failures))
+        return Rescaled(
+            operator, before, parallelism, moved.groups, strategy, moved.epoch, fetched, tuple(moved.failures), moved.from_store
+        )
 
     def evacuate(self, executor: str, timeout: float | str | None = "60s") -> None:
         """Move all slots away from an executor, before its machine goes. In force from the next epoch on."""
