@@ -360,7 +360,7 @@ def share_of_input(runs: int) -> float:
 
     Compaction that falls behind makes every lookup slower: less input per epoch leaves it time to catch up.
 
-    >>> [round(share_of_input(runs), 2) for runs in (1, 20, 30, 60)]
+    >>> [round(share_of_input(runs), 2) for runs in (1, 40, 60, 120)]
     [1.0, 1.0, 0.44, 0.11]
     """
     return min(1.0, max(0.05, (_COMFORTABLE_RUNS / max(runs, 1)) ** 2))
