@@ -17,7 +17,7 @@ import contextlib
 import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -86,13 +86,14 @@ class Loop:
         retain: int = 64,
         listener: Callable[[EpochDone], None] = lambda done: None,
         ahead: bool = True,
+        deletions: Executor | None = None,
     ) -> None:
         self.log = log
         self._store, self._clock, self._parts, self._runner = store, clock, parts, runner
         self._compactor = compactor
         self._listener = listener
         self._work_ahead = ahead
-        self._tidy = Tidy(store, log.manifest, retain, lambda segments: self.collected(segments))
+        self._tidy = Tidy(store, log.manifest, retain, lambda segments: self.collected(segments), deletions)
         self._next: tuple[Decision, Any] | None = None
         self._keys = parts.tables()
         self._changes: SimpleQueue[Callable[[], None]] = SimpleQueue()

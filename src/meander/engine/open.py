@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,9 @@ def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: 
         helper = ProcessCompactor(store.url, clock, generation, log.manifest.key_groups)
         compactor: Compactor = helper if store.local("") is not None else StewardCompactor(runner, helper, clock, generation)
         listeners: list[Callable[[EpochDone], None]] = []
+        deletions = None if store.local("") is not None else ThreadPoolExecutor(1, thread_name_prefix="meander-deletions")
+        if deletions is not None:  # what is not removed by then, the next start sweeps
+            close.insert(0, lambda: deletions.shutdown(wait=True, cancel_futures=True))
         loop = Loop(
             store,
             clock,
@@ -102,6 +106,7 @@ def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: 
             settings.retain_epochs,
             lambda done: _tell(listeners, done),
             settings.work_ahead,
+            deletions,
         )
         loop.collected = runner.collected
         close[:0] = [loop.close, runner.close]
