@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 from pathlib import Path
 from urllib.parse import quote
 
@@ -51,6 +52,11 @@ class Cache:
         folder = self._parts(name)
         folder.mkdir(exist_ok=True)
         _write(folder / f"{groups:x}", data)
+
+    def drop(self, name: str) -> None:
+        """A segment that nobody needs any more, with its parts. Who has it mapped keeps what it sees."""
+        self._whole(name).unlink(missing_ok=True)
+        shutil.rmtree(self._parts(name), ignore_errors=True)
 
     def evict(self, limit: int) -> int:
         """Remove what was not used for longest until the rest is within the limit: how many bytes went. The steward's work."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -25,6 +26,7 @@ from meander.coordinate.routing import groups_of, slots_of
 from meander.engine.compiled import Compiled, pack_plan
 from meander.engine.exchange import SparkJobs, Started
 from meander.engine.messages import Common, Control, Report, Seen, SplitTask, Task
+from meander.engine.peers import Peer, Unreachable
 from meander.engine.placement import Placement
 from meander.engine.session import executors
 from meander.engine.windows import evictions
@@ -113,7 +115,6 @@ class SparkRunner:
         clock: Clock,
         strict: bool = False,
         small_epochs: bool = True,
-        cores: int | None = None,
         mode: str = "hybrid",
     ) -> None:
         self._context = context
@@ -124,7 +125,6 @@ class SparkRunner:
         self._store = store_url
         self._strict = strict
         self._small_epochs = small_epochs
-        self._cores = cores or max(1, context.defaultParallelism)
         self.placement = Placement(lambda: executors(context), clock)
         self._mode = mode
         self.secret = clock.new_id() + clock.new_id()
@@ -132,6 +132,7 @@ class SparkRunner:
         """Segments that are in an executor's cache: its id."""
         self.stewards: dict[str, str] = {}
         """By executor, as tasks have reported them."""
+        self._errands = ThreadPoolExecutor(1, thread_name_prefix="meander-errands")
         self._ahead: Started | None = None
         self._running: Started | None = None
         self._unwanted: list[Started] = []
@@ -155,7 +156,7 @@ class SparkRunner:
         depth = len(self._compiled.levels)
         if depth == 1:
             slots = self._slots(routing, self._source_tasks(decision))
-            result = self._jobs.run_single(self._source_controls(decision, routing, slots))
+            result = self._jobs.run_single(self._source_controls(decision, routing, slots), self.placement.anywhere())
             return lambda: self._check(result(), {(0, i) for i in range(slots[0])})
         if len(self._holders) > _HOLDERS_KEPT + 2 * sum(len(table.segments) for table in manifest.tables.values()):
             alive = manifest.segment_names()
@@ -203,6 +204,16 @@ class SparkRunner:
         """A segment is in the cache beside this steward."""
         self._holders.update((name, executor) for executor, known in self.stewards.items() if known == address)
 
+    def collected(self, segments: list[str]) -> None:
+        """Segments are gone from the store: no cache need keep them. Told beside the epochs, to everyone: anyone may have fetched them."""
+        for name in segments:
+            self._holders.pop(name, None)
+        for address in set(self.stewards.values()):
+            self._errands.submit(_have_dropped, address, self.secret, segments)
+
+    def close(self) -> None:
+        self._errands.shutdown(wait=False, cancel_futures=True)
+
     def steward_of(self, operator: str, slot: int) -> str | None:
         """The address of the steward beside a slot, where there is one."""
         slots = self.placement.where().get(self.level_of(operator), [])
@@ -225,11 +236,19 @@ class SparkRunner:
         return self._small_epochs and fits and self._compiled.repeatable_first_stage
 
     def _source_tasks(self, decision: Decision) -> int:
-        return max(1, min(len(decision.splits), self._cores))
+        return max(1, min(len(decision.splits), self.placement.cores()))
 
     def _slots(self, routing: dict[str, list[int]], source_tasks: int) -> tuple[int, ...]:
         """Tasks per level; 0 for the first where it is part of the second."""
         return (source_tasks, *(max(slots_of(routing[name]) for name in level.keyed) for level in self._compiled.levels[1:]))
+
+    def introduction(self, key_groups: int) -> Common:
+        """What an executor is told of this run when it is introduced: all that does not change from epoch to epoch."""
+        return Common(0, self._generation, self._store, self._packed, key_groups, {}, (), self._strict, self._mode, self.secret)
+
+    def met(self, executor: str, steward: str) -> None:
+        """An executor has a steward: it can be sent state before it runs its first task."""
+        self.stewards[executor] = steward
 
     def _common(
         self, decision: Decision, routing: dict[str, list[int]], slots: tuple[int, ...], manifest: Manifest | None = None
@@ -286,9 +305,8 @@ class SparkRunner:
         return levels
 
     def _start_first_stage(self, decision: Decision, routing: dict[str, list[int]], slots: tuple[int, ...]) -> Started:
-        # Source tasks run where Spark likes, unless an executor is to be left alone.
-        places = list(self.placement.executors().values()) if self.placement.leaving else []
-        return self._jobs.start_first_stage(self._source_controls(decision, routing, slots), slots[1], places)
+        # Source tasks run where Spark likes, unless an executor is to be left alone: it leaves, or was not introduced yet.
+        return self._jobs.start_first_stage(self._source_controls(decision, routing, slots), slots[1], self.placement.anywhere())
 
     def _check(self, seen: Sequence[Seen], expected: set[Task]) -> Outcome:
         """One attempt per task, seen by everyone, or the epoch runs again."""
@@ -349,6 +367,11 @@ class SparkRunner:
             came = sum(grouped) if level else sum(r.counts.get("rows_in", 0) for r in reports)
             found[f"{level + 1}"] = (came, sum(r.out.get(level, 0) for r in reports))
         return found
+
+
+def _have_dropped(address: str, secret: str, segments: list[str]) -> None:
+    with contextlib.suppress(Unreachable):  # then its cache lets go of what was not used for longest
+        Peer.at(address, secret).drop(segments)
 
 
 def _busy(report: Report) -> float:

@@ -17,7 +17,7 @@ import contextlib
 import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -92,19 +92,24 @@ class Loop:
         retain: int = 64,
         listener: Callable[[EpochDone], None] = lambda done: None,
         ahead: bool = True,
+        deletions: Executor | None = None,
     ) -> None:
         self.log = log
         self._store, self._clock, self._parts, self._runner = store, clock, parts, runner
         self._compactor = compactor
         self._listener = listener
         self._work_ahead = ahead
-        self._tidy = Tidy(store, log.manifest, retain)
+        self._tidy = Tidy(store, log.manifest, retain, lambda segments: self.collected(segments), deletions)
         self._next: tuple[Decision, Any] | None = None
         self._keys = parts.tables()
         self._changes: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._at_work = threading.RLock()
         self._asked = parallelism
         self._share = 1.0
+        self.collected: Callable[[list[str]], None] = lambda segments: None
+        """Called with segments that were removed from the store."""
+        self.resting: Callable[[], None] = lambda: None
+        """Called between epochs when there is no input for one."""
         self._chosen: dict[str, Choice | None] = {}
         """What sources have given for a decision that is not made yet: their cursors have moved on, so it must not be forgotten."""
         manifest = log.manifest
@@ -241,6 +246,7 @@ class Loop:
         with contextlib.suppress(Retryable):  # the next look tells
             self.log.check_owner()
         self._tidy_up(idle=True)
+        self.resting()
 
     def _decide(self, epoch: int, everything: bool) -> Decision | None:
         now = self.now()
@@ -393,7 +399,7 @@ def share_of_input(runs: int) -> float:
 
     Compaction that falls behind makes every lookup slower: less input per epoch leaves it time to catch up.
 
-    >>> [round(share_of_input(runs), 2) for runs in (1, 20, 30, 60)]
+    >>> [round(share_of_input(runs), 2) for runs in (1, 40, 60, 120)]
     [1.0, 1.0, 0.44, 0.11]
     """
     return min(1.0, max(0.05, (_COMFORTABLE_RUNS / max(runs, 1)) ** 2))

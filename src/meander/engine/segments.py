@@ -214,6 +214,14 @@ class Household:
                 self._address = json.loads((self.folder / "steward.json").read_text())["address"]
         return self._address
 
+    def wait_for_steward(self, patience: float) -> str | None:
+        """The same, waiting for one that is being started."""
+        deadline = _CLOCK.monotonic() + patience
+        while self.address() is None and self._process is not None and _CLOCK.monotonic() < deadline:
+            self._asked = 0.0
+            _CLOCK.sleep(0.05)
+        return self._address
+
     def _start(self) -> bool:
         """Whoever gets the lock starts it, and the process inherits the lock: as long as it lives nobody else does."""
         lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
@@ -233,6 +241,12 @@ class Household:
         process.stdin.close()
         os.close(lock)
         return True
+
+
+def this_executor() -> str | None:
+    """The id of the executor that this worker belongs to; None where the system does not tell."""
+    found = _executor_id(_executor_process())
+    return None if found == "driver" else found
 
 
 def _executor_id(process: int | None) -> str:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from typing import Any
 
 from meander.clock import Clock
 from meander.engine.compaction import ProcessCompactor, due_merges, merge_entry
@@ -18,10 +20,15 @@ from meander.state.manifest import Json, Manifest
 
 
 class StewardCompactor:
-    """One merge at a time per steward."""
+    """One merge at a time per steward. An epoch does not wait for their answers: a steward that merges is slow to speak."""
 
-    def __init__(self, runner: SparkRunner, otherwise: ProcessCompactor, clock: Clock, generation: int) -> None:
+    def __init__(
+        self, runner: SparkRunner, otherwise: ProcessCompactor, clock: Clock, generation: int, calls: Executor | None = None
+    ) -> None:
         self._runner, self._otherwise, self._clock, self._generation = runner, otherwise, clock, generation
+        self._calls = calls or ThreadPoolExecutor(2, thread_name_prefix="meander-merges")
+        self._asked: dict[str, Future[Any]] = {}
+        """Per steward, what it has not answered yet, or what it has and nobody has looked at."""
         self._under_way: dict[str, Merge] = {}
         self._finished: deque[Json] = deque()
 
@@ -41,7 +48,7 @@ class StewardCompactor:
     def collect(self) -> Json | None:
         for address in list(self._under_way):
             try:
-                done = Peer.at(address, self._runner.secret).merged()
+                done = self._heard(address)
             except Unreachable:  # gone, and its merge with it: chosen again
                 del self._under_way[address]
                 continue
@@ -54,7 +61,19 @@ class StewardCompactor:
         return self._finished.popleft() if self._finished else self._otherwise.collect()
 
     def close(self) -> None:
+        self._calls.shutdown(wait=False, cancel_futures=True)
         self._otherwise.close()
+
+    def _heard(self, address: str) -> list[Any]:
+        """The merges that a steward has told of by now. Asks it again once it has answered."""
+        asked = self._asked.get(address)
+        if asked is not None and not asked.done():
+            return []
+        self._asked.pop(address, None)
+        heard = list((asked.result() if asked is not None else None) or [])
+        if not heard:
+            self._asked[address] = self._calls.submit(Peer.at(address, self._runner.secret).merged)
+        return heard
 
     def _begin(self, address: str, merge: Merge, epoch: int) -> None:
         order = {
@@ -66,8 +85,5 @@ class StewardCompactor:
             "name": f"segments/{merge.table}/{self._generation:08d}-{epoch:010d}-merge-{self._clock.new_id()}.arrow",
             "holders": self._runner.holders(ref.name for ref in merge.inputs),
         }
-        try:
-            Peer.at(address, self._runner.secret).merge(order)
-            self._under_way[address] = merge
-        except Unreachable:
-            return
+        self._under_way[address] = merge
+        self._asked[address] = self._calls.submit(lambda: Peer.at(address, self._runner.secret).merge(order))

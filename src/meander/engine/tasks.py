@@ -134,6 +134,13 @@ def _household(common: Common) -> Household:
     return _households[common.secret]
 
 
+def settle_in(common: Common) -> tuple[Store, Household | None]:
+    """What tasks of a run find open when a worker has been introduced to it."""
+    store = _stores[common.store] = _stores.get(common.store) or open_store(common.store)
+    maps = common.mode == "hybrid" and store.local("") is not None
+    return store, None if maps else _household(common)
+
+
 def _run_state(messages: Iterable[tuple[bytes, bytes]]) -> tuple[StageTask, Outbox, Seen]:
     """The control message comes with the first blob; the others are beside empty ones."""
     pairs = list(messages)

@@ -158,11 +158,14 @@ def rows_of_hashes(segment: Segment, hashes: Hashes) -> pl.DataFrame:
         begin = 0 if number == 0 else int(np.searchsorted(hashes, first, "left"))
         end = len(hashes) if after is None else int(np.searchsorted(hashes, after, "left"))
         if begin < end:
-            block = segment.block(number)
-            at = np.minimum(np.searchsorted(hashes[begin:end], block.hashes), end - begin - 1)
-            wanted = np.flatnonzero(hashes[begin:end][at] == block.hashes)
-            if len(wanted):
-                found.append(block.frame[wanted])
+            block, probes = segment.block(number), hashes[begin:end]
+            probes = probes[np.append(True, probes[1:] != probes[:-1])]
+            left, right = (np.searchsorted(block.hashes, probes, side) for side in ("left", "right"))
+            count = right - left
+            wanted = np.repeat(left - (np.cumsum(count) - count), count) + np.arange(count.sum(), dtype=np.int64)
+            if len(wanted):  # taken by Arrow: a frame of the whole block would touch every row of it
+                at = pa.Array.from_buffers(pa.int64(), len(wanted), [None, pa.py_buffer(wanted)])  # pa.array would import pandas
+                found.append(pl.DataFrame(pl.from_arrow(block.batch.take(at))))
     return pl.concat(found) if found else segment.block(0).frame[:0]
 
 
