@@ -60,6 +60,10 @@ class StewardCompactor:
                     self._finished.append(merge_entry(merge, name, rows, size))
         return self._finished.popleft() if self._finished else self._otherwise.collect()
 
+    @property
+    def busy(self) -> bool:
+        return bool(self._under_way or self._finished) or self._otherwise.busy
+
     def close(self) -> None:
         self._calls.shutdown(wait=False, cancel_futures=True)
         self._otherwise.close()
