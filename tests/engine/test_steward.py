@@ -120,3 +120,16 @@ def test_parts_that_an_executor_has_are_joined_with_what_it_lacks(
     assert joined is not None
     rows = Segment("b", joined).frame()
     assert rows.get_column("n").to_list() == [*range(256), *range(512, 768)]
+
+
+def test_an_answer_without_rows_does_not_wait_for_a_large_import() -> None:
+    program = (
+        "import sys; import numpy as np; import pyarrow as pa; import polars as pl; import meander.engine.steward;"
+        "from meander.state.segment import HASH, Segment, encode_segment, rows_of_hashes;"
+        "frame = pl.DataFrame({HASH: np.arange(9, dtype=np.uint64), 'n': range(9), 'text': ['x'] * 9, 'bytes': [b'y'] * 9});"
+        "segment = Segment('a', encode_segment(frame));"
+        "rows = [rows_of_hashes(segment, np.array([h], np.uint64)) for h in (3, 99)];"
+        "answers = [Segment('b', encode_segment(r)).rows for r in rows];"
+        "assert answers == [1, 0], answers; assert 'pandas' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
