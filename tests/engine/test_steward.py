@@ -98,3 +98,38 @@ def test_a_steward_that_lost_its_backroom_makes_way_for_another(
     (backroom,) = children(steward.pid)
     os.kill(backroom, 9)
     assert steward.wait(20) == 0
+
+
+def test_parts_that_an_executor_has_are_joined_with_what_it_lacks(
+    household: tuple[subprocess.Popen[bytes], subprocess.Popen[bytes], str], tmp_path: Path
+) -> None:
+    """After state went forth and back there are several parts of one segment: a lookup wants its key groups in one piece."""
+    _, _, address = household
+    (tmp_path / "store" / "segments").mkdir(parents=True)
+    data = encode_segment(FRAME)
+    (tmp_path / "store" / "segments" / "b").write_bytes(data)
+    cache = Cache(tmp_path / "household" / "cache")
+    peer = Peer(address, "s")
+    for groups, fetched in ((0b0001, True), (0b0100, True), (0b0101, False)):
+        before = peer.fetched()["store"]
+        peer.fetch([["segments/b", data.size, f"{groups:x}", None]])
+        assert wait(lambda groups=groups: cache.part("segments/b", groups) is not None)
+        assert wait(lambda: peer.fetched()["pending"] == 0)
+        assert (peer.fetched()["store"] > before) == fetched, "what is there is not fetched again"
+    joined = cache.part("segments/b", 0b0101)
+    assert joined is not None
+    rows = Segment("b", joined).frame()
+    assert rows.get_column("n").to_list() == [*range(256), *range(512, 768)]
+
+
+def test_an_answer_without_rows_does_not_wait_for_a_large_import() -> None:
+    program = (
+        "import sys; import numpy as np; import pyarrow as pa; import polars as pl; import meander.engine.steward;"
+        "from meander.state.segment import HASH, Segment, encode_segment, rows_of_hashes;"
+        "frame = pl.DataFrame({HASH: np.arange(9, dtype=np.uint64), 'n': range(9), 'text': ['x'] * 9, 'bytes': [b'y'] * 9});"
+        "segment = Segment('a', encode_segment(frame));"
+        "rows = [rows_of_hashes(segment, np.array([h], np.uint64)) for h in (3, 99)];"
+        "answers = [Segment('b', encode_segment(r)).rows for r in rows];"
+        "assert answers == [1, 0], answers; assert 'pandas' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

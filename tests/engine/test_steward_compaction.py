@@ -190,3 +190,21 @@ def test_a_steward_that_is_gone_loses_its_merge_to_another(monkeypatch: pytest.M
     monkeypatch.setattr(steward_compaction.Peer, "at", stewards.at)
     compactor.consider(manifest, {"t": table}, {"t": 1})
     assert set(stewards.orders) == {"a"}
+
+
+def test_what_a_steward_tells_of_a_merge_that_was_given_up_is_not_taken_for_the_present_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    stewards = Stewards()
+    monkeypatch.setattr(steward_compaction.Peer, "at", stewards.at)
+    monkeypatch.setattr(compaction_module, "FEWEST", 2)
+    refs = tuple(SegmentRef(f"s{number}", 10, 100, number, ALL) for number in range(4))
+    table = spread(KEY_GROUPS, 1)
+    manifest = Manifest(key_groups=KEY_GROUPS, position=0, generation=1, tables={"t": Table(("k",), refs)}, routing={"t": table})
+    compactor = StewardCompactor(Runner(), Helper(), FakeClock(), 1, Inline())  # type: ignore[arg-type]
+    compactor.consider(manifest, {"t": table}, {"t": 1})
+    stewards.done["a"] = [["t", ["old"], ["segments/t/of-another-merge.arrow", 3, 30]]]
+    assert collected(compactor) is None, "the log would name rows of other segments in place of these"
+    stewards.finish("a")
+    entry = collected(compactor)
+    assert entry is not None
+    assert entry["inputs"] == ["s0", "s1", "s2", "s3"]
+    assert entry["output"][0] != "segments/t/of-another-merge.arrow"

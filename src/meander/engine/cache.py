@@ -42,6 +42,15 @@ class Cache:
                 return _map(folder / entry)
         return None
 
+    def parts(self, name: str) -> list[tuple[int, pa.Buffer]]:
+        """All parts of a segment, with the key groups of each."""
+        try:
+            there = [entry for entry in sorted(os.listdir(self._parts(name))) if not entry.startswith(".")]
+        except FileNotFoundError:
+            return []
+        found = ((int(entry, 16), _map(self._parts(name) / entry)) for entry in there)
+        return [(groups, data) for groups, data in found if data is not None]
+
     def has(self, name: str, groups: int) -> bool:
         return self._whole(name).exists() or self.part(name, groups) is not None
 

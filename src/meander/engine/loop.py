@@ -168,6 +168,13 @@ class Loop:
             self._runner.discard(prepared)
             self._next = (decision, None)
 
+    def finish_merges(self, timeout: float) -> None:
+        """Let no merge be under way: what one gives out stands where it was made, and whoever takes over would not have it."""
+        deadline = self._clock.monotonic() + timeout
+        while self._compactor.busy and self._clock.monotonic() < deadline:
+            self._take_merge()
+            self._clock.sleep(0.01)
+
     def step(self, everything: bool = False, flush: bool = False) -> bool:
         """Run one epoch if there is input for one, or something is due without. ``flush``: where there is no input, close what is open."""
         with self._at_work, self._fenced_first():
@@ -377,12 +384,15 @@ class Loop:
             for cursor in self._cursors.values():
                 cursor.slow_down(share)
 
-    def _tidy_up(self, idle: bool = False) -> None:
+    def _take_merge(self) -> None:
         finished = self._compactor.collect()
         if finished is not None and finished["table"] not in self.log.manifest.tables:
             self._tidy.unwanted(finished["output"][0])  # its bucket of time is over
         elif finished is not None:
             self._tidy.dropped(self.log.manifest, self.log.append(finished))
+
+    def _tidy_up(self, idle: bool = False) -> None:
+        self._take_merge()
         slots = {name: slots_of(table) for name, table in self.routing.items()}
         self._compactor.consider(self.log.manifest, self.routing, slots)
         self._relieve()

@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute  # otherwise the first question would wait for it
 from pyarrow import flight
@@ -40,7 +41,7 @@ from meander.engine.cache import Cache
 from meander.engine.peers import Peer, Unreachable, backroom_of, join, split
 from meander.engine.ranges import open_by_ranges
 from meander.state.compaction import Merge, run_merge
-from meander.state.segment import Segment, SegmentRef, encode_segment, rows_of_groups, rows_of_hashes
+from meander.state.segment import HASH, Segment, SegmentRef, encode_segment, rows_of_groups, rows_of_hashes
 from meander.state.store import Store, open_store
 
 _OPEN = 256
@@ -138,25 +139,34 @@ class Steward(flight.FlightServerBase):  # type: ignore[misc]
         return segment
 
     def _bring(self, name: str, size: int, groups: int, holder: str | None) -> None:
-        """One part into the cache: from who has it, or from the store."""
+        """One part into the cache: what is not there from who has it, or from the store."""
         try:
             if self._cache.has(name, groups):
                 return
-            data: Any = None
-            if holder is not None and backroom_of(holder) != self.address:
-                try:
-                    data = Peer.at(holder, self._secret).part(name, groups)
-                    self._bytes["peer"] += 0 if data is None else len(data)
-                except Unreachable:
-                    data = None
-            if data is None:
-                counted = _Counted(self._store)
-                segment = open_by_ranges(counted, name, size)
-                data = encode_part(segment, groups, self._key_groups)
-                self._bytes["store"] += counted.bytes
-            self._cache.add_part(name, groups, data)
+            pieces, wanted = [], groups
+            for there, piece in self._cache.parts(name):
+                if wanted & there:
+                    pieces.append((wanted & there, Segment(name, piece)))
+                    wanted &= ~there
+            if wanted:
+                pieces.append((wanted, Segment(name, self._from_afar(name, size, wanted, holder))))
+            self._cache.add_part(name, groups, _joined(pieces, self._key_groups))
         except Exception as error:  # epochs do not depend on it: they fetch what they need themselves
             self._failures.append(f"{name}: {type(error).__name__}: {error}")
+
+    def _from_afar(self, name: str, size: int, groups: int, holder: str | None) -> pa.Buffer:
+        data: Any = None
+        if holder is not None and backroom_of(holder) != self.address:
+            try:
+                data = Peer.at(holder, self._secret).part(name, groups)
+                self._bytes["peer"] += 0 if data is None else len(data)
+            except Unreachable:
+                data = None
+        if data is None:
+            counted = _Counted(self._store)
+            data = encode_part(open_by_ranges(counted, name, size), groups, self._key_groups)
+            self._bytes["store"] += counted.bytes
+        return pa.py_buffer(data)
 
     def _compact(self, merge: Merge, name: str, holders: dict[str, str]) -> None:
         answer: Any = None
@@ -196,6 +206,12 @@ class _Counted:
 def encode_part(segment: Segment, groups: int, key_groups: int) -> pa.Buffer:
     """A segment's rows of some key groups, as a segment."""
     return encode_segment(rows_of_groups(segment, groups, key_groups))
+
+
+def _joined(pieces: list[tuple[int, Segment]], key_groups: int) -> pa.Buffer:
+    """Parts of one segment, each taken for some key groups, as one."""
+    frames = [rows_of_groups(segment, groups, key_groups) for groups, segment in pieces]
+    return encode_segment(frames[0] if len(frames) == 1 else pl.concat(frames).sort(HASH, maintain_order=True))
 
 
 def main() -> None:

@@ -29,7 +29,8 @@ class StewardCompactor:
         self._calls = calls or ThreadPoolExecutor(2, thread_name_prefix="meander-merges")
         self._asked: dict[str, Future[Any]] = {}
         """Per steward, what it has not answered yet, or what it has and nobody has looked at."""
-        self._under_way: dict[str, Merge] = {}
+        self._under_way: dict[str, tuple[Merge, str]] = {}
+        """Per steward, its merge and the name that it writes."""
         self._finished: deque[Json] = deque()
 
     def consider(self, manifest: Manifest, routing: Mapping[str, list[int]], slots: Mapping[str, int]) -> None:
@@ -39,7 +40,7 @@ class StewardCompactor:
             return
         for merge, operator, slot in due_merges(manifest, routing, slots):
             # Two merges of one segment could overlap in key groups after a rescale, and give a row twice.
-            busy = {ref.name for other in self._under_way.values() for ref in other.inputs}
+            busy = {ref.name for other, _ in self._under_way.values() for ref in other.inputs}
             busy |= {name for entry in self._finished for name in entry["inputs"]}
             address = self._runner.steward_of(operator, slot)
             if address is not None and address not in self._under_way and not busy & {ref.name for ref in merge.inputs}:
@@ -52,13 +53,23 @@ class StewardCompactor:
             except Unreachable:  # gone, and its merge with it: chosen again
                 del self._under_way[address]
                 continue
-            for _table, _inputs, answer in done:
-                merge = self._under_way.pop(address)
-                if answer is not None:
-                    name, rows, size = answer
-                    self._runner.holds(name, address)
-                    self._finished.append(merge_entry(merge, name, rows, size))
+            for _table, inputs, answer in done:
+                self._take(address, inputs, answer)
         return self._finished.popleft() if self._finished else self._otherwise.collect()
+
+    def _take(self, address: str, inputs: list[str], answer: Any) -> None:
+        """A steward that could not be reached for a while may tell of a merge that was given up: that is not the present one."""
+        merge, name = self._under_way.get(address, (None, ""))
+        if merge is None or (answer[0] != name if answer is not None else inputs != [ref.name for ref in merge.inputs]):
+            return
+        del self._under_way[address]
+        if answer is not None:
+            self._runner.holds(name, address)
+            self._finished.append(merge_entry(merge, *answer))
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._under_way or self._finished) or self._otherwise.busy
 
     def close(self) -> None:
         self._calls.shutdown(wait=False, cancel_futures=True)
@@ -76,14 +87,15 @@ class StewardCompactor:
         return heard
 
     def _begin(self, address: str, merge: Merge, epoch: int) -> None:
+        name = f"segments/{merge.table}/{self._generation:08d}-{epoch:010d}-merge-{self._clock.new_id()}.arrow"
         order = {
             "table": merge.table,
             "keys": merge.keys,
             "inputs": [ref.to_json() for ref in merge.inputs],
             "groups": f"{merge.groups:x}",
             "bottom": merge.bottom,
-            "name": f"segments/{merge.table}/{self._generation:08d}-{epoch:010d}-merge-{self._clock.new_id()}.arrow",
+            "name": name,
             "holders": self._runner.holders(ref.name for ref in merge.inputs),
         }
-        self._under_way[address] = merge
+        self._under_way[address] = (merge, name)
         self._asked[address] = self._calls.submit(lambda: Peer.at(address, self._runner.secret).merge(order))

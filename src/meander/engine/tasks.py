@@ -93,14 +93,11 @@ def _guarded(seen: Seen, box: Outbox, work: Callable[[], None]) -> Seen:
 def _open_task(message: bytes) -> StageTask:
     control: Control = pickle.loads(message)
     common = control.common
-    if common.store not in _stores:
-        _stores[common.store] = open_store(common.store)
-    store = _stores[common.store]
+    store, household = settle_in(common)
 
     def find_segments(report: Report) -> Segments:
-        if common.mode == "hybrid" and store.local("") is not None:
+        if household is None:
             return Mapped(store)
-        household = _household(common)
         report.executor, report.steward = household.executor, household.address()
         if common.mode == "remote":
             return Remote(store, report)
@@ -135,7 +132,7 @@ def _household(common: Common) -> Household:
 
 
 def settle_in(common: Common) -> tuple[Store, Household | None]:
-    """What tasks of a run find open when a worker has been introduced to it."""
+    """What the tasks of a run need: the store and, where segments are not mapped from it, this executor's cache. Opened once per worker."""
     store = _stores[common.store] = _stores.get(common.store) or open_store(common.store)
     maps = common.mode == "hybrid" and store.local("") is not None
     return store, None if maps else _household(common)

@@ -199,9 +199,14 @@ def encode_blocks(blocks: list[pl.DataFrame], firsts: list[int]) -> pa.Buffer:
     out = pa.BufferOutputStream()
     with pa.ipc.new_file(out, schema) as writer:
         for table in tables:
-            (batch,) = table.combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], schema=table.schema)]
-            writer.write_batch(batch)
+            # Without rows a table has no batch at all, and making one of a list would import pandas: an answer would wait for that.
+            batches = table.combine_chunks().to_batches()
+            writer.write_batch(batches[0] if batches else _without_rows(table.schema))
     return out.getvalue()
+
+
+def _without_rows(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
 
 
 def _cut_between_hashes(hashes: Hashes, block_rows: int) -> list[int]:
