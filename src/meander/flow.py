@@ -18,7 +18,7 @@ from meander.aggregates import Agg, Aggregator, as_agg
 from meander.connect.sink import Sink
 from meander.connect.source import Source
 from meander.errors import FlowError
-from meander.plan.eventtime import Late, Watermark, WindowAggregate, no_time, time_of
+from meander.plan.eventtime import HasLate, Late, Watermark, WindowAggregate, no_time, time_of
 from meander.plan.explain import explain
 from meander.plan.graph import Node, Plan, check_name
 from meander.plan.operators import Aggregate, BatchFunction, Filter, MapBatches, Operator, Select, SinkOp, SourceOp, Union, WithColumns
@@ -166,12 +166,17 @@ class Stream:
         """Windows over all rows, without a key: ``stream.window(md.tumbling("10s")).aggregate(md.count())``."""
         return WindowedStream(self, (), window)
 
-    def late(self, name: str | None = None) -> Stream:
-        """The rows that came too late for this windowed operator, with the columns of its input. Without it they go to the dead letters."""
+    def late(self, name: str | None = None, side: int = 0) -> Stream:
+        """The rows that came too late for this operator, with the columns of its input. Without it they go to the dead letters.
+
+        An operator with two inputs has late rows of each: ``side`` is 0 or 1.
+        """
         node = self.flow._nodes[self.name]
-        if not isinstance(node.op, WindowAggregate):
-            raise FlowError(f"late of {self.name!r}: it is a {node.op.kind}, and only what closes windows has late rows")
-        return self.flow._add(Late(self.name), name, Stream(self.flow, node.inputs[0]))
+        if not isinstance(node.op, HasLate):
+            raise FlowError(f"late of {self.name!r}: it is a {node.op.kind}, and only what closes windows or expires has late rows")
+        if side not in range(len(node.inputs)):
+            raise FlowError(f"late of {self.name!r}: side={side!r}; it has {len(node.inputs)} input(s), counted from 0")
+        return self.flow._add(Late(self.name, side), name, Stream(self.flow, node.inputs[side]))
 
     def union(self, *others: Stream, name: str | None = None) -> Stream:
         """The rows of all; all must have the same columns."""

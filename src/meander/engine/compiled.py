@@ -1,4 +1,4 @@
-"""A plan made ready to run: levels, who feeds whom, and every aggregate's state columns. Spark-free.
+"""A plan made ready to run: levels, who feeds whom, and its stateful operators. Spark-free.
 
 Compiled once per process and plan, from the plan's pickled bytes; tasks find it by them.
 """
@@ -9,53 +9,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-import polars as pl
 from pyspark import cloudpickle
 
-from meander.aggregates import Agg, Part
 from meander.coordinate.watermarks import Rule
-from meander.engine.windows import PANE, Windowing, hash_panes
+from meander.engine.operators import make_ready
+from meander.engine.operators.contract import Stateful
 from meander.errors import FlowError
-from meander.plan.eventtime import Late, Watermark, WindowAggregate, time_of
+from meander.plan.eventtime import Watermark
 from meander.plan.graph import Node, Plan
-from meander.plan.operators import Aggregate, MapBatches, SinkOp, SourceOp
+from meander.plan.operators import MapBatches, SinkOp, SourceOp
 from meander.plan.stages import levels
-from meander.state.hashing import Hashes, hash_keys
-from meander.state.values import ValueTable
-
-
-@dataclass(frozen=True)
-class Keyed:
-    """A stateful operator, ready: its keys, its state columns, and how its output is made of them."""
-
-    name: str
-    number: int
-    level: int
-    source: str
-    keys: tuple[str, ...]
-    parts: Mapping[str, Part]
-    """What partial states consist of."""
-    stored: Mapping[str, Part]
-    """What a key's row consists of: the same, but for values that have a table of their own and are only counted here."""
-    values: tuple[ValueTable, ...]
-    aggs: tuple[Agg, ...]
-    windowing: Windowing | None = None
-
-    @property
-    def output(self) -> tuple[pl.Expr, ...]:
-        return (*(pl.col(key) for key in self.keys), *(agg.finish() for agg in self.aggs))
-
-    @property
-    def identity(self) -> tuple[str, ...]:
-        """The columns that tell the rows of its table apart."""
-        return self.keys if self.windowing is None else (*self.keys, PANE)
-
-    def hash(self, frame: pl.DataFrame) -> Hashes:
-        return hash_keys(frame.select(self.keys)) if self.windowing is None else hash_panes(frame, self.keys, self.windowing.window)
-
-    def tables(self) -> dict[str, tuple[str, ...]]:
-        """All its tables, and the columns that tell their rows apart. A table that is cut into buckets of time is named for all of them."""
-        return {self.name: self.identity, **{table.name: table.identity for table in self.values}}
 
 
 @dataclass(frozen=True)
@@ -67,8 +30,8 @@ class Level:
     keyed: tuple[str, ...]
     stateless: tuple[Node, ...]
     sinks: tuple[Node, ...]
-    feeds: tuple[tuple[str, str], ...]
-    """(operator of this level, stateful operator of a later one)."""
+    feeds: tuple[tuple[str, str, int], ...]
+    """(operator of this level, stateful operator of a later one, which of its inputs)."""
     carries: tuple[tuple[str, int], ...]
     """(operator of this level, later level whose stateless operators need its rows)."""
 
@@ -79,7 +42,7 @@ class Compiled:
 
     plan: Plan
     digest: str
-    keyed: Mapping[str, Keyed]
+    keyed: Mapping[str, Stateful]
     levels: tuple[Level, ...]
     sources: Mapping[str, SourceOp] = field(default_factory=dict)
     sinks: Mapping[str, SinkOp] = field(default_factory=dict)
@@ -90,8 +53,9 @@ class Compiled:
         return {n.name: Rule(n.op.grace, n.op.idle) for n in self.plan.nodes if isinstance(n.op, Watermark)}
 
     @cached_property
-    def windowed(self) -> dict[str, Windowing]:
-        return {name: keyed.windowing for name, keyed in self.keyed.items() if keyed.windowing is not None}
+    def timed(self) -> dict[str, Stateful]:
+        """The stateful operators that follow time."""
+        return {name: keyed for name, keyed in self.keyed.items() if keyed.timing is not None}
 
     @cached_property
     def repeatable_first_stage(self) -> bool:
@@ -103,18 +67,8 @@ class Compiled:
 def compile_plan(plan: Plan) -> Compiled:
     """Derive what tasks need from a validated plan."""
     level_of = levels(plan)
-    keyed: dict[str, Keyed] = {}
-    for number, node in enumerate(plan.nodes):
-        if isinstance(node.op, Aggregate):
-            schema = plan.schema(node.inputs[0])
-            parts = {f"{agg.name}.{part}": spec for agg in node.op.aggs for part, spec in agg.parts(schema).items()}
-            values = tuple(ValueTable.of(node.name, node.op.keys, agg) for agg in node.op.aggs if agg.keeps)
-            counted = {table.values: (table.count, table.count_part()) for table in values}
-            stored = dict(counted.get(name, (name, part)) for name, part in parts.items())
-            level, (source,) = level_of[node.name], node.inputs
-            keyed[node.name] = Keyed(node.name, number, level, source, node.op.keys, parts, stored, values, node.op.aggs)
-        elif isinstance(node.op, WindowAggregate):
-            keyed[node.name] = _compile_windows(plan, node, node.op, number, level_of[node.name])
+    stateful = [(number, node) for number, node in enumerate(plan.nodes) if node.op.stateful]
+    keyed = {node.name: make_ready(plan, node, number, level_of[node.name]) for number, node in stateful}
     depth = max(level_of.values()) + 1
     return Compiled(
         plan,
@@ -126,30 +80,16 @@ def compile_plan(plan: Plan) -> Compiled:
     )
 
 
-def _compile_windows(plan: Plan, node: Node, op: WindowAggregate, number: int, level: int) -> Keyed:
-    (source,) = node.inputs
-    schema = plan.schema(source)
-    time = time_of(plan.nodes, plan.schemas, source)
-    dtype = schema[op.time]
-    assert time is not None
-    assert isinstance(dtype, pl.Datetime)
-    kept = any(isinstance(n.op, Late) and n.op.operator == node.name for n in plan.nodes)
-    windowing = Windowing(op.window, op.time, op.shift, dtype, op.emit, op.lateness, time.marks, time.delay, kept)
-    # A window's content is bounded: what aggregates keep of it stays in its row.
-    parts = {f"{agg.name}.{part}": spec for agg in op.aggs for part, spec in agg.parts(schema).items()}
-    return Keyed(node.name, number, level, source, op.keys, parts, parts, (), op.aggs, windowing)
-
-
 def _compile_level(plan: Plan, level_of: dict[str, int], number: int) -> Level:
     here = [node for node in plan.nodes if level_of[node.name] == number]
-    feeds: list[tuple[str, str]] = []
+    feeds: list[tuple[str, str, int]] = []
     carries: list[tuple[str, int]] = []
     for node in here:
         later: set[int] = set()
         for name in plan.consumers(node.name):
             consumer = plan.node(name)
             if consumer.op.stateful:
-                feeds.append((node.name, consumer.name))
+                feeds.extend((node.name, name, side) for side, of in enumerate(consumer.inputs) if of == node.name)
             elif level_of[consumer.name] > number:
                 later.add(level_of[consumer.name])
         carries.extend((node.name, level) for level in sorted(later))

@@ -25,11 +25,11 @@ from meander.coordinate.capacity import StageFacts
 from meander.coordinate.routing import groups_of, slots_of
 from meander.engine.compiled import Compiled, pack_plan
 from meander.engine.exchange import SparkJobs, Started
+from meander.engine.marks import evictions, lates
 from meander.engine.messages import Common, Control, Report, Seen, SplitTask, Task
 from meander.engine.peers import Peer, Unreachable
 from meander.engine.placement import Placement
 from meander.engine.session import executors
-from meander.engine.windows import evictions
 from meander.errors import Retryable
 from meander.plan.windows import NEVER
 from meander.state.manifest import Json, Manifest, operator_of
@@ -50,7 +50,7 @@ class Decision:
     seen: dict[str, list[str]] = field(default_factory=dict)
     batch: Json | None = None
     late: dict[str, int] = field(default_factory=dict)
-    """Per windowed operator, the mark below which everything had closed before this epoch."""
+    """Per operator that follows time, the mark up to which everything had closed before this epoch."""
     flush: bool = False
     """Close everything."""
 
@@ -265,8 +265,9 @@ class SparkRunner:
             self._strict,
             self._mode,
             self.secret,
-            decision.late,
-            {} if manifest is None else evictions(self._compiled.windowed, manifest, decision.flush),
+            decision.late if manifest is None else lates(self._compiled.timed, manifest, decision.epoch),
+            {} if manifest is None else evictions(self._compiled.timed, manifest, decision.now, decision.flush),
+            decision.now,
         )
 
     def _split_tasks(self, decision: Decision) -> list[SplitTask]:

@@ -29,12 +29,12 @@ from meander.coordinate.routing import groups_of, rebalance, slots_of, spread
 from meander.coordinate.watermarks import Rule, advance, flushed
 from meander.engine.compaction import Compactor
 from meander.engine.epoch import Decision, Outcome, Runner
+from meander.engine.marks import Timed, anything_due, anything_open, evictions, lates, over
 from meander.engine.tidy import Tidy
-from meander.engine.windows import Windowing, anything_due, evictions, lates, over
 from meander.errors import ConfigError, Corrupted, Retryable
 from meander.plan.diff import explain_difference
 from meander.state.log import Log
-from meander.state.manifest import Json, Manifest, operator_of
+from meander.state.manifest import Json, Manifest, operator_of, whole_table
 from meander.state.reading import plan_record_name
 from meander.state.seen import flush_seen, load_seen
 from meander.state.store import Store
@@ -59,8 +59,8 @@ class Parts:
     """Stateful operators, their tables, and the columns that tell the rows of each apart."""
     rules: Mapping[str, Rule] = field(default_factory=dict)
     """The watermarks."""
-    windowed: Mapping[str, Windowing] = field(default_factory=dict)
-    """The stateful operators that close windows."""
+    timed: Mapping[str, Timed] = field(default_factory=dict)
+    """The stateful operators that follow time."""
 
     def tables(self) -> dict[str, tuple[str, ...]]:
         return {name: keys for tables in self.keyed.values() for name, keys in tables.items()}
@@ -106,6 +106,7 @@ class Loop:
         self._at_work = threading.RLock()
         self._asked = parallelism
         self._share = 1.0
+        self._decided = 0.0
         self.collected: Callable[[list[str]], None] = lambda segments: None
         """Called with segments that were removed from the store."""
         self.resting: Callable[[], None] = lambda: None
@@ -192,7 +193,7 @@ class Loop:
     def run_epoch(self, decision: Decision) -> None:
         """Run, commit and publish one epoch that somebody else decided."""
         with self._at_work, self._fenced_first():
-            late = lates(self._parts.windowed, self.log.manifest, decision.epoch)
+            late = lates(self._parts.timed, self.log.manifest, decision.epoch)
             self._run_epoch(replace(decision, late=late), None, lambda: None)
 
     def _run_epoch(self, decision: Decision, prepared: Any, meanwhile: Callable[[], None]) -> None:
@@ -224,8 +225,9 @@ class Loop:
         return sum(cursor.waiting(self.now()) for cursor in self._cursors.values())
 
     def now(self) -> float:
-        """The decision's clock: never behind the last decision, whoever made it."""
-        return max(self._clock.now(), self.log.manifest.now)
+        """The decision's clock: never behind the last decision, whoever made it, and also where that one is not committed yet."""
+        self._decided = max(self._clock.now(), self.log.manifest.now, self._decided)
+        return self._decided
 
     def finished(self) -> bool:
         """Whether no source can ever have more."""
@@ -271,21 +273,19 @@ class Loop:
             offsets[name] = choice.offset
             if choice.seen:
                 seen[name] = list(choice.seen)
-        late = lates(self._parts.windowed, self.log.manifest, epoch)
+        late = lates(self._parts.timed, self.log.manifest, epoch)
         return Decision(epoch, now, tuple(splits), offsets, seen, late=late) if splits else None
 
     def _decide_without_input(self, flush: bool) -> Decision | None:
         """An epoch for what is due by event time alone, or because a partition that held it back has become idle."""
-        windowed, manifest, now = self._parts.windowed, self.log.manifest, self.now()
-        if not windowed:
+        timed, manifest, now = self._parts.timed, self.log.manifest, self.now()
+        if not timed:
             return None
         epoch = manifest.epoch + 1
-        late, evict = lates(windowed, manifest, epoch), evictions(windowed, manifest)
-        open_buckets = any(operator_of(name) in windowed for name in manifest.tables)
-        later = replace(manifest, times=advance(manifest.times, self._parts.rules, {}, now))
-        then = evictions(windowed, later)
-        due = anything_due(windowed, manifest, late, evict) or (then != evict and anything_due(windowed, manifest, evict, then))
-        if due or (flush and open_buckets):
+        late, evict = lates(timed, manifest, epoch), evictions(timed, manifest, now)
+        then = evictions(timed, replace(manifest, times=advance(manifest.times, self._parts.rules, {}, now)), now)
+        due = anything_due(timed, manifest, late, evict) or (then != evict and anything_due(timed, manifest, evict, then))
+        if due or (flush and anything_open(timed, manifest)):
             return Decision(epoch, now, (), {}, late=late, flush=flush and not due)
         return None
 
@@ -324,8 +324,8 @@ class Loop:
             return None
 
     def _entry(self, decision: Decision, outcome: Outcome) -> Json:
-        windowed, before = self._parts.windowed, self.log.manifest
-        evict = evictions(windowed, before, decision.flush)
+        timed, before = self._parts.timed, self.log.manifest
+        evict = evictions(timed, before, decision.now, decision.flush)
         times = advance(before.times, self._parts.rules, outcome.heard, decision.now)
         return {
             "kind": "epoch",
@@ -339,14 +339,14 @@ class Loop:
             "routing": self.routing,
             "asked": self._asked,
             "tables": {name: {"keys": self._keys_of(name), "segments": segments} for name, segments in outcome.segments.items()},
-            "drops": over(windowed, before.tables, evict),
+            "drops": over(timed, before.tables, evict),
             "times": flushed(times, outcome.closed) if decision.flush else times,
             "staged": outcome.staged,
             "counts": {"epochs": 1, **outcome.counts},
         }
 
     def _keys_of(self, table: str) -> tuple[str, ...]:
-        return self._keys[table if table in self._keys else operator_of(table)]
+        return self._keys[whole_table(table)]
 
     def _publish(self, manifest: Manifest) -> None:
         for name, files in manifest.staged.items():

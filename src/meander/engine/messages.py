@@ -48,9 +48,11 @@ class Common:
     secret: str = ""
     """What stewards of this run know each other by."""
     late: Mapping[str, int] = field(default_factory=dict)
-    """Per windowed operator, the event time (in microseconds) below which windows had closed before this epoch."""
+    """Per operator that follows time, the mark (in microseconds) up to which everything had closed before this epoch."""
     evict: Mapping[str, int] = field(default_factory=dict)
-    """The one below which they close with it. Not known to what is begun ahead of time."""
+    """The one up to which things close with it. Not known to what is begun ahead of time."""
+    now: float = 0.0
+    """The decision's time."""
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import polars as pl
 
 Units = npt.NDArray[np.uint64]
+UNIT = "__unit"
 
 
 def source_unit(split: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 import polars as pl
 
@@ -30,6 +30,21 @@ class Time:
     marks: frozenset[str]
     delay: int = 0
     """How far behind the marks rows of this stream can come."""
+
+
+@runtime_checkable
+class KeepsTime(Protocol):
+    """A stateful operator whose rows have a time. One that does not say so gives out rows without."""
+
+    def time_after(self, inputs: Sequence[Time | None]) -> Time | None:
+        """The time of the rows that leave it, given that of the rows of each input."""
+
+
+@runtime_checkable
+class HasLate(Protocol):
+    """A stateful operator that refuses rows which come too late."""
+
+    has_late: ClassVar[bool]
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +82,7 @@ class WindowAggregate:
 
     kind: ClassVar[str] = "window"
     stateful: ClassVar[bool] = True
+    has_late: ClassVar[bool] = True
     keys: tuple[str, ...]
     aggs: tuple[Agg, ...]
     window: Window
@@ -90,6 +106,10 @@ class WindowAggregate:
         output.update((agg.name, inner[agg.name]) for agg in self.aggs)
         return pl.Schema(output)
 
+    def time_after(self, inputs: Sequence[Time | None]) -> Time | None:
+        (before,) = inputs
+        return None if before is None else Time(END, -1, before.marks, before.delay + self.lateness)
+
     def describe(self) -> str:
         by = f"by {', '.join(self.keys)}, " if self.keys else ""
         late = f", lateness {show_duration(self.lateness)}" if self.lateness else ""
@@ -110,6 +130,8 @@ class Late:
     kind: ClassVar[str] = "late"
     stateful: ClassVar[bool] = False
     operator: str
+    side: int = 0
+    """Which of its inputs."""
 
     def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
         (schema,) = expect_inputs(self.kind, name, inputs, 1)
@@ -119,7 +141,7 @@ class Late:
         return f"what came too late for {self.operator}"
 
     def canonical(self) -> str:
-        return self.operator
+        return f"{self.operator} {self.side}" if self.side else self.operator
 
     def code(self) -> str:
         return ""
@@ -133,12 +155,11 @@ def time_of(nodes: Sequence[Node], schemas: Mapping[str, pl.Schema], name: str) 
         node = by_name[at]
         if isinstance(node.op, Watermark):
             return Time(node.op.column, 0, frozenset([at]))
-        if isinstance(node.op, WindowAggregate):
-            before = find(node.inputs[0])
-            return None if before is None else Time(END, -1, before.marks, before.delay + node.op.lateness)
-        if node.op.stateful or not node.inputs:
+        if not node.inputs:
             return None
         found = [find(name) for name in node.inputs]
+        if node.op.stateful:
+            return node.op.time_after(found) if isinstance(node.op, KeepsTime) else None
         first = found[0]
         if first is None or first.column not in schemas[at]:
             return None

@@ -36,6 +36,30 @@ def operator_of(table: str) -> str:
     return table.split(".", 1)[0]
 
 
+def bucket_table(table: str, bucket: int) -> str:
+    """One bucket of a table that is cut by time."""
+    return f"{table}.@{bucket}"
+
+
+def bucket_of(table: str) -> int | None:
+    """The bucket a table is; None for any other table.
+
+    >>> bucket_of("visits.@-3"), bucket_of("visits.left.@7"), bucket_of("visits.pages"), bucket_of("visits")
+    (-3, 7, None, None)
+    """
+    _, at, number = table.rpartition(".@")
+    return int(number) if at else None
+
+
+def whole_table(table: str) -> str:
+    """The table that a bucket is of; any other table is itself.
+
+    >>> whole_table("visits.@-3"), whole_table("visits.left.@7"), whole_table("visits.pages")
+    ('visits', 'visits.left', 'visits.pages')
+    """
+    return table.rpartition(".@")[0] or table
+
+
 @dataclass(frozen=True)
 class Table:
     """One stateful operator's state: its key columns and its segments, oldest first."""

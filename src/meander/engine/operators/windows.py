@@ -1,4 +1,4 @@
-"""Windows in a task: which rows are late, what is stored of a window, and what comes out when it closes. Spark-free.
+"""Aggregates per key and window: which rows are late, what is stored of a window, and what comes out when it closes. Spark-free.
 
 State is one row per key and *pane*, in one table per bucket of time (see ``plan.windows``). The driver drops a bucket when no window
 needs it any more; a task writes nothing into a bucket that goes with this epoch.
@@ -6,7 +6,7 @@ needs it any more; a task writes nothing into a bucket that goes with this epoch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,50 +14,39 @@ import numpy.typing as npt
 import polars as pl
 
 from meander.aggregates import Agg, Part
-from meander.coordinate.watermarks import low
-from meander.plan.eventtime import END, START
-from meander.plan.windows import FOREVER, Times, Window
+from meander.engine.operators.contract import Emitted, Mask, Partial, Seat, Stateful, Timing
+from meander.engine.operators.desk import Desk
+from meander.engine.operators.folding import fold_after, fold_before
+from meander.engine.operators.place import Place, parts_of
+from meander.engine.rows import Rows
+from meander.plan.eventtime import END, START, WindowAggregate
+from meander.plan.windows import Times, Window
 from meander.state.grouping import fold_states, group_rows
-from meander.state.hashing import Hashes, hash_keys, in_groups, spread_within_groups
-from meander.state.manifest import Manifest, operator_of
-from meander.state.segment import HASH, Segment, SegmentRef, encode_segment
-from meander.state.table import Open, find, merge_segments, upsert
+from meander.state.hashing import Hashes, hash_keys, spread_within_groups
+from meander.state.manifest import bucket_of, bucket_table
+from meander.state.segment import HASH
+from meander.state.table import upsert
 
 PANE = "__pane"
 
 
 @dataclass(frozen=True)
 class Windowing:
-    """What makes a stateful operator a windowed one."""
+    """How rows are cut into windows, and how long these are kept."""
 
     window: Window
-    time: str
+    time: str | None
+    """The column of the rows' time; None where it is the decision's."""
     shift: int
     dtype: pl.Datetime
     emit: str
     lateness: int
-    marks: frozenset[str]
-    delay: int
-    keeps_late: bool
-    """Whether a stream takes the late rows. Otherwise they go to the dead letters."""
 
-    def times(self, frame: pl.DataFrame) -> Times:
+    def times(self, frame: pl.DataFrame, now: int) -> Times:
+        if self.time is None:
+            return np.full(frame.height, now, np.int64)
         found: Times = frame.get_column(self.time).dt.epoch("us").to_numpy()
         return found + self.shift
-
-    def is_late(self, times: Times, late: int) -> npt.NDArray[np.bool_]:
-        """Whether every window of a row has closed, and is not open for what comes late either."""
-        found: npt.NDArray[np.bool_] = self.window.last_start(times) + (self.window.size + self.lateness) <= late
-        return found
-
-    def finish(self, rows: pl.DataFrame, keys: Sequence[str], aggs: Sequence[Agg]) -> pl.DataFrame:
-        """Windows' states (or panes', to a reader) to what is shown of them."""
-        counted = [pl.col(f"{agg.name}.values").list.len().cast(pl.Int64).alias(f"{agg.name}.n") for agg in aggs if agg.keeps == "set"]
-        begin, size = (START, self.window.size) if START in rows.columns else (PANE, self.window.pane)
-        zoned = pl.Datetime("us", self.dtype.time_zone)
-        start, end = pl.col(begin).cast(zoned).alias(START), (pl.col(begin) + size).cast(zoned).alias(END)
-        times = [moment.dt.cast_time_unit(self.dtype.time_unit) for moment in (start, end)]
-        return rows.with_columns(counted).select(*(pl.col(key) for key in keys), *times, *(agg.finish() for agg in aggs))
 
     def is_over(self, bucket: int, evict: int) -> bool:
         return self.window.expires(bucket) + self.lateness <= evict
@@ -69,18 +58,104 @@ class Windowing:
         return newest + window.offset + window.size > late and newest + window.offset + window.size >= window.first_due(bucket)
 
 
-def bucket_table(operator: str, bucket: int) -> str:
-    return f"{operator}.@{bucket}"
+@dataclass(frozen=True)
+class WindowReader:
+    """Shows windows, finished; to a reader of the state their panes."""
+
+    keys: tuple[str, ...]
+    aggs: tuple[Agg, ...]
+    windowing: Windowing
+
+    def show(self, tables: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
+        return self.finish(pl.concat(list(tables.values())))
+
+    def finish(self, rows: pl.DataFrame) -> pl.DataFrame:
+        window, dtype = self.windowing.window, self.windowing.dtype
+        begin, size = (START, window.size) if START in rows.columns else (PANE, window.pane)
+        return finish_windows(rows, self.keys, self.aggs, pl.col(begin), pl.col(begin) + size, dtype)
 
 
-def bucket_of(table: str) -> int | None:
-    """The bucket a table is of; None for any other table.
+def finish_windows(
+    rows: pl.DataFrame, keys: Sequence[str], aggs: Sequence[Agg], start: pl.Expr, end: pl.Expr, dtype: pl.Datetime
+) -> pl.DataFrame:
+    """Windows' states, with two times in microseconds, to what is shown of them."""
+    counted = [pl.col(f"{agg.name}.values").list.len().cast(pl.Int64).alias(f"{agg.name}.n") for agg in aggs if agg.keeps == "set"]
+    zoned = pl.Datetime("us", dtype.time_zone)
+    times = [moment.cast(zoned).dt.cast_time_unit(dtype.time_unit) for moment in (start.alias(START), end.alias(END))]
+    return rows.with_columns(counted).select(*(pl.col(key) for key in keys), *times, *(agg.finish() for agg in aggs))
 
-    >>> bucket_of("visits.@-3"), bucket_of("visits.pages"), bucket_of("visits")
-    (-3, None, None)
-    """
-    _, at, number = table.partition(".@")
-    return int(number) if at else None
+
+@dataclass(frozen=True)
+class WindowAggregation(Stateful):
+    """Folds rows into panes; emits windows when they close, or whenever they change."""
+
+    parts: Mapping[str, Part]
+    aggs: tuple[Agg, ...]
+    windowing: Windowing
+    follows: Timing
+
+    @property
+    def timing(self) -> Timing:
+        return self.follows
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        return (*self.keys, PANE)
+
+    def tables(self) -> dict[str, tuple[str, ...]]:
+        return {self.name: self.identity}
+
+    def refuses(self, frame: pl.DataFrame, side: int, late: int) -> Mask | None:
+        """Rows of which every window has closed, and is not open for what comes late either. By the clock, no row is late."""
+        if self.windowing.time is None:
+            return None
+        window = self.windowing.window
+        found: Mask = window.last_start(self.windowing.times(frame, 0)) + (window.size + self.windowing.lateness) <= late
+        return found
+
+    def why_late(self) -> str:
+        return f"late: its windows of {self.windowing.time} had closed"
+
+    def before(self, rows: Rows, side: int, seat: Seat) -> pl.DataFrame:
+        panes = self.windowing.window.pane_of(self.windowing.times(rows.frame, seat.now))
+        rows = rows.with_frame(rows.frame.with_columns(pl.Series(PANE, panes)))
+        return fold_before(rows, hash_panes(rows.frame, self.keys, self.windowing.window), self.identity, self.parts, seat)
+
+    def work(self, desk: Desk, arrived: Sequence[Partial]) -> Emitted | None:
+        merge = WindowMerge(self.name, self.windowing, self.keys, self.parts, desk)
+        if arrived:
+            folded = fold_after(arrived, self.identity, self.parts)
+            desk.lap("fold")
+            merge.merge(*folded)
+        rows = merge.emit()
+        if rows.height == 0:
+            return None
+        if self.windowing.emit == "closed" and not self.follows.by_clock:
+            desk.closed = int(rows.get_column(START).to_numpy().max()) + self.windowing.window.size
+        return Emitted(self.reader().finish(rows), rows.get_column(HASH).to_numpy())
+
+    def reader(self) -> WindowReader:
+        return WindowReader(self.keys, self.aggs, self.windowing)
+
+    def is_over(self, table: str, evict: int) -> bool:
+        bucket = bucket_of(table)
+        return bucket is not None and self.windowing.is_over(bucket, evict)
+
+    def is_due(self, table: str, late: int, evict: int) -> bool:
+        bucket = bucket_of(table)
+        return bucket is not None and self.windowing.emit == "closed" and self.windowing.is_due(bucket, late, evict)
+
+
+def make_windows(place: Place, op: WindowAggregate) -> WindowAggregation:
+    schema, time = place.schema(), place.time()
+    dtype = schema[op.time]
+    assert time is not None
+    assert isinstance(dtype, pl.Datetime)
+    windowing = Windowing(op.window, op.time, op.shift, dtype, op.emit, op.lateness)
+    # A window's content is bounded: what aggregates keep of it stays in its row.
+    parts = parts_of(op.aggs, schema)
+    follows = Timing(time.marks, time.delay)
+    return WindowAggregation(**place.common(op.keys), parts=parts, aggs=op.aggs, windowing=windowing, follows=follows)
 
 
 def hash_panes(frame: pl.DataFrame, keys: Sequence[str], window: Window, column: str = PANE) -> Hashes:
@@ -91,41 +166,24 @@ def hash_panes(frame: pl.DataFrame, keys: Sequence[str], window: Window, column:
     return spread_within_groups(hash_keys(frame.select(keys)) if keys else np.zeros(frame.height, np.uint64), whole)
 
 
-@dataclass(frozen=True)
-class Desk:
-    """What an operator's task has at hand: the marks of this epoch, its buckets, and how to read them."""
-
-    late: int
-    evict: int
-    groups: int
-    key_groups: int
-    segments: Mapping[str, tuple[SegmentRef, ...]]
-    open: Open
-    scan: Callable[[SegmentRef], Segment]
-
-
 class WindowMerge:
     """One operator in one epoch: merges what has arrived, and makes rows of the windows that are to be emitted."""
 
     def __init__(self, name: str, windowing: Windowing, keys: tuple[str, ...], parts: Mapping[str, Part], desk: Desk) -> None:
         self._name, self._windowing, self._keys, self._parts, self._desk = name, windowing, keys, parts, desk
         self._window = windowing.window
-        self._new: dict[int, pl.DataFrame] = {}
+        self._new: list[pl.DataFrame] = []
 
     def merge(self, keys: pl.DataFrame, hashes: Hashes, states: Mapping[str, pl.Series]) -> None:
         """Panes that have arrived, one row per key and pane, ascending by hash."""
         buckets = self._window.bucket_of(keys.get_column(PANE).to_numpy())
         for bucket in np.unique(buckets).tolist():
             here = buckets == bucket
-            mask = pl.Series(here)
+            mask, table = pl.Series(here), bucket_table(self._name, bucket)
             mine = {name: states[name].filter(mask) for name in self._parts}
-            refs = self._desk.segments.get(bucket_table(self._name, bucket), ())
-            self._new[bucket] = upsert(refs, self._desk.open, keys.filter(mask), hashes[here], mine, self._parts, self._desk.key_groups)
-
-    def to_store(self) -> Iterator[tuple[str, pl.DataFrame]]:
-        for bucket, rows in self._new.items():
-            if not self._windowing.is_over(bucket, self._desk.evict):
-                yield bucket_table(self._name, bucket), rows
+            rows = upsert(*self._desk.stored(table), keys.filter(mask), hashes[here], mine, self._parts, self._desk.key_groups)
+            self._new.append(rows)
+            self._desk.write(table, rows)
 
     def emit(self) -> pl.DataFrame:
         """The windows to emit: hash, keys, start and state. Ascending by hash."""
@@ -144,19 +202,9 @@ class WindowMerge:
     # -- windows that close ---------------------------------------------------------------------------------------
 
     def _closing(self, late: int, evict: int) -> pl.DataFrame:
-        live = {b for table, refs in self._desk.segments.items() if refs and (b := bucket_of(table)) is not None} | set(self._new)
-        due = [self._whole(bucket) for bucket in sorted(live) if self._windowing.is_due(bucket, late, evict)]
+        live = self._desk.buckets(self._name)
+        due = [self._desk.scan(name, (*self._keys, PANE)) for bucket, name in live if self._windowing.is_due(bucket, late, evict)]
         return self._windows(pl.concat(due), late + 1, evict + 1) if due else self._nothing()
-
-    def _whole(self, bucket: int) -> pl.DataFrame:
-        """All panes of a bucket that are this slot's, with what has just arrived."""
-        frames = [self._new[bucket]] if bucket in self._new else []
-        refs = self._desk.segments.get(bucket_table(self._name, bucket), ())
-        for ref in sorted(refs, key=lambda r: r.sequence, reverse=True):
-            frame = self._desk.scan(ref).frame()
-            mine = in_groups(frame.get_column(HASH).to_numpy(), ref.groups & self._desk.groups, self._desk.key_groups)
-            frames.append(frame if mine.all() else frame.filter(pl.Series(mine)))
-        return merge_segments(frames, (*self._keys, PANE), drop_deleted=True)
 
     def _windows(self, panes: pl.DataFrame, first: int, end: int | None) -> pl.DataFrame:
         """Windows with an end in [first, end), made of these panes."""
@@ -198,7 +246,7 @@ class WindowMerge:
         """Windows with an end in [first, end) of which a pane has changed."""
         if not self._new:
             return self._nothing()
-        changed = pl.concat(list(self._new.values())).sort(HASH, maintain_order=True)
+        changed = pl.concat(self._new).sort(HASH, maintain_order=True)
         if self._window.per_pane == 1:
             return self._windows(changed, first, end)
         starts = self._starts(changed, first, end)
@@ -222,54 +270,11 @@ class WindowMerge:
             hashes = hash_panes(rows, self._keys, self._window)
             order = np.argsort(hashes, kind="stable")
             rows, hashes = rows[order], hashes[order]
-            refs, open_segment = self._with_new(bucket)
-            which, states = find(refs, open_segment, rows.select(*self._keys, PANE), hashes, self._desk.key_groups, list(self._parts))
+            table = bucket_table(self._name, bucket)
+            which, states = self._desk.find(table, rows.select(*self._keys, PANE), hashes, list(self._parts))
             if len(which):
                 found.append(rows[which].with_columns(list(states.values())))
         return pl.concat(found) if found else wanted[:0]
 
-    def _with_new(self, bucket: int) -> tuple[tuple[SegmentRef, ...], Open]:
-        """A bucket's segments and, as the newest of them, what has just arrived."""
-        refs = self._desk.segments.get(bucket_table(self._name, bucket), ())
-        if bucket not in self._new:
-            return refs, self._desk.open
-        fresh = Segment("", encode_segment(self._new[bucket]))
-        newest = SegmentRef("", fresh.rows, 0, max((ref.sequence for ref in refs), default=0) + 1, self._desk.groups)
-        return (*refs, newest), lambda ref, hashes: fresh if ref is newest else self._desk.open(ref, hashes)
-
     def _nothing(self) -> pl.DataFrame:
         return pl.DataFrame()
-
-
-def evictions(windowed: Mapping[str, Windowing], manifest: Manifest, flush: bool = False) -> dict[str, int]:
-    """Per operator, the mark at or below which windows close in the epoch after this manifest's."""
-    return {name: FOREVER if flush else low(manifest.times, w.marks, w.delay, "mark") for name, w in windowed.items()}
-
-
-def lates(windowed: Mapping[str, Windowing], manifest: Manifest, epoch: int) -> dict[str, int]:
-    """Per operator, the mark below which everything had closed before an epoch: the next one, or the one after it."""
-    which = "late" if epoch == manifest.epoch + 1 else "mark"
-    return {name: low(manifest.times, w.marks, w.delay, which) for name, w in windowed.items()}
-
-
-def over(windowed: Mapping[str, Windowing], tables: Iterable[str], evict: Mapping[str, int]) -> list[str]:
-    """The tables that no window needs after an epoch that closes what these marks say."""
-    found = []
-    for name in tables:
-        operator, bucket = operator_of(name), bucket_of(name)
-        if bucket is not None and operator in windowed and windowed[operator].is_over(bucket, evict[operator]):
-            found.append(name)
-    return found
-
-
-def anything_due(windowed: Mapping[str, Windowing], manifest: Manifest, late: Mapping[str, int], evict: Mapping[str, int]) -> bool:
-    """Whether an epoch without input would have something to do."""
-    for table in manifest.tables:
-        operator, bucket = operator_of(table), bucket_of(table)
-        if bucket is None or operator not in windowed:
-            continue
-        windowing = windowed[operator]
-        closing = windowing.emit == "closed" and windowing.is_due(bucket, late[operator], evict[operator])
-        if closing or windowing.is_over(bucket, evict[operator]):
-            return True
-    return False
