@@ -28,7 +28,8 @@ from meander.connect.generator import generator
 from meander.connect.memory import memory
 from meander.connect.parquet import parquet
 from meander.errors import BadInput, Busy, ConfigError, Corrupted, Fenced, FlowError, MeanderError, Retryable
-from meander.flow import Flow, KeyedStream, Stream, filter, map_batches, select, with_columns
+from meander.flow import Flow, KeyedStream, Stream, aggregate, filter, map_batches, select, watermark, with_columns
+from meander.plan.modify import Insert, Remove, Replace
 from meander.plan.windows import sliding, tumbling
 from meander.run import Progress, Run
 from meander.settings import autoscale
@@ -50,6 +51,9 @@ __all__ = [
     "Corrupted",
     "Fenced",
     "Flow",
+    "Insert",
+    "Remove",
+    "Replace",
     "FlowError",
     "KeyedStream",
     "MeanderError",
@@ -57,6 +61,7 @@ __all__ = [
     "Retryable",
     "Run",
     "Stream",
+    "aggregate",
     "autoscale",
     "collect",
     "console",
@@ -85,6 +90,7 @@ __all__ = [
     "sum",
     "top_k",
     "var",
+    "watermark",
     "with_columns",
 ]
 

@@ -23,6 +23,7 @@ from meander.plan.explain import explain
 from meander.plan.graph import Node, Plan, check_name
 from meander.plan.operators import Aggregate, BatchFunction, Filter, MapBatches, Operator, Select, SinkOp, SourceOp, Union, WithColumns
 from meander.plan.schemas import KEY_TYPES, is_key_type, missing_column, show_schema
+from meander.plan.unplaced import UnplacedAggregate
 from meander.plan.windows import Window, micros
 
 if TYPE_CHECKING:
@@ -159,8 +160,7 @@ class Stream:
 
         Windows close by it. A partition of the source from which nothing comes for ``idle`` does not hold the others back.
         """
-        limit = None if idle is None else micros(idle, "watermark idle")
-        return self.flow._add(Watermark(column, micros(grace, "watermark grace", least=0), limit), name, self)
+        return self.flow._add(watermark(column, grace, idle), name, self)
 
     def window(self, window: Window) -> WindowedStream:
         """Windows over all rows, without a key: ``stream.window(md.tumbling("10s")).aggregate(md.count())``."""
@@ -291,6 +291,34 @@ def map_batches(
     except TypeError as error:
         raise FlowError(f"map_batches: schema={schema!r}: {error}; give Polars types, as in {{'amount': pl.Float64}}") from error
     return MapBatches(fn, declared, row_local, deterministic)
+
+
+def aggregate(
+    *aggs: Agg | Aggregator,
+    by: str | Sequence[str] | None = None,
+    window: Window | None = None,
+    emit: str | None = None,
+    lateness: float | str | None = None,
+) -> UnplacedAggregate:
+    """An aggregate without a place, for ``run.replace`` and ``run.insert``. What is not said is as in the aggregate that it replaces.
+
+    >>> import meander as md
+    >>> aggregate(md.count(), md.sum("amount"), by="customer").by
+    ('customer',)
+    """
+    if emit not in (None, "closed", "update"):
+        raise FlowError(f"aggregate: emit={emit!r}; there are 'closed' and 'update'")
+    if window is not None and not isinstance(window, Window):
+        raise FlowError(f"aggregate: {window!r} is no window; use md.tumbling('10s') or md.sliding('10s', '2s')")
+    keys = None if by is None else (by,) if isinstance(by, str) else tuple(by)
+    slack = None if lateness is None else micros(lateness, "lateness", least=0)
+    return UnplacedAggregate(tuple(as_agg(agg) for agg in aggs), keys, window, emit, slack)
+
+
+def watermark(column: str, grace: float | str = 0, idle: float | str | None = None) -> Watermark:
+    """A watermark without a place, for ``run.replace`` and ``run.insert``; see ``Stream.watermark``."""
+    limit = None if idle is None else micros(idle, "watermark idle")
+    return Watermark(column, micros(grace, "watermark grace", least=0), limit)
 
 
 def _parse_all(exprs: tuple[Expression, ...], named: Mapping[str, Expression], schema: pl.Schema | None = None) -> tuple[pl.Expr, ...]:

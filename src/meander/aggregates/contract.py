@@ -78,6 +78,10 @@ class Agg:
     def describe(self) -> str:
         return f"{self.call()} as {self.name}"
 
+    def memory(self) -> str:
+        """What its state means. Two aggregates of equal memory can go on with each other's state; how it is shown may differ."""
+        return self.call()
+
     def code(self) -> tuple[Any, ...]:
         """The Python code that decides its results beside ``describe``; none for a built-in one. For digests."""
         return ()

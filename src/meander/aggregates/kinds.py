@@ -164,6 +164,9 @@ class Var(Agg):
         value = pl.when(self._state("n") > 1).then(self._state("m2") / (self._state("n") - 1))
         return value.sqrt() if self.root else value
 
+    def memory(self) -> str:
+        return f"moments({self.column})"
+
     def _default_name(self) -> str:
         return f"{'std' if self.root else 'var'}_{self.column}"
 
@@ -218,6 +221,9 @@ class Quantile(Agg):
 
     def output(self, schema: pl.Schema) -> pl.DataType:
         return _FLOAT
+
+    def memory(self) -> str:
+        return f"quantiles({self.column})"
 
     def _finish(self) -> pl.Expr:
         return sketches.buckets_quantile(self._state("buckets"), self.q)

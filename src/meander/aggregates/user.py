@@ -14,6 +14,7 @@ import polars as pl
 
 from meander.aggregates.contract import Agg, Part
 from meander.errors import FlowError
+from meander.plan.code import code_of
 
 
 class Aggregator:
@@ -118,6 +119,11 @@ class Custom(Agg):
         except Exception as error:
             raise FlowError(f"{self.call()}: {step}() does not work on columns {', '.join(columns)}: {error}") from error
         return {part: learned[part] for part in exprs}
+
+    def memory(self) -> str:
+        kind = type(self.user)
+        settings = tuple(sorted((name, value) for name, value in self.user.__dict__.items() if name != "label"))
+        return f"{self.call()} {code_of((kind.init, kind.merge, settings))}"
 
     def code(self) -> tuple[Any, ...]:
         kind = type(self.user)

@@ -11,6 +11,7 @@ import hashlib
 import json
 import re
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,12 +39,14 @@ class Plan:
     flow: str
     nodes: tuple[Node, ...]
     """In topological order, whatever the order given; ties keep the order given."""
+    retired: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Per stateful operator, state columns that it had once: old segments still have them, so their names are not used again."""
     _schemas: dict[str, pl.Schema] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_name("flow", self.flow)
         _check_names(self.nodes)
-        ordered = _sort(self.nodes)
+        ordered = sort_nodes(self.nodes)
         _check_ends(self.flow, ordered)
         schemas: dict[str, pl.Schema] = {}
         nodes = []
@@ -130,7 +133,8 @@ def _check_names(nodes: tuple[Node, ...]) -> None:
                 raise FlowError(f"{node.op.kind} {node.name!r}: its input {name!r} is a sink; a sink has no output")
 
 
-def _sort(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+def sort_nodes(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+    """In topological order. Nodes that are in one stay as they are."""
     ordered: list[Node] = []
     done: set[str] = set()
     waiting = list(nodes)

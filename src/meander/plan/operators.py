@@ -174,10 +174,12 @@ class MapBatches:
     schema: pl.Schema | None = None
     row_local: bool = True
     deterministic: bool = False
+    learned: bool = False
+    """Whether the schema is what the function did to a frame without rows: where its input changes, it is learned again."""
 
     def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
         (schema,) = expect_inputs(self.kind, name, inputs, 1)
-        if self.schema is not None:
+        if self.schema is not None and not self.learned:
             return self.schema
         try:
             result = self.fn(schema.to_frame())
@@ -198,7 +200,7 @@ class MapBatches:
 
     def with_schema(self, schema: pl.Schema) -> MapBatches:
         """The same with its columns declared, so that what ``apply`` returns is always what was planned."""
-        return dataclasses.replace(self, schema=schema)
+        return dataclasses.replace(self, schema=schema, learned=self.learned or self.schema is None)
 
     def apply(self, frame: pl.DataFrame) -> pl.DataFrame:
         """What the function makes of a frame; FlowError where that is not what was planned: no row is to blame for it."""

@@ -1,0 +1,99 @@
+"""What a modification means, in words and as plain data: for a dry run, for whoever asked, and for the history. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import polars as pl
+
+from meander.plan.diff import differences
+from meander.plan.graph import Plan
+from meander.plan.schemas import show_type
+
+
+@dataclass(frozen=True)
+class Fate:
+    """What becomes of one operator's state."""
+
+    kind: str
+    """kept, upgraded, created, dropped, or dropped and begun anew"""
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    widened: tuple[str, ...] = ()
+
+    def words(self) -> str:
+        named = (("without", self.removed), ("with the new", self.added), ("wider in", self.widened))
+        parts = [f"{word} {', '.join(columns)}" for word, columns in named if columns]
+        return f"{self.kind}{', ' + ', '.join(parts) if parts else ''}"
+
+
+@dataclass(frozen=True)
+class Effects:
+    """What a modification does to a plan."""
+
+    version: int
+    """Of the plan that it makes."""
+    changes: tuple[str, ...]
+    """What was asked for."""
+    operators: tuple[str, ...]
+    """What is different in the plan."""
+    schemas: Mapping[str, tuple[str, ...]]
+    """Per operator that stays, the columns that differ."""
+    state: Mapping[str, Fate]
+    touched: frozenset[str] = frozenset()
+    """The operators whose code is new."""
+    restarts: frozenset[str] = frozenset()
+    """The sources that begin at their beginning."""
+    upgrades: Mapping[str, Callable[[pl.DataFrame], pl.DataFrame]] = field(default_factory=dict, repr=False)
+
+    @property
+    def drops(self) -> frozenset[str]:
+        """The operators whose state goes."""
+        return frozenset(name for name, fate in self.state.items() if fate.kind.startswith("dropped"))
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "version": self.version,
+            "changes": list(self.changes),
+            "plan": list(self.operators),
+            "schemas": {name: list(columns) for name, columns in self.schemas.items()},
+            "state": {name: fate.words() for name, fate in self.state.items()},
+            "restarts": sorted(self.restarts),
+        }
+
+    def __str__(self) -> str:
+        lines = [f"plan version {self.version}"]
+        lines += [f"  plan: {phrase}" for phrase in self.operators]
+        lines += [f"  columns of '{name}': {', '.join(columns)}" for name, columns in self.schemas.items()]
+        lines += [f"  state of '{name}': {fate.words()}" for name, fate in self.state.items()]
+        lines += [f"  source '{name}' begins at its beginning" for name in sorted(self.restarts)]
+        return "\n".join(lines)
+
+
+def tell_effects(
+    before: Plan,
+    after: Plan,
+    changes: tuple[str, ...],
+    state: Mapping[str, Fate],
+    touched: frozenset[str],
+    restarts: frozenset[str],
+    upgrades: Mapping[str, Callable[[pl.DataFrame], pl.DataFrame]],
+) -> Effects:
+    """The difference between two versions of a plan."""
+    schemas = {}
+    for node in after.nodes:
+        if node.name in before.schemas:
+            columns = _columns(before.schema(node.name), after.schema(node.name))
+            if columns:
+                schemas[node.name] = columns
+    found = differences(before.record(), after.record())
+    return Effects(after.version, changes, tuple(found), schemas, state, touched, restarts, upgrades)
+
+
+def _columns(before: pl.Schema, after: pl.Schema) -> tuple[str, ...]:
+    gone = [f"-{name}" for name in before if name not in after]
+    new = [f"+{name} {show_type(dtype)}" for name, dtype in after.items() if name not in before]
+    other = [f"{n} {show_type(before[n])} → {show_type(t)}" for n, t in after.items() if n in before and before[n] != t]
+    return (*gone, *new, *other)

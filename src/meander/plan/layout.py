@@ -1,0 +1,187 @@
+"""What stateful operators store, as far as the next version of a plan must know: whether it can go on with it. Pure.
+
+A *layout* is an operator's keys, its state columns with a type and a meaning, and a text that stands for everything else. An operator
+that is not known here has a layout that only an equal operator on equal input shares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import polars as pl
+
+from meander.aggregates import Agg
+from meander.plan.eventtime import WindowAggregate, time_of
+from meander.plan.graph import Plan
+from meander.plan.operators import Aggregate
+from meander.plan.schemas import show_type
+from meander.plan.windows import Window, show_duration
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What one operator stores."""
+
+    kind: str
+    keys: Mapping[str, pl.DataType] = field(default_factory=dict)
+    columns: Mapping[str, tuple[pl.DataType, str]] = field(default_factory=dict)
+    """Of the row of a key: type and meaning."""
+    values: Mapping[str, tuple[pl.DataType, str]] = field(default_factory=dict)
+    """Per aggregate that keeps values in a table of their own: their type, and whether they are a set or a list."""
+    rest: str = ""
+    """Everything else that must be equal."""
+    window: Window | None = None
+    lateness: int = 0
+
+    def schema(self) -> pl.Schema:
+        """The columns of a state row, as an ``upgrade`` is given them."""
+        pane = {} if self.window is None else {"__pane": pl.Int64()}
+        return pl.Schema({**self.keys, **pane, **{name: dtype for name, (dtype, _) in self.columns.items()}})
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How one layout can go on with the state of another."""
+
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    widened: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+    """Why it cannot, in words."""
+    only_columns: bool = True
+    """Whether the problems are those that rewriting rows can solve."""
+
+    @property
+    def same(self) -> bool:
+        return not (self.added or self.removed or self.widened or self.problems)
+
+
+def layout_of(plan: Plan, name: str) -> Layout:
+    """What a plan's stateful operator stores."""
+    node = plan.node(name)
+    inputs = [plan.schema(one) for one in node.inputs]
+    if isinstance(node.op, Aggregate):
+        columns, kept = _columns(node.op.aggs, inputs[0], apart=True), [agg for agg in node.op.aggs if agg.keeps]
+        values = {agg.name: (agg.parts(inputs[0])["values"].dtype, str(agg.keeps)) for agg in kept}
+        return Layout("aggregate", {key: inputs[0][key] for key in node.op.keys}, columns, values)
+    if isinstance(node.op, WindowAggregate):
+        op, time = node.op, time_of(plan.nodes, plan.schemas, node.inputs[0])
+        marks = sorted(time.marks) if time is not None else []
+        columns = _columns(op.aggs, inputs[0], apart=False)
+        rest = f"the time {op.time} {op.shift} of {', '.join(marks)}"
+        return Layout("window", {key: inputs[0][key] for key in op.keys}, columns, {}, rest, op.window, op.lateness)
+    schemas = "; ".join(", ".join(f"{column} {dtype}" for column, dtype in schema.items()) for schema in inputs)
+    return Layout(node.op.kind, rest=f"{node.op.canonical()} {node.op.code()} {schemas}")
+
+
+def _columns(aggs: Iterable[Agg], schema: pl.Schema, apart: bool) -> dict[str, tuple[pl.DataType, str]]:
+    """``apart``: values that may be many are in a table of their own, and the key's row has only their number."""
+    found: dict[str, tuple[pl.DataType, str]] = {}
+    for agg in aggs:
+        for part, spec in agg.parts(schema).items():
+            if apart and agg.keeps and part == "values":
+                found[f"{agg.name}.n"] = (pl.Int64(), agg.memory())
+            else:
+                found[f"{agg.name}.{part}"] = (spec.dtype, agg.memory())
+    return found
+
+
+def compare(before: Layout, after: Layout, retired: Iterable[str] = ()) -> Comparison:
+    """Whether an operator can go on with what the one before it stored. ``retired`` are columns that old segments may still have."""
+    if before.kind != after.kind:
+        return Comparison(problems=(f"it was {_a(before.kind)} and is {_a(after.kind)}",), only_columns=False)
+    hard = [*_key_problems(before, after), *_window_problems(before, after)]
+    if before.rest != after.rest:
+        what = f"it went by {before.rest} and goes by {after.rest}" if before.window is not None else "what it stores may be another thing"
+        hard.append(what)
+    widened: list[str] = []
+    added = tuple(name for name in after.columns if name not in before.columns)
+    removed = tuple(name for name in before.columns if name not in after.columns)
+    again = "was removed from it before, and old segments still have it: choose another alias"
+    soft = [f"state column '{name}' {again}" for name in added if name in retired]
+    for name, (dtype, meaning) in after.columns.items():
+        if name not in before.columns:
+            continue
+        was, meant = before.columns[name]
+        if meaning != meant:
+            soft.append(f"state column '{name}' held {_word(meant)} and would hold {_word(meaning)}: choose another alias")
+        elif dtype != was and is_wider(was, dtype):
+            widened.append(name)
+        elif dtype != was:
+            soft.append(f"state column '{name}' is {show_type(was)} and would be {show_type(dtype)}")
+    for name, (dtype, kept) in after.values.items():
+        was, _ = before.values.get(name, (dtype, kept))
+        if dtype == was:
+            continue
+        if is_wider(was, dtype) and (kept == "list" or not _floats(dtype)):  # the values of a set are found by their hash
+            widened.append(f"{name}.value")
+        else:
+            hard.append(f"the values of '{name}' are {show_type(was)} and would be {show_type(dtype)}")
+    return Comparison(added, removed, tuple(widened), (*hard, *soft), not hard)
+
+
+def is_wider(before: pl.DataType, after: pl.DataType) -> bool:
+    """Whether every value of the one type is one of the other.
+
+    >>> is_wider(pl.Int32(), pl.Int64()), is_wider(pl.Int64(), pl.Float64()), is_wider(pl.List(pl.Float32()), pl.List(pl.Float64()))
+    (True, False, True)
+    """
+    if isinstance(before, pl.List) and isinstance(after, pl.List):
+        inner, outer = (pl.Schema({"x": dtype.inner})["x"] for dtype in (before, after))
+        return inner == outer or is_wider(inner, outer)
+    bits, more = _bits(before), _bits(after)
+    if bits is None or more is None or (before.is_float() and not after.is_float()):
+        return False
+    if before.is_integer() and after.is_float():
+        return bits < (53 if more == 64 else 24)
+    if before.is_float():
+        return bits < more
+    if before.is_unsigned_integer() and after.is_signed_integer():
+        return bits < more
+    return before.is_signed_integer() == after.is_signed_integer() and bits < more
+
+
+def _floats(dtype: pl.DataType) -> bool:
+    return isinstance(dtype, pl.List) and pl.Schema({"x": dtype.inner})["x"].is_float()
+
+
+def _bits(dtype: pl.DataType) -> int | None:
+    sizes = {"8": 8, "16": 16, "32": 32, "64": 64}
+    name = str(dtype)
+    return next((size for digits, size in sizes.items() if name in (f"Int{digits}", f"UInt{digits}", f"Float{digits}")), None)
+
+
+def _key_problems(before: Layout, after: Layout) -> list[str]:
+    if list(before.keys) != list(after.keys):
+        return [f"it was keyed by {', '.join(before.keys) or 'nothing'} and would be by {', '.join(after.keys) or 'nothing'}"]
+    return [
+        f"key column '{name}' is {show_type(before.keys[name])} and would be {show_type(dtype)}"
+        for name, dtype in after.keys.items()
+        if dtype != before.keys[name] and not (dtype.is_integer() and is_wider(before.keys[name], dtype))  # floats hash otherwise
+    ]
+
+
+def _window_problems(before: Layout, after: Layout) -> list[str]:
+    was, now = before.window, after.window
+    if was is None or now is None:
+        return []
+    found = []
+    if (was.pane, was.bucket, was.offset) != (now.pane, now.bucket, now.offset):
+        found.append(f"its windows were {was.describe()} and would be {now.describe()}, which are not made of the same pieces")
+    elif now.size > was.size:
+        found.append(f"its windows would grow from {show_duration(was.size)} to {show_duration(now.size)}: what they need was dropped")
+    if after.lateness > before.lateness:
+        found.append(
+            f"lateness would grow from {show_duration(before.lateness)} to {show_duration(after.lateness)}: windows that late rows would "
+            "come to again were dropped"
+        )
+    return found
+
+
+def _word(meaning: str) -> str:
+    return meaning.split(") ", 1)[0] + ")" if ") " in meaning else meaning
+
+
+def _a(kind: str) -> str:
+    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"

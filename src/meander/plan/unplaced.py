@@ -1,0 +1,55 @@
+"""Operators that are described before it is known where they will stand: they get their keys, time and columns when they are placed."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import polars as pl
+
+from meander.aggregates import Agg
+from meander.errors import FlowError
+from meander.plan.eventtime import Time, WindowAggregate, no_time
+from meander.plan.operators import Aggregate, Operator
+from meander.plan.windows import Window
+
+
+class Unplaced(ABC):
+    """A description that needs a place to become an operator."""
+
+    kind: ClassVar[str]
+
+    @abstractmethod
+    def placed(self, name: str, inputs: Sequence[str], former: Operator | None, schema: pl.Schema, time: Time | None) -> Operator:
+        """The operator, given its name, what it reads, whose place it takes, and the columns and the time of its input."""
+
+
+@dataclass(frozen=True, eq=False)
+class UnplacedAggregate(Unplaced):
+    """What is not said is as it was in the aggregate whose place it takes."""
+
+    kind: ClassVar[str] = "aggregate"
+    aggs: tuple[Agg, ...]
+    by: tuple[str, ...] | None = None
+    window: Window | None = None
+    emit: str | None = None
+    lateness: int | None = None
+
+    def placed(self, name: str, inputs: Sequence[str], former: Operator | None, schema: pl.Schema, time: Time | None) -> Operator:
+        was = former if isinstance(former, Aggregate | WindowAggregate) else None
+        windowed = was if isinstance(was, WindowAggregate) else None
+        window = self.window or (windowed.window if windowed else None)
+        by = self.by if self.by is not None else was.keys if was else None
+        if window is None:
+            if by is None:
+                raise FlowError(f"aggregate {name!r}: it has no key; say by='column', as in md.aggregate(md.count(), by='customer')")
+            if self.emit is not None or self.lateness is not None:
+                raise FlowError(f"aggregate {name!r}: emit and lateness are for windows; give window=md.tumbling('10s'), too")
+            return Aggregate(by, self.aggs)
+        if time is None:
+            raise no_time("window", inputs[0], schema)
+        emit = self.emit or (windowed.emit if windowed else "closed")
+        lateness = self.lateness if self.lateness is not None else windowed.lateness if windowed else 0
+        return WindowAggregate(by or (), self.aggs, window, time.column, time.shift, emit, lateness)
