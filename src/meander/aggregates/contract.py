@@ -33,6 +33,8 @@ class Part:
     merge: pl.Expr
     fold: str | None = None
     lift: tuple[str, str | None] | None = None
+    empty: pl.Series | None = None
+    """The state of no rows, where that is not null: what a key has in a column that came with a later version of the plan."""
 
 
 @dataclass(frozen=True, eq=False)

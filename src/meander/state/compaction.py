@@ -61,13 +61,14 @@ def run_merge(merge: Merge, open_segment: Callable[[SegmentRef], Segment], key_g
     opened = [(ref, open_segment(ref)) for ref in newest_first]
     pieces = max(1, sum(ref.rows for ref in merge.inputs) // BLOCK_ROWS)
     bounds = [0, *((1 << 64) * i // pieces for i in range(1, pieces)), 1 << 64]
+    like = opened[0][1].schema()
     blocks: list[pl.DataFrame] = []
     firsts: list[int] = []
     for begin, end in itertools.pairwise(bounds):
         frames = [f for ref, segment in opened if (f := _range(segment, ref.groups & merge.groups, begin, end, key_groups)) is not None]
         if not frames:
             continue
-        merged = merge_segments(frames, merge.keys, drop_deleted=merge.bottom)
+        merged = merge_segments(frames, merge.keys, drop_deleted=merge.bottom, like=like)
         if merged.height:
             blocks.append(merged)
             firsts.append(begin)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import polars as pl
@@ -19,7 +19,7 @@ from meander.state.log import no_such_epoch, read_manifest
 from meander.state.manifest import Manifest, Table, operator_of
 from meander.state.segment import DELETED, HASH, Segment, SegmentRef
 from meander.state.store import Store, open_store
-from meander.state.table import merge_segments
+from meander.state.table import conform, merge_segments
 from meander.state.values import ValueTable, lists_by_key
 
 _ATTEMPTS = 5
@@ -141,9 +141,13 @@ class AggregateReader:
     keys: tuple[str, ...]
     aggregates: tuple[Agg, ...]
     schema: pl.Schema
+    parts: Mapping[str, pl.DataType] = field(default_factory=dict)
+    """The state columns: what is stored may be of an older plan."""
 
     def show(self, tables: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
         rows = tables[self.operator]
+        if self.parts:
+            rows = conform(rows, {**{key: self.schema[key] for key in self.keys}, **self.parts})
         for aggregate in self.aggregates:
             if aggregate.keeps == "list":
                 values = ValueTable.of(self.operator, self.keys, aggregate)
@@ -156,7 +160,7 @@ def _lists(table: ValueTable, rows: pl.DataFrame, values: pl.DataFrame | None, d
     empty = pl.lit([], dtype=dtype)
     if values is None:  # no key has a value yet
         return rows.select(empty.alias(table.values)).to_series()
-    lists = lists_by_key(table, values)
+    lists = lists_by_key(table, values).with_columns(pl.col(table.values).cast(dtype))
     joined = rows.select(table.keys).join(lists, on=list(table.keys), how="left", nulls_equal=True, maintain_order="left")
     return joined.get_column(table.values).fill_null(pl.select(empty).to_series())
 

@@ -65,12 +65,24 @@ class Block:
         self._series: dict[str, pl.Series] = {}
         self._arrays: dict[str, npt.NDArray[Any] | None] = {}
         self.hashes: Hashes = self.series(HASH).to_numpy()  # a view, and unlike Arrow's own it does not import pandas
-        self.has_deletions = DELETED in batch.schema.names
+        self._names = frozenset(batch.schema.names)
+        self.has_deletions = DELETED in self._names
 
     def series(self, name: str) -> pl.Series:
         if name not in self._series:
             self._series[name] = pl.Series(name, self.batch.column(name))
         return self._series[name]
+
+    def fits(self, name: str, dtype: pl.DataType | None) -> bool:
+        """Whether the block has the column, and of this type: one that was written by an older plan may not."""
+        return name in self._names and (dtype is None or self.series(name).dtype == dtype)
+
+    def taken(self, name: str, rows: npt.NDArray[np.intp], dtype: pl.DataType | None) -> pl.Series:
+        """Some rows of a column as this type; null where the block has no such column."""
+        if name not in self._names and dtype is not None:
+            return pl.repeat(None, len(rows), dtype=dtype, eager=True).alias(name)
+        found = self.series(name).gather(rows)
+        return found if dtype is None or found.dtype == dtype else found.cast(dtype)
 
     def array(self, name: str) -> npt.NDArray[Any] | None:
         """The column as NumPy sees it, or None where that would not be the column itself (nulls, text, lists)."""
@@ -122,6 +134,10 @@ class Segment:
                 return None
             self._filter = _Filter(self)
         return self._filter.may_have(probes)
+
+    def schema(self) -> pl.Schema:
+        """Its columns."""
+        return self.block(0).frame.schema if len(self.firsts) else self.frame().schema
 
     def frame(self) -> pl.DataFrame:
         """All rows."""

@@ -3,6 +3,9 @@
 The state of a key is its newest row in the segments that are alive for its key group. A task looks the
 touched keys up, newest segment first, merges, and writes one new segment: what it costs follows the keys it
 touches, not the keys there are.
+
+Segments of one table may have been written by different versions of a plan: an older one may lack columns, have some that are not wanted
+any more, or have narrower types. Whoever reads says what it wants; what is not there is null, and an aggregate takes that for empty.
 """
 
 from __future__ import annotations
@@ -22,6 +25,9 @@ Open = Callable[[SegmentRef, Hashes], Segment]
 """A segment, or something like it that has at least its rows of the given hashes (ascending)."""
 
 
+Columns = Sequence[str] | Mapping[str, pl.DataType]
+"""Which columns are wanted and, where segments may be of several plans, as which types."""
+
 _OWNER = "__owner"
 
 Found = tuple[Block, Index, Index]
@@ -29,7 +35,7 @@ Found = tuple[Block, Index, Index]
 
 
 def find(
-    refs: Sequence[SegmentRef], open_segment: Open, keys: pl.DataFrame, hashes: Hashes, key_groups: int, columns: Sequence[str]
+    refs: Sequence[SegmentRef], open_segment: Open, keys: pl.DataFrame, hashes: Hashes, key_groups: int, columns: Columns
 ) -> tuple[Index, dict[str, pl.Series]]:
     """The stored rows of the given keys (ascending by hash): which keys have one, and ``columns`` of it."""
     pending = np.arange(len(hashes))
@@ -54,7 +60,7 @@ def find(
                 gone[hits] = True
             pending = pending[~gone[pending]]
     which = np.concatenate([hits for _, hits, _ in found]) if found else np.zeros(0, np.intp)
-    return which, {name: _gather(name, found) for name in columns} if len(which) else {}
+    return which, _gather_all(columns, found) if len(which) else {}
 
 
 def _find_in_segment(segment: Segment, keys: pl.DataFrame, hashes: Hashes, wanted: Index, found: list[Found]) -> list[Index]:
@@ -111,7 +117,7 @@ def _walk(hits: Sequence[Found], keys: pl.DataFrame, hashes: Hashes, equal: npt.
 
 
 def find_all(
-    refs: Sequence[SegmentRef], open_segment: Open, keys: pl.DataFrame, hashes: Hashes, key_groups: int, columns: Sequence[str]
+    refs: Sequence[SegmentRef], open_segment: Open, keys: pl.DataFrame, hashes: Hashes, key_groups: int, columns: Columns
 ) -> tuple[Index, dict[str, pl.Series]]:
     """All stored rows of the given keys (ascending by hash), in a table whose rows have more columns that tell them apart.
 
@@ -129,7 +135,7 @@ def find_all(
             equal = _same_keys([(block, owners, rows)], keys)
             found.append((block, owners[equal], rows[equal]))
     which = np.concatenate([hits for _, hits, _ in found]) if found else np.zeros(0, np.intp)
-    return which, {name: _gather(name, found) for name in columns} if found else {}
+    return which, _gather_all(columns, found) if found else {}
 
 
 def find_rows(
@@ -188,7 +194,14 @@ def _blocks(segment: Segment, probes: Hashes) -> Iterator[tuple[Block, int, int]
         begin = end
 
 
-def _gather(name: str, found: Sequence[Found]) -> pl.Series:
+def _gather_all(columns: Columns, found: Sequence[Found]) -> dict[str, pl.Series]:
+    wanted = columns if isinstance(columns, Mapping) else dict.fromkeys(columns)
+    return {name: _gather(name, found, dtype) for name, dtype in wanted.items()}
+
+
+def _gather(name: str, found: Sequence[Found], dtype: pl.DataType | None = None) -> pl.Series:
+    if not all(block.fits(name, dtype) for block, _, _ in found):
+        return pl.concat([block.taken(name, rows, dtype) for block, _, rows in found])
     arrays = [block.array(name) for block, _, _ in found]
     if any(array is None for array in arrays):
         return pl.concat([block.series(name).gather(rows) for block, _, rows in found])
@@ -202,7 +215,7 @@ def _same_keys(found: Sequence[Found], keys: pl.DataFrame) -> npt.NDArray[np.boo
     equal = np.ones(len(which), np.bool_)
     if len(which):
         for column in keys.get_columns():
-            stored = _gather(column.name, found)
+            stored = _gather(column.name, found, column.dtype)
             if column.dtype.is_integer() and column.null_count() == stored.null_count() == 0:
                 equal &= stored.to_numpy() == column.to_numpy()[which]
             else:
@@ -220,7 +233,8 @@ def upsert(
     key_groups: int,
 ) -> pl.DataFrame:
     """Merge one new state per key (ascending by hash) with what is stored: the rows of the new segment, hash first."""
-    which, old = find(refs, open_segment, keys, hashes, key_groups, list(parts))
+    which, old = find(refs, open_segment, keys, hashes, key_groups, {name: part.dtype for name, part in parts.items()})
+    old = {name: fill_empty(series, parts[name]) for name, series in old.items()}
     merged = {name: states[name] for name in parts}
     if len(which):
         everyone = len(which) == len(hashes) and bool((which[1:] > which[:-1]).all())
@@ -240,14 +254,38 @@ def _replace_rows(series: pl.Series, rows: Index, by: pl.Series) -> pl.Series:
     return pl.concat([series, by]).gather(source)
 
 
-def merge_segments(frames: Sequence[pl.DataFrame], keys: Sequence[str], drop_deleted: bool) -> pl.DataFrame:
-    """Several segments' rows, newest first, to one: the newest row of every key. Compaction's work, and a reader's."""
-    columns = list(dict.fromkeys(name for frame in frames for name in frame.columns))
-    if DELETED in columns:
+def fill_empty(series: pl.Series, part: Part) -> pl.Series:
+    """A state column with the state of no rows where there is none."""
+    if part.empty is None or series.null_count() == 0:
+        return series
+    missing = series.is_null().to_numpy()
+    return pl.concat([series, part.empty.alias(series.name)]).gather(np.where(missing, len(series), np.arange(len(series))))
+
+
+def conform(frame: pl.DataFrame, schema: Mapping[str, pl.DataType]) -> pl.DataFrame:
+    """A frame with exactly these columns: null where it has none, wider where its own are narrower."""
+    if frame.columns == list(schema) and frame.dtypes == list(schema.values()):
+        return frame
+    there = frame.schema
+    columns = [pl.col(n) if there.get(n) == t else pl.col(n).cast(t) if n in there else pl.lit(None, t).alias(n) for n, t in schema.items()]
+    return frame.select(columns)
+
+
+def merge_segments(
+    frames: Sequence[pl.DataFrame], keys: Sequence[str], drop_deleted: bool, like: Mapping[str, pl.DataType] | None = None
+) -> pl.DataFrame:
+    """Several segments' rows, newest first, to one: the newest row of every key. Compaction's work, and a reader's.
+
+    Its columns are those of the newest segment, or ``like`` them: what only older ones have is not wanted any more.
+    """
+    deletions = any(DELETED in frame.columns for frame in frames)
+    columns = {name: dtype for name, dtype in (like or frames[0].schema).items() if name != DELETED}
+    if deletions:
+        columns[DELETED] = pl.Boolean()
         frames = [f if DELETED in f.columns else f.with_columns(pl.lit(False).alias(DELETED)) for f in frames]
-    stacked = pl.concat([f.select(columns) for f in frames])
+    stacked = pl.concat([conform(f, columns) for f in frames])
     groups = group_rows(stacked.select(keys), stacked.get_column(HASH).to_numpy())
     merged = stacked[groups.heads]
-    if DELETED in columns and drop_deleted:
+    if deletions and drop_deleted:
         merged = merged.filter(~pl.col(DELETED)).drop(DELETED)
     return merged

@@ -114,7 +114,9 @@ def whole_lists(
     added, values = _exploded(lists)
     if len(longer) == 0:
         return _implode(table.values, added, values, np.arange(len(added)), len(hashes), lists.dtype)
-    which, stored = find_all(refs, open_segment, keys[longer], hashes[longer], key_groups, (table.nth, table.value))
+    which, stored = find_all(
+        refs, open_segment, keys[longer], hashes[longer], key_groups, {table.nth: pl.Int64(), table.value: values.dtype}
+    )
     before = longer[which]
     # What is stored comes first within a key, by number; what was added follows in its order.
     nth = np.concatenate([stored[table.nth].to_numpy(), np.iinfo(np.int64).max - len(added) + np.arange(len(added))])

@@ -62,7 +62,7 @@ class Aggregation(Stateful):
         return Emitted(table.with_columns(whole).select(output), hashes)
 
     def reader(self) -> Reader:
-        return AggregateReader(self.name, self.keys, self.aggs, self.schema)
+        return AggregateReader(self.name, self.keys, self.aggs, self.schema, {name: part.dtype for name, part in self.stored.items()})
 
 
 def make_aggregation(place: Place, op: Aggregate) -> Aggregation:

@@ -15,7 +15,7 @@ from meander.state.grouping import Index
 from meander.state.hashing import Hashes, in_groups
 from meander.state.manifest import bucket_of, whole_table
 from meander.state.segment import HASH, Segment, SegmentRef, encode_segment
-from meander.state.table import Open, find, find_rows, merge_segments
+from meander.state.table import Columns, Open, find, find_rows, merge_segments
 
 
 @dataclass
@@ -70,7 +70,7 @@ class Desk:
         mine, fresh = self._fresh[table]
         return (*refs, mine), lambda ref, hashes: fresh if ref is mine else self.open(ref, hashes)
 
-    def find(self, table: str, keys: pl.DataFrame, hashes: Hashes, columns: Sequence[str]) -> tuple[Index, dict[str, pl.Series]]:
+    def find(self, table: str, keys: pl.DataFrame, hashes: Hashes, columns: Columns) -> tuple[Index, dict[str, pl.Series]]:
         """The rows of these keys (ascending by hash; all columns that tell rows apart): which keys have one, and ``columns`` of it."""
         return find(*self.stored(table), keys, hashes, self.key_groups, columns)
 

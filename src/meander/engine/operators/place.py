@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import polars as pl
@@ -46,4 +46,12 @@ class Place:
 
 
 def parts_of(aggs: Sequence[Agg], schema: pl.Schema) -> dict[str, Part]:
-    return {f"{agg.name}.{part}": spec for agg in aggs for part, spec in agg.parts(schema).items()}
+    return {f"{agg.name}.{part}": _with_empty(spec, schema) for agg in aggs for part, spec in agg.parts(schema).items()}
+
+
+def _with_empty(part: Part, schema: pl.Schema) -> Part:
+    try:
+        empty = schema.to_frame().select(part.init.cast(part.dtype)).to_series()
+    except Exception:  # a user's own expression that cannot do without rows: null is its state then
+        return part
+    return replace(part, empty=empty) if len(empty) == 1 and empty.null_count() == 0 else part

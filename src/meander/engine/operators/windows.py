@@ -7,7 +7,7 @@ needs it any more; a task writes nothing into a bucket that goes with this epoch
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,7 @@ from meander.state.grouping import fold_states, group_rows
 from meander.state.hashing import Hashes, hash_keys, spread_within_groups
 from meander.state.manifest import bucket_of, bucket_table
 from meander.state.segment import HASH
-from meander.state.table import upsert
+from meander.state.table import conform, fill_empty, upsert
 
 PANE = "__pane"
 
@@ -65,9 +65,12 @@ class WindowReader:
     keys: tuple[str, ...]
     aggs: tuple[Agg, ...]
     windowing: Windowing
+    types: Mapping[str, pl.DataType] = field(default_factory=dict)
+    """The columns of keys and states: what is stored may be of an older plan."""
 
     def show(self, tables: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
-        return self.finish(pl.concat(list(tables.values())))
+        columns = {PANE: pl.Int64(), **self.types}
+        return self.finish(pl.concat([conform(rows, columns) if self.types else rows for rows in tables.values()]))
 
     def finish(self, rows: pl.DataFrame) -> pl.DataFrame:
         window, dtype = self.windowing.window, self.windowing.dtype
@@ -135,7 +138,8 @@ class WindowAggregation(Stateful):
         return Emitted(self.reader().finish(rows), rows.get_column(HASH).to_numpy())
 
     def reader(self) -> WindowReader:
-        return WindowReader(self.keys, self.aggs, self.windowing)
+        types = {key: self.schema[key] for key in self.keys} | {name: part.dtype for name, part in self.parts.items()}
+        return WindowReader(self.keys, self.aggs, self.windowing, types)
 
     def is_over(self, table: str, evict: int) -> bool:
         bucket = bucket_of(table)
@@ -203,8 +207,15 @@ class WindowMerge:
 
     def _closing(self, late: int, evict: int) -> pl.DataFrame:
         live = self._desk.buckets(self._name)
-        due = [self._desk.scan(name, (*self._keys, PANE)) for bucket, name in live if self._windowing.is_due(bucket, late, evict)]
+        due = [self._panes(name) for bucket, name in live if self._windowing.is_due(bucket, late, evict)]
         return self._windows(pl.concat(due), late + 1, evict + 1) if due else self._nothing()
+
+    def _panes(self, table: str) -> pl.DataFrame:
+        """All panes of a bucket, with the columns that this version of the plan has."""
+        rows = self._desk.scan(table, (*self._keys, PANE))
+        types = {name: part.dtype for name, part in self._parts.items()}
+        rows = conform(rows, {**{name: rows.schema[name] for name in (HASH, *self._keys, PANE)}, **types})
+        return rows.with_columns([fill_empty(rows.get_column(name), part) for name, part in self._parts.items()])
 
     def _windows(self, panes: pl.DataFrame, first: int, end: int | None) -> pl.DataFrame:
         """Windows with an end in [first, end), made of these panes."""
@@ -264,6 +275,7 @@ class WindowMerge:
     def _look_up(self, wanted: pl.DataFrame) -> pl.DataFrame:
         """The stored or just arrived panes of these windows: keys, start, pane and state."""
         found = []
+        types = {name: part.dtype for name, part in self._parts.items()}
         buckets = self._window.bucket_of(wanted.get_column(PANE).to_numpy())
         for bucket in np.unique(buckets).tolist():
             rows = wanted.filter(pl.Series(buckets == bucket))
@@ -271,9 +283,9 @@ class WindowMerge:
             order = np.argsort(hashes, kind="stable")
             rows, hashes = rows[order], hashes[order]
             table = bucket_table(self._name, bucket)
-            which, states = self._desk.find(table, rows.select(*self._keys, PANE), hashes, list(self._parts))
+            which, states = self._desk.find(table, rows.select(*self._keys, PANE), hashes, types)
             if len(which):
-                found.append(rows[which].with_columns(list(states.values())))
+                found.append(rows[which].with_columns([fill_empty(series, self._parts[name]) for name, series in states.items()]))
         return pl.concat(found) if found else wanted[:0]
 
     def _nothing(self) -> pl.DataFrame:
