@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import pickle
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -26,10 +26,12 @@ from meander.engine.compiled import compile_plan
 from meander.engine.epoch import SparkRunner
 from meander.engine.loop import EpochDone, Loop
 from meander.engine.messages import Control, Seen
-from meander.engine.open import _for_readers, _parts
+from meander.engine.modification import Modifier, put_plan, resume_plan
+from meander.engine.open import _parts
+from meander.engine.trials import Trial
+from meander.plan.modify import StateRules
 from meander.state.compaction import run_merge
 from meander.state.log import Log
-from meander.state.reading import plan_name
 from meander.state.segment import Segment, SegmentRef
 from meander.state.store import DirStore
 
@@ -131,6 +133,8 @@ class LocalJobs:
 
     def forget_shuffles(self, keep: Sequence[Any] = ()) -> None: ...
 
+    def cancel(self) -> None: ...
+
 
 def _exchange(sent: list[list[bytes]], slots: int) -> list[list[bytes]]:
     blobs: list[list[bytes]] = [[] for _ in range(slots)]
@@ -181,21 +185,27 @@ class Local:
     done: list[EpochDone] = field(default_factory=list)
     clock: Any = field(default_factory=SystemClock)
     strict: bool = False
+    store: Any = None
 
     def __post_init__(self) -> None:
-        compiled = compile_plan(self.flow.plan())
-        store = DirStore(self.folder)
+        store = self.store = self.store or DirStore(self.folder)
         log = Log.take_over(store, self.clock, self.key_groups)
-        store.put_if_absent(plan_name(compiled.digest), pickle.dumps(_for_readers(compiled)))
+        plan, marks = resume_plan(store, log.manifest, self.flow.plan())
+        compiled = compile_plan(plan)
+        put_plan(store, compiled)
         context = mock.Mock(defaultParallelism=2)
         with mock.patch.object(epoch_module, "SparkJobs", LocalJobs), mock.patch.object(epoch_module, "executors", return_value={}):
             runner = SparkRunner(context, compiled, store.url, self.clock, self.strict, self.small)
         runner.placement._look = dict
         runner.generation(log.manifest.generation)
-        parts = _parts(compiled, str(self.folder / "dead_letters"))
+        letters = str(self.folder / "dead_letters")
+        parts = _parts(compiled, letters)
+        parts = replace(parts, plan={**parts.plan, **marks})
         merges = MergeAtOnce(store, self.key_groups)
         self.loop = Loop(store, self.clock, log, parts, runner, self.parallelism, merges, 4, self.done.append, self.ahead)
         self.loop.recover()
+        self.modifier = Modifier(self.loop, store, self.clock, plan, lambda made: _parts(made, letters))
+        self.modifier.recover(self.flow.plan())
 
     @property
     def manifest(self) -> Any:
@@ -203,6 +213,11 @@ class Local:
 
     def step(self, flush: bool = False) -> bool:
         return self.loop.step(everything=True, flush=flush)
+
+    def propose(self, *changes: Any, request_id: str = "", guard: Any = None, patience: float = 60.0, **rules: Any) -> Trial:
+        """Ask for a modification, to be tried with the next step."""
+        identity = request_id or self.clock.new_id()
+        return self.modifier.propose(self.modifier.request(identity, changes, StateRules(**rules), "somebody", guard, patience))
 
     def run(self, flush: bool = False) -> None:
         while self.step():

@@ -45,8 +45,8 @@ def fails() -> bool:
 
 
 def run_of(step: Callable[[], bool], **options: Any) -> Run:
-    nothing: dict[str, Any] = {"session": None, "placement": None, "migration": None, "autoscaler": None, "application": ""}
-    opened: Any = SimpleNamespace(driver=Steps(step), close=[], listeners=[], **nothing)
+    nothing: dict[str, Any] = dict.fromkeys(("session", "placement", "migration", "modifier", "autoscaler"))
+    opened: Any = SimpleNamespace(driver=Steps(step), close=[], listeners=[], application="", **nothing)
     return Run("f", opened, Settings(**options), SystemClock())
 
 

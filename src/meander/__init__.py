@@ -27,7 +27,7 @@ from meander.connect.foreach_batch import foreach_batch
 from meander.connect.generator import generator
 from meander.connect.memory import memory
 from meander.connect.parquet import parquet
-from meander.errors import BadInput, Busy, ConfigError, Corrupted, Fenced, FlowError, MeanderError, Retryable
+from meander.errors import BadInput, Busy, ConfigError, Corrupted, Fenced, FlowError, MeanderError, Rejected, Retryable
 from meander.flow import Flow, KeyedStream, Stream, aggregate, filter, map_batches, select, watermark, with_columns
 from meander.plan.modify import Insert, Remove, Replace
 from meander.plan.windows import sliding, tumbling
@@ -58,6 +58,7 @@ __all__ = [
     "KeyedStream",
     "MeanderError",
     "Progress",
+    "Rejected",
     "Retryable",
     "Run",
     "Stream",

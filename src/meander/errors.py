@@ -2,6 +2,7 @@
 
     MeanderError
     ├── FlowError        fix the flow: a name, a column, a type, a graph that cannot run
+    ├── Rejected         fix the change: a modification failed on probation, and the plan before it is back
     ├── BadInput         fix the data, or run without ``strict=True``
     ├── ConfigError      fix the call or the environment: a store URL, a missing Java, an unknown option
     ├── Busy             wait, or stop the other run: the store is in use by a live one
@@ -19,6 +20,10 @@ class MeanderError(Exception):
 
 class FlowError(MeanderError):
     """The flow cannot run as written: nothing was started, or nothing of the epoch that showed it was committed."""
+
+
+class Rejected(MeanderError):
+    """A modification failed in its first epoch: nothing of that was committed, and the flow goes on as it was."""
 
 
 class BadInput(MeanderError):

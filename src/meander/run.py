@@ -5,15 +5,16 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from meander.clock import Clock, SystemClock
 from meander.coordinate.migration import check_strategy
 from meander.coordinate.routing import slots_of
+from meander.engine.picture import show_executors, show_stages
 from meander.errors import ConfigError, Retryable
-from meander.plan.stages import derive_stages
+from meander.plan.modify import Change, Given, Insert, Remove, Replace, StateFunction, StateRules
 from meander.settings import Settings, seconds
 
 if TYPE_CHECKING:
@@ -21,7 +22,10 @@ if TYPE_CHECKING:
     from meander.control.server import Server
     from meander.coordinate.autoscaling import Scaling
     from meander.engine.loop import EpochDone
+    from meander.engine.modification import Modified
     from meander.engine.open import Opened
+    from meander.engine.trials import Guard, Trial
+    from meander.plan.effects import Effects
     from meander.plan.graph import Plan
 
 Result = TypeVar("Result")
@@ -72,9 +76,9 @@ class Run:
     standard error at once, and is raised by the next call that waits for it, ``stop`` and the end of a ``with`` block included.
     """
 
-    def __init__(self, name: str, opened: Opened, settings: Settings, clock: Clock, plan: Plan | None = None) -> None:
+    def __init__(self, name: str, opened: Opened, settings: Settings, clock: Clock) -> None:
         self.name = name
-        self._plan = plan
+        self._modifier = opened.modifier
         self._server: Server | None = None
         self._pusher: Pusher | None = None
         self._driver = opened.driver
@@ -153,6 +157,66 @@ class Run:
             operator, before, parallelism, moved.groups, strategy, moved.epoch, fetched, tuple(moved.failures), moved.from_store
         )
 
+    def replace(self, name: str, operator: Given, resume: bool | None = None, **options: Any) -> Modified | Effects:
+        """Put another operator, source or sink in the place of one, while the flow runs: ``run.replace("positive", md.filter("a > 10"))``.
+
+        ``resume`` is for sources: whether the new one goes on where the old one is. For the options see ``modify``.
+        """
+        return self.modify([Replace(name, operator, resume)], **_for_one(name, options))
+
+    def insert(
+        self, name: str, operator: Given, after: str, before: str | Sequence[str] | None = None, **options: Any
+    ) -> Modified | Effects:
+        """Put a new operator behind ``after``, in front of all that read it or only of ``before``; a sink there is a tap."""
+        return self.modify([Insert(name, operator, after, before)], **_for_one(name, options))
+
+    def remove(self, name: str, **options: Any) -> Modified | Effects:
+        """Take an operator out: who read it reads what it read. One that keeps state needs ``drop_state=True``."""
+        return self.modify([Remove(name)], **_for_one(name, options))
+
+    def modify(
+        self,
+        changes: Sequence[Change],
+        *,
+        dry_run: bool = False,
+        request_id: str | None = None,
+        author: str = "",
+        drop_state: bool | Sequence[str] = False,
+        upgrade: Mapping[str, StateFunction] | None = None,
+        backfill: Mapping[str, Mapping[str, Any]] | None = None,
+        guard: Guard | None = None,
+        timeout: float | str | None = "60s",
+    ) -> Modified | Effects:
+        """Several changes (``md.Replace``, ``md.Insert``, ``md.Remove``) as one, in force with the next epoch, or not at all.
+
+        That epoch is on probation: if changed code fails in it, takes longer than ``timeout``, or ``guard(before, after)``, given the
+        output of its input under both plans (a frame per sink), returns something false, the old plan runs it instead, and Rejected is
+        raised with the reason. ``dry_run`` only says what would happen. A request that is repeated with its ``request_id`` is done once.
+
+        ``drop_state`` names operators whose state may go (True: whatever cannot go on with it); ``upgrade`` has for an operator a
+        function from its state rows to the new ones; ``backfill`` the values of new aggregates for keys from before.
+        """
+        rules = StateRules(drop_state, upgrade or {}, backfill or {})
+        modifier = self._modifier
+        assert modifier is not None
+        if dry_run:
+            return modifier.dry_run(changes, rules)
+        self._check()
+        identity = request_id or self._clock.new_id()
+        with self._changing:
+            known = modifier.known(identity)
+            if known is not None:
+                return known
+            modifier.dry_run(changes, rules)  # what cannot be is refused before an epoch waits for it
+            request = modifier.request(identity, changes, rules, author, guard, seconds(timeout) or 3600.0)
+            trial = self._between_epochs(lambda: modifier.propose(request), timeout)
+            return self._await(trial, seconds(timeout))
+
+    def modifications(self) -> list[dict[str, Any]]:
+        """All modifications that were ever asked for, the oldest first: by whom, what, with which code, and what has become of them."""
+        assert self._modifier is not None
+        return self._modifier.history()
+
     def evacuate(self, executor: str, timeout: float | str | None = "60s") -> None:
         """Move all slots away from an executor, before its machine goes. In force from the next epoch on."""
         self._between_epochs(lambda: self._placement.evacuate(str(executor)), timeout)
@@ -164,7 +228,7 @@ class Run:
         state and their key-group map (``routing``: the slot of every key group); ``executors`` say how many slots each has.
         ``waiting`` is about how many rows the sources have to give; ``autoscaler`` its newest decision, and why.
         """
-        manifest = self._loop.log.manifest
+        manifest, plan = self._loop.log.manifest, self._plan
         recent = list(self._recent)
         spent = [sum(done.seconds.values()) for done in recent]
         rows = sum(done.outcome.counts.get("rows_in", 0) for done in recent)
@@ -175,6 +239,7 @@ class Run:
             "state": state,
             "error": str(self._failure) if self._failure else None,
             "epoch": manifest.epoch,
+            "plan": manifest.plan.get("version", 1),
             "generation": manifest.generation,
             "rows_in": manifest.totals.get("rows_in", 0),
             "rows_out": manifest.totals.get("rows_out", 0),
@@ -193,9 +258,9 @@ class Run:
                 }
                 for name, table in self._loop.routing.items()
             },
-            "stages": self._stages(recent),
+            "stages": [] if plan is None else show_stages(plan, self._placement, self._loop.routing, recent),
             "application": self._application,
-            "executors": self._executors(),
+            "executors": {} if plan is None else show_executors(self._placement, self._closed),
             "autoscaler": None if self._autoscaler is None else {**_plain(self._autoscaler.last), "executors": self._autoscaler.executors},
             "last_epoch": _parts(recent[-1]) if recent else {},
         }
@@ -270,52 +335,9 @@ class Run:
         if server is not None:
             server.close()
 
-    def _stages(self, recent: list[EpochDone]) -> list[dict[str, Any]]:
-        if self._plan is None:
-            return []
-        where = self._placement.where()
-        seconds = sum(sum(done.seconds.values()) for done in recent)
-        stages = []
-        for stage in derive_stages(self._plan):
-            facts = [f for done in recent for f in done.outcome.stages if f.name == str(stage.number)]
-            records = [done.outcome.records.get(str(stage.number), (0, 0)) for done in recent]
-            busy = sum(f.busy for f in facts)
-            slots = max((slots_of(self._loop.routing[name]) for name in stage.stateful), default=facts[-1].slots if facts else 0)
-            stages.append(
-                {
-                    "number": stage.number,
-                    "operators": [self._operator(name) for name in stage.operators],
-                    "stateful": list(stage.stateful),
-                    "slots": slots,
-                    "executors": where.get(stage.number - 1, []),
-                    "records_per_second": sum(came for came, _ in records) / seconds if seconds else 0.0,
-                    "true_rate": sum(f.records for f in facts) / busy if busy else None,
-                    "busy_seconds": round(busy, 3),
-                }
-            )
-        return stages
-
-    def _operator(self, name: str) -> dict[str, Any]:
-        assert self._plan is not None
-        node = self._plan.node(name)
-        return {"name": name, "kind": node.op.kind, "does": node.op.describe(), "inputs": list(node.inputs)}
-
-    def _executors(self) -> dict[str, dict[str, Any]]:
-        """Slots are counted over all stages that keep state: where they will run, as far as Spark takes hints."""
-        if self._plan is None:
-            return {}
-        pinned = [(level, executor) for level, places in self._placement.where().items() for executor in places]
-        leaving = self._placement.leaving
-        there = [] if self._closed else self._placement.there()
-        return {
-            name: {
-                "slots": sum(executor == name for _, executor in pinned),
-                "stages": sorted({level + 1 for level, executor in pinned if executor == name}),
-                "leaving": name in leaving,
-                "introduced": self._placement.is_introduced(name),
-            }
-            for name in there
-        }
+    @property
+    def _plan(self) -> Plan | None:
+        return None if self._modifier is None else self._modifier.plan
 
     def _between_epochs(self, change: Callable[[], Result], timeout: float | str | None) -> Result:
         self._check()
@@ -335,6 +357,21 @@ class Run:
                 finally:
                     self._stepping.release()
         return done.result()
+
+    def _await(self, trial: Trial, limit: float | None) -> Modified:
+        """Until the trial is decided. Where nobody runs epochs, run the one that it needs."""
+        deadline = self._clock.monotonic() + 2 * (limit or 3600.0)
+        while not trial.done.done():
+            self._check()
+            if self._clock.monotonic() > deadline and self._loop.trials.withdraw(trial):
+                raise Retryable(f"flow '{self.name}': no epoch has come to try the modification in; nothing was changed")
+            if self._settings.trigger is None or not self._thread.is_alive():
+                self._turn(self._driver.look)
+                self._turn(lambda: self._driver.step(everything=True))
+            self._wake.set()
+            self._clock.sleep(0.005)
+        result: Modified = trial.done.result()
+        return result
 
     # -- the thread -----------------------------------------------------------------------------------------------
 
@@ -398,6 +435,17 @@ class Run:
             close()
 
 
+def _for_one(name: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Options for one operator as those of a whole modification."""
+    found = dict(options)
+    if found.get("drop_state") is True:
+        found["drop_state"] = [name]
+    for option in ("upgrade", "backfill"):
+        if found.get(option) is not None:
+            found[option] = {name: found[option]}
+    return found
+
+
 def _last_words(name: str, failure: BaseException, before: int, after: int) -> str:
     """What a run says when it dies and nobody may be waiting for it."""
     if after > before:  # committed, and then something failed: publishing is what recovery begins with
@@ -438,4 +486,4 @@ def start(flow: Planned, store: str | Path, spark: Any = None, clock: Clock | No
     from meander.engine.open import open_flow
 
     settings, clock, plan = Settings(**options), clock or SystemClock(), flow.plan()
-    return Run(flow.name, open_flow(plan, str(store), spark, clock, settings), settings, clock, plan)
+    return Run(flow.name, open_flow(plan, str(store), spark, clock, settings), settings, clock)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import pickle
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from meander.coordinate.routing import groups_of, rebalance, slots_of, spread
 from meander.engine.compaction import merge_entry, next_merge
 from meander.engine.compiled import compile_plan
 from meander.engine.messages import Common, Control, Report, SplitTask
-from meander.engine.open import _for_readers
+from meander.engine.modification import put_plan
 from meander.engine.operators.contract import Partial
 from meander.engine.stage import Outbox, StageTask
 from meander.engine.tasks import _cut
@@ -29,7 +28,6 @@ from meander.state.compaction import run_merge
 from meander.state.hashing import Hashes
 from meander.state.log import Log
 from meander.state.manifest import Manifest
-from meander.state.reading import plan_name
 from meander.state.segment import Segment, SegmentRef
 from meander.state.store import DirStore
 
@@ -79,7 +77,7 @@ class Slots:
         self.compiled = compile_plan(flow.plan())
         self.store = DirStore(self.folder)
         self.log = Log.take_over(self.store, SystemClock(), KEY_GROUPS)
-        self.store.put_if_absent(plan_name(self.compiled.digest), pickle.dumps(_for_readers(self.compiled)))
+        put_plan(self.store, self.compiled)
         self.routing = spread(KEY_GROUPS, 2)
 
     @property

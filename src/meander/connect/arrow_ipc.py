@@ -28,3 +28,8 @@ def gather(files: list[Staged]) -> pl.DataFrame | None:
     """All rows of one epoch in slot order, so that the same epoch looks the same whoever publishes it."""
     frames = [decode(data) for staged in sorted(files, key=lambda s: s.file.slot) if (data := staged.get())]
     return pl.concat(frames, how="vertical", rechunk=False) if frames else None
+
+
+def read_staged(data: bytes) -> pl.DataFrame:
+    """The rows of a staged file of any sink that has some: Parquet or Arrow."""
+    return pl.read_parquet(io.BytesIO(data)) if data[:4] == b"PAR1" else decode(data)

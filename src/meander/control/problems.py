@@ -19,6 +19,7 @@ STATUS: dict[type[MeanderError], int] = {
     errors.Busy: 409,
     errors.Fenced: 410,
     errors.FlowError: 422,
+    errors.Rejected: 412,
     errors.BadInput: 424,
     errors.Corrupted: 500,
     errors.Retryable: 503,

@@ -101,11 +101,32 @@ class Runner(Protocol):
         """After a failure: whatever was known of the cluster may be wrong."""
 
     def discard(self, prepared: Any) -> None:
-        """What was begun ahead of time is not wanted any more: the routing has changed."""
+        """What was begun ahead of time is not wanted any more: the routing or the plan has changed."""
+
+    def adopt(self, program: Any, watched: frozenset[str]) -> Any:
+        """Run epochs of another plan from now on, with some operators watched. Returns the plan before. Between two epochs."""
+
+    def watch(self, operators: frozenset[str]) -> None:
+        """Which operators are watched from now on."""
+
+    def abandon(self) -> None:
+        """Nobody waits any more for the epoch that was begun last."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A plan as a runner wants it: made ready for the driver, and packed for executors."""
+
+    compiled: Compiled
+    packed: bytes
+
+    @staticmethod
+    def of(compiled: Compiled) -> Program:
+        return Program(compiled, pack_plan(compiled.plan))
 
 
 class SparkRunner:
-    """Epochs of one compiled plan on one Spark context."""
+    """Epochs of a compiled plan on one Spark context."""
 
     def __init__(
         self,
@@ -122,6 +143,7 @@ class SparkRunner:
         self._jobs = SparkJobs(context)
         self._compiled = compiled
         self._packed = pack_plan(compiled.plan)
+        self._watched: frozenset[str] = frozenset()
         self._store = store_url
         self._strict = strict
         self._small_epochs = small_epochs
@@ -194,6 +216,20 @@ class SparkRunner:
             self._ahead = None
         if prepared is not None:
             self._unwanted.append(prepared)
+
+    def adopt(self, program: Program, watched: frozenset[str]) -> Program:
+        before = Program(self._compiled, self._packed)
+        self._compiled, self._packed, self._watched = program.compiled, program.packed, watched
+        return before
+
+    def abandon(self) -> None:
+        with contextlib.suppress(Py4JError):  # then it ends by itself, without effect
+            self._jobs.cancel()
+            if self._running is not None and self._running.map_stage is not None:
+                self._running.map_stage.cancel()
+
+    def watch(self, operators: frozenset[str]) -> None:
+        self._watched = operators
 
     def holders(self, names: Iterable[str]) -> dict[str, str]:
         """Whom to ask for a segment: the address of the steward beside the executor that has it in its cache, where there is one."""
@@ -268,6 +304,7 @@ class SparkRunner:
             decision.late if manifest is None else lates(self._compiled.timed, manifest, decision.epoch),
             {} if manifest is None else evictions(self._compiled.timed, manifest, decision.now, decision.flush),
             decision.now,
+            self._watched,
         )
 
     def _split_tasks(self, decision: Decision) -> list[SplitTask]:

@@ -64,6 +64,7 @@ class SparkJobs:
         self._functions: dict[str, Any] = {}
         self._hints: dict[tuple[str | tuple[str, ...], ...], Any] = {}
         self._shuffles: list[int] = []
+        self._current: Any = None
 
     # -- building ------------------------------------------------------------------------------------------------
 
@@ -103,6 +104,11 @@ class SparkJobs:
             return self._collect(self._stage(tasks.small_last_stage, first, _RAW))
         exchanged, shuffle_id = self._exchange(self._stage(tasks.small_next_stage, first, _RAW), len(levels[1]))
         return self.run_rest(Started(exchanged, shuffle_id, None, len(levels[0])), levels[1:], places)
+
+    def cancel(self) -> None:
+        """Nobody waits any more for the job that was submitted last."""
+        if self._current is not None:
+            self._current.cancel(True)
 
     def forget_shuffles(self, keep: Sequence[int | None] = ()) -> None:
         """Remove the shuffle files of finished epochs now, not at the JVM's next full collection."""
@@ -156,6 +162,8 @@ class SparkJobs:
 
     def _collect(self, stage: Any, patience: float | None = None) -> Callable[[], list[Any]]:
         future = stage.collectAsync()
+        if patience is None:
+            self._current = future
 
         def result() -> list[Any]:
             try:

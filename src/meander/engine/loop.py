@@ -14,56 +14,44 @@ While epoch e runs, e+1 is decided and its first stage begun, since neither look
 from __future__ import annotations
 
 import contextlib
-import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
+import polars as pl
+
 from meander.clock import Clock
-from meander.connect.sink import Sink, Staged, StagedFile
+from meander.connect.arrow_ipc import read_staged
+from meander.connect.sink import Staged, StagedFile
 from meander.connect.source import Choice, Cursor, Source, Split
-from meander.coordinate.routing import groups_of, rebalance, slots_of, spread
-from meander.coordinate.watermarks import Rule, advance, flushed
+from meander.coordinate.routing import groups_of, slots_of, spread
+from meander.coordinate.watermarks import advance, flushed
 from meander.engine.compaction import Compactor
 from meander.engine.epoch import Decision, Outcome, Runner
-from meander.engine.marks import Timed, anything_due, anything_open, evictions, lates, over
+from meander.engine.marks import anything_due, anything_open, evictions, lates, over
+from meander.engine.parts import COMFORTABLE_RUNS, Parts, check_continuity, route, share_of_input
 from meander.engine.tidy import Tidy
+from meander.engine.trials import NOTHING, Rewritten, Setup, Trials
 from meander.errors import ConfigError, Corrupted, Retryable
-from meander.plan.diff import explain_difference
 from meander.state.log import Log
 from meander.state.manifest import Json, Manifest, operator_of, whole_table
-from meander.state.reading import plan_record_name
 from meander.state.seen import flush_seen, load_seen
 from meander.state.store import Store
 
 T = TypeVar("T")
 
 _EPOCH_ATTEMPTS = 5
-_COMFORTABLE_RUNS = 40
 
 
 @dataclass(frozen=True)
-class Parts:
-    """What a loop works on: a flow's ends and its stateful operators, by name."""
+class _Once:
+    """What the first epoch of a changed plan does to the state, and no later one."""
 
-    plan: Json
-    """Version and digest, as the log records them."""
-    record: Json
-    """The plan as plain data, to say what is different where the store belongs to another one."""
-    sources: Mapping[str, Source]
-    sinks: Mapping[str, Sink]
-    keyed: Mapping[str, Mapping[str, tuple[str, ...]]]
-    """Stateful operators, their tables, and the columns that tell the rows of each apart."""
-    rules: Mapping[str, Rule] = field(default_factory=dict)
-    """The watermarks."""
-    timed: Mapping[str, Timed] = field(default_factory=dict)
-    """The stateful operators that follow time."""
-
-    def tables(self) -> dict[str, tuple[str, ...]]:
-        return {name: keys for tables in self.keyed.values() for name, keys in tables.items()}
+    rewritten: Rewritten = NOTHING
+    restarts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -99,6 +87,8 @@ class Loop:
         self._compactor = compactor
         self._listener = listener
         self._work_ahead = ahead
+        self.trials = Trials(self, clock)
+        self._setup = _Once()
         self._tidy = Tidy(store, log.manifest, retain, lambda segments: self.collected(segments), deletions)
         self._next: tuple[Decision, Any] | None = None
         self._keys = parts.tables()
@@ -114,8 +104,8 @@ class Loop:
         self._chosen: dict[str, Choice | None] = {}
         """What sources have given for a decision that is not made yet: their cursors have moved on, so it must not be forgotten."""
         manifest = log.manifest
-        _check_continuity(store, manifest, parts)
-        self.routing = {name: _route(manifest, name, parallelism) for name in parts.keyed}
+        check_continuity(store, manifest, parts)
+        self.routing = {name: route(manifest, name, parallelism) for name in parts.keyed}
         self._cursors: dict[str, Cursor] = {
             name: source.cursor(manifest.offsets.get(name, {}), load_seen(store, manifest, name)) for name, source in parts.sources.items()
         }
@@ -180,10 +170,11 @@ class Loop:
         """Run one epoch if there is input for one, or something is due without. ``flush``: where there is no input, close what is open."""
         with self._at_work, self._fenced_first():
             self.make_changes()
-            decision, prepared = self._next or (self._decide(self.log.manifest.epoch + 1, everything), None)
-            self._next = None
+            decision, prepared = self._take_next(everything)
             if decision is None:
                 decision = self._decide_without_input(flush)
+            if self.trials.run(decision, everything):
+                return True
             if decision is None:
                 self._rest()
                 return False
@@ -193,12 +184,15 @@ class Loop:
     def run_epoch(self, decision: Decision) -> None:
         """Run, commit and publish one epoch that somebody else decided."""
         with self._at_work, self._fenced_first():
-            late = lates(self._parts.timed, self.log.manifest, decision.epoch)
-            self._run_epoch(replace(decision, late=late), None, lambda: None)
+            if not self.trials.run(self.timed_for(decision), everything=False):
+                self._run_epoch(self.timed_for(decision), None, lambda: None)
 
     def _run_epoch(self, decision: Decision, prepared: Any, meanwhile: Callable[[], None]) -> None:
         began = self._clock.monotonic()
-        outcome = self._run(decision, prepared, meanwhile)
+        self.finish(decision, self._run(decision, prepared, meanwhile), began)
+
+    def finish(self, decision: Decision, outcome: Outcome, began: float) -> None:
+        """Commit an epoch that has run, publish it, and tidy up."""
         ran = self._clock.monotonic()
         before = self.log.manifest
         entry = self._entry(decision, outcome)
@@ -208,7 +202,7 @@ class Loop:
         published = self._clock.monotonic()
         self._runner.settle()
         self._tidy.published(before)
-        if entry["drops"]:
+        if entry["drops"] or entry["forgets"] or entry["restarts"]:
             self._tidy.dropped(before, manifest)
         self._release(decision.seen)
         self._tidy_up()
@@ -238,7 +232,99 @@ class Loop:
             cursor.close()
         self._compactor.close()
 
+    # -- for trials -----------------------------------------------------------------------------------------------
+
+    def install(self, setup: Setup, watched: frozenset[str]) -> Setup:
+        """Run epochs with this from now on. Returns what it was before."""
+        program = self._runner.adopt(setup.program, watched)
+        before = Setup(self._parts, program, self.routing, self._cursors)
+        self._parts, self.routing, self._cursors = setup.parts, setup.routing, setup.cursors
+        self._keys = setup.parts.tables()
+        self._setup = _Once(setup.rewritten, setup.restarts)
+        return before
+
+    def setup_of(self, parts: Parts, program: Any) -> Setup:
+        """What epochs of another plan with the same sources would be run with."""
+        return Setup(parts, program, {name: self.routing.get(name) or self.route_new() for name in parts.keyed}, self._cursors)
+
+    def settle_setup(self) -> None:
+        """The first epoch of a setup is committed: what was once is done."""
+        self._setup = _Once()
+
+    def watch(self, operators: frozenset[str]) -> None:
+        self._runner.watch(operators)
+
+    def mark_plan(self, unproven: Json | None) -> None:
+        """Log entries say from now on what to go back to should the plan fail on the first rows; None: it has not."""
+        plan = {name: value for name, value in self._parts.plan.items() if name != "unproven"}
+        self._parts = replace(self._parts, plan=plan if unproven is None else {**plan, "unproven": unproven})
+
+    def attempt(self, decision: Decision, attempts: int) -> Outcome:
+        """Run an epoch without committing it, and with nothing begun ahead."""
+        return self._run(decision, None, lambda: None, attempts)
+
+    def abandon(self) -> None:
+        self._runner.abandon()
+
+    def recover_runner(self) -> None:
+        self._runner.recover()
+
+    def decide(self, epoch: int, everything: bool) -> Decision | None:
+        return self._decide(epoch, everything)
+
+    def timed_for(self, decision: Decision) -> Decision:
+        """A decision as the plan in force needs it."""
+        return replace(decision, late=lates(self._parts.timed, self.log.manifest, decision.epoch))
+
+    def cursor(self, source: str) -> Cursor | None:
+        return self._cursors.get(source)
+
+    def open_cursor(self, name: str, source: Source, anew: bool) -> Cursor:
+        manifest = self.log.manifest
+        if anew:
+            return source.cursor({}, set())
+        return source.cursor(manifest.offsets.get(name, {}), load_seen(self._store, manifest, name))
+
+    def route_new(self) -> list[int]:
+        """A routing table for an operator that is new."""
+        return spread(self.log.manifest.key_groups, self._asked)
+
+    def tables_beside(self, parts: Parts) -> tuple[str, ...]:
+        """The tables that are stored and that these parts do not have."""
+        known = parts.tables()
+        return tuple(name for name in self.log.manifest.tables if whole_table(name) not in known)
+
+    def output(self, outcome: Outcome) -> dict[str, pl.DataFrame]:
+        """What an epoch that is not committed would publish, per sink."""
+        found = {}
+        for sink, files in outcome.staged.items():
+            staged = [self._staged(StagedFile.from_json(file)) for file in sorted(files, key=lambda file: int(file["slot"]))]
+            frames = [read_staged(one.get()) for one in staged]
+            found[sink] = pl.concat(frames) if frames else pl.DataFrame()
+        return found
+
+    def throw_away(self, outcome: Outcome) -> None:
+        """What an epoch wrote that is not committed is garbage."""
+        for segments in outcome.segments.values():
+            for segment in segments:
+                self._tidy.unwanted(segment[0])
+        for files in outcome.staged.values():
+            for file in files:
+                self._tidy.unwanted(file["name"])
+
     # -- pieces ---------------------------------------------------------------------------------------------------
+
+    def _take_next(self, everything: bool) -> tuple[Decision | None, Any]:
+        """The decision that was made ahead, or one now. What was begun ahead of a trial was begun for another plan."""
+        decision, prepared = self._next or (None, None)
+        self._next = None
+        waiting = self.trials.waiting
+        if waiting is not None and prepared is not None:
+            self._runner.discard(prepared)
+            prepared = None
+        if decision is None and not (waiting is not None and waiting.swaps and not self._chosen):
+            decision = self._decide(self.log.manifest.epoch + 1, everything)
+        return decision, prepared
 
     @contextlib.contextmanager
     def _fenced_first(self) -> Iterator[None]:
@@ -291,7 +377,7 @@ class Loop:
 
     def _look_ahead(self, current: Decision, everything: bool) -> None:
         """Decide the next epoch early and begin it, where input for a whole one is waiting. A flow that keeps up does better to wait."""
-        if not self._work_ahead or not any(cursor.backlog(self.now()) for cursor in self._cursors.values()):
+        if not self._work_ahead or not self.trials.quiet or not any(cursor.backlog(self.now()) for cursor in self._cursors.values()):
             return
         with contextlib.suppress(Retryable):  # it is only ahead of time: what fails here is done, or reported, when its turn comes
             decision = self._decide(current.epoch + 1, everything)
@@ -299,9 +385,9 @@ class Loop:
                 self._next = (decision, None)  # first: the cursors have moved on
                 self._next = (decision, self._runner.prepare(decision, self.routing))
 
-    def _run(self, decision: Decision, prepared: Any, meanwhile: Callable[[], None]) -> Outcome:
-        for attempt in range(_EPOCH_ATTEMPTS):
-            last = attempt == _EPOCH_ATTEMPTS - 1
+    def _run(self, decision: Decision, prepared: Any, meanwhile: Callable[[], None], attempts: int = _EPOCH_ATTEMPTS) -> Outcome:
+        for attempt in range(attempts):
+            last = attempt == attempts - 1
             pending = self._begin(decision, prepared if attempt == 0 else None, last)
             if attempt == 0:
                 meanwhile()
@@ -317,14 +403,17 @@ class Loop:
 
     def _begin(self, decision: Decision, prepared: Any, last: bool) -> Callable[[], Outcome] | None:
         try:
-            return self._runner.begin(decision, self.log.manifest, self.routing, prepared)
+            return self._runner.begin(decision, self._setup.rewritten.view(self.log.manifest), self.routing, prepared)
         except Retryable:
             if last:
                 raise
             return None
 
     def _entry(self, decision: Decision, outcome: Outcome) -> Json:
-        timed, before = self._parts.timed, self.log.manifest
+        timed, before = self._parts.timed, self._setup.rewritten.view(self.log.manifest)
+        segments = {name: [ref.to_json() for ref in table.segments] for name, table in self._setup.rewritten.tables.items()}
+        for name, added in outcome.segments.items():
+            segments.setdefault(name, []).extend(added)
         evict = evictions(timed, before, decision.now, decision.flush)
         times = advance(before.times, self._parts.rules, outcome.heard, decision.now)
         return {
@@ -338,7 +427,9 @@ class Loop:
             "batch": decision.batch,
             "routing": self.routing,
             "asked": self._asked,
-            "tables": {name: {"keys": self._keys_of(name), "segments": segments} for name, segments in outcome.segments.items()},
+            "tables": {name: {"keys": self._keys_of(name), "segments": added} for name, added in segments.items()},
+            "forgets": list(self._setup.rewritten.forgets),
+            "restarts": list(self._setup.restarts),
             "drops": over(timed, before.tables, evict),
             "times": flushed(times, outcome.closed) if decision.flush else times,
             "staged": outcome.staged,
@@ -375,7 +466,7 @@ class Loop:
     def _relieve(self) -> None:
         runs = 0
         for name, table in self.log.manifest.tables.items():
-            if len(table.segments) > _COMFORTABLE_RUNS:
+            if len(table.segments) > COMFORTABLE_RUNS:
                 routing = self.routing[operator_of(name)]
                 runs = max(runs, *(len(table.alive_for(groups_of(routing, slot))) for slot in range(slots_of(routing))))
         share = share_of_input(runs)
@@ -386,8 +477,9 @@ class Loop:
 
     def _take_merge(self) -> None:
         finished = self._compactor.collect()
-        if finished is not None and finished["table"] not in self.log.manifest.tables:
-            self._tidy.unwanted(finished["output"][0])  # its bucket of time is over
+        table = None if finished is None else self.log.manifest.tables.get(finished["table"])
+        if finished is not None and (table is None or not set(finished["inputs"]) <= {segment.name for segment in table.segments}):
+            self._tidy.unwanted(finished["output"][0])  # its bucket of time is over, or the state it merged was dropped
         elif finished is not None:
             self._tidy.dropped(self.log.manifest, self.log.append(finished))
 
@@ -402,40 +494,3 @@ class Loop:
             self._tidy.dropped(before, self.log.manifest)
             self._tidy.snapshotted(self.log.manifest)
         self._tidy.collect(self.log.manifest)
-
-
-def share_of_input(runs: int) -> float:
-    """How much of its limits a source should use, given the longest list of runs that a lookup meets.
-
-    Compaction that falls behind makes every lookup slower: less input per epoch leaves it time to catch up.
-
-    >>> [round(share_of_input(runs), 2) for runs in (1, 40, 60, 120)]
-    [1.0, 1.0, 0.44, 0.11]
-    """
-    return min(1.0, max(0.05, (_COMFORTABLE_RUNS / max(runs, 1)) ** 2))
-
-
-def _route(manifest: Manifest, name: str, parallelism: int) -> list[int]:
-    """The table to begin with. A flow that was rescaled while it ran stays so when it is started again as it was started before."""
-    before = manifest.routing.get(name)
-    if before is None:
-        return spread(manifest.key_groups, parallelism)
-    return before if parallelism in (manifest.asked, slots_of(before)) else rebalance(before, parallelism)
-
-
-def _check_continuity(store: Store, manifest: Manifest, parts: Parts) -> None:
-    """A store goes on only with the flow it holds the state of."""
-    keys = parts.tables()
-    for name, table in manifest.tables.items():
-        if name in keys and tuple(keys[name]) != table.keys:
-            raise ConfigError(
-                f"operator '{name}' is keyed by {', '.join(keys[name])}, but its stored state by {', '.join(table.keys)}; "
-                "give the operator another name, or use another store"
-            )
-    if manifest.plan and manifest.plan["digest"] != parts.plan["digest"]:
-        stored = store.get(plan_record_name(manifest.plan["digest"]))
-        difference = explain_difference(json.loads(stored), parts.record) if stored is not None else "in what, the store does not say"
-        raise ConfigError(
-            f"the store holds flow '{manifest.plan['flow']}' as it was (plan {manifest.plan['digest'][:12]}), this one differs "
-            f"(plan {parts.plan['digest'][:12]}): {difference}. Start the flow that made the store, or use another store."
-        )

@@ -53,6 +53,8 @@ class Common:
     """The one up to which things close with it. Not known to what is begun ahead of time."""
     now: float = 0.0
     """The decision's time."""
+    watched: frozenset[str] = frozenset()
+    """Operators on probation: a row on which one of them fails is no dead letter, and neither is any other exception tried again."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable
@@ -23,8 +22,10 @@ from meander.engine.compiled import Compiled, compile_plan, pack_plan
 from meander.engine.crew import hire
 from meander.engine.epoch import SparkRunner
 from meander.engine.introduction import Introducer
-from meander.engine.loop import EpochDone, Loop, Parts
+from meander.engine.loop import EpochDone, Loop
 from meander.engine.migration import Migration
+from meander.engine.modification import Modifier, put_plan, resume_plan
+from meander.engine.parts import Parts
 from meander.engine.placement import Placement
 from meander.engine.probe import probe_store
 from meander.engine.scaling import Autoscaler, LoadMeter
@@ -40,7 +41,6 @@ from meander.settings import Settings
 from meander.state.folder import refuse_file
 from meander.state.lease import Lease, refuse_beside_live
 from meander.state.log import Log, newest_generation
-from meander.state.reading import plan_name, plan_record_name
 from meander.state.store import Lock, Store, open_store
 
 
@@ -53,6 +53,7 @@ class Opened:
     listeners: list[Callable[[EpochDone], None]]
     placement: Placement
     migration: Migration
+    modifier: Modifier | None
     autoscaler: Autoscaler | None
     session: Any
     """The embedded Spark session, where one was made for this run."""
@@ -85,8 +86,9 @@ def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: 
         log = Log.take_over(store, clock, settings.key_groups)
         generation = log.manifest.generation
         close.append(_hold(store, generation, clock))
-        store.put_if_absent(plan_name(compiled.digest), cloudpickle.dumps(_for_readers(compiled)))  # type: ignore[no-untyped-call]
-        store.put_if_absent(plan_record_name(compiled.digest), json.dumps(compiled.plan.record()).encode())
+        chosen, marks = resume_plan(store, log.manifest, plan)
+        compiled = compile_plan(chosen)
+        put_plan(store, compiled)
         runner = SparkRunner(context, compiled, store.url, clock, settings.strict, settings.small_epochs, mode=settings.state_mode)
         runner.generation(generation)
         helper = ProcessCompactor(store.url, clock, generation, log.manifest.key_groups)
@@ -95,11 +97,12 @@ def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: 
         deletions = None if store.local("") is not None else ThreadPoolExecutor(1, thread_name_prefix="meander-deletions")
         if deletions is not None:  # what is not removed by then, the next start sweeps
             close.insert(0, lambda: deletions.shutdown(wait=True, cancel_futures=True))
+        parts = _parts(compiled, letters)
         loop = Loop(
             store,
             clock,
             log,
-            _parts(compiled, letters),
+            replace(parts, plan={**parts.plan, **marks}),
             runner,
             settings.parallelism,
             compactor,
@@ -111,6 +114,8 @@ def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: 
         loop.collected = runner.collected
         close[:0] = [loop.close, runner.close]
         loop.recover()
+        modifier = Modifier(loop, store, clock, chosen, lambda made: _checked_parts(made, letters))
+        modifier.recover(plan)
         if not is_local(context):  # a local Spark is one executor, which the probe has met
             common = runner.introduction(log.manifest.key_groups)
             close.insert(0, Introducer(context, runner.placement, store, common, clock, runner.met).start().close)
@@ -128,16 +133,16 @@ def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: 
     meter, autoscaler = LoadMeter(), None
     listeners.append(lambda done: meter.add(done.outcome.load))
     if settings.autoscale is not None:
-        stages = {str(level.number + 1): level.keyed for level in compiled.levels if level.keyed}
         crew = hire(context, runner.placement, settings.autoscale.slots_per_executor, clock)
-        autoscaler = Autoscaler(settings.autoscale, loop, meter, stages, runner.placement.cores, clock, crew)
+        autoscaler = Autoscaler(settings.autoscale, loop, meter, _stages(compiled), runner.placement.cores, clock, crew)
+        modifier.listeners.append(lambda made: autoscaler.restage(_stages(made)))
         listeners.append(autoscaler)
         loop.resting = autoscaler.idle
         if crew is not None:
             close.insert(0, crew.close)
     driver = drive(loop, compiled, store, settings)
     migration = Migration(loop, runner, meter, clock, needs_fetching=settings.state_mode != "hybrid" or store.local("") is None)
-    return Opened(driver, close, listeners, runner.placement, migration, autoscaler, made, context.applicationId)
+    return Opened(driver, close, listeners, runner.placement, migration, modifier, autoscaler, made, context.applicationId)
 
 
 def _tell(listeners: list[Callable[[EpochDone], None]], done: EpochDone) -> None:
@@ -196,6 +201,17 @@ def _parts(compiled: Compiled, dead_letters: str) -> Parts:
     )
 
 
+def _checked_parts(compiled: Compiled, dead_letters: str) -> Parts:
+    """Those of a plan that is not the first: what is refused at the start is refused here, too."""
+    _check_folders(compiled)
+    _ship_user_modules(compiled)
+    return _parts(compiled, dead_letters)
+
+
+def _stages(compiled: Compiled) -> dict[str, tuple[str, ...]]:
+    return {str(level.number + 1): level.keyed for level in compiled.levels if level.keyed}
+
+
 def _check_folders(compiled: Compiled) -> None:
     """A file that one source puts away is gone for another; a flow that reads what it writes, or writes a folder twice, is a mistake."""
     read = {name: op.source for name, op in compiled.sources.items() if isinstance(op.source, FilesSource)}
@@ -214,10 +230,6 @@ def _check_folders(compiled: Compiled) -> None:
         if folder in written:
             raise FlowError(f"sinks '{written[folder]}' and '{name}' both write into {op.sink.path}: give each a folder of its own")
         written[folder] = name
-
-
-def _for_readers(compiled: Compiled) -> dict[str, Any]:
-    return {name: keyed.reader() for name, keyed in compiled.keyed.items()}
 
 
 def _ship_user_modules(compiled: Compiled) -> None:

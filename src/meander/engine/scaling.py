@@ -65,6 +65,10 @@ class Autoscaler:
         self.last = Scaling()
         """The newest decision, for status."""
 
+    def restage(self, stages: Mapping[str, tuple[str, ...]]) -> None:
+        """Another plan is in force: what was decided for the stages of the old one is forgotten."""
+        self._stages, self._pending, self._memory, self._facts = stages, {}, Memory(), None
+
     @property
     def executors(self) -> list[str]:
         """What was done about executors, lately."""

@@ -135,7 +135,8 @@ class StageTask:
                 values[node.name] = [self._timed(node, rows, mine) for rows in inputs if rows.frame.height]
                 continue
             dead: list[DeadLetter] = []
-            values[node.name] = [evaluate(node, rows, dead, self.control.common.epoch, self.control.common.strict) for rows in inputs]
+            strict = self.control.common.strict or node.name in self.control.common.watched
+            values[node.name] = [evaluate(node, rows, dead, self.control.common.epoch, strict) for rows in inputs]
             if mine:
                 self._dead.extend(dead)
         self._spend("compute", began)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import pickle
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -26,7 +27,7 @@ from meander.engine.operators.contract import Partial
 from meander.engine.rows import Rows
 from meander.engine.segments import Cached, Household, Mapped, Remote
 from meander.engine.stage import Carried, Outbox, Segments, StageTask
-from meander.errors import BadInput, Corrupted, FlowError
+from meander.errors import BadInput, Corrupted, FlowError, Retryable
 from meander.state.hashing import key_group_bounds
 from meander.state.manifest import operator_of
 from meander.state.segment import HASH
@@ -42,7 +43,7 @@ _spared = 0
 def first_stage(_: int, messages: Iterable[bytes]) -> Iterator[bytes]:
     """Level 0 of an epoch with an exchange: alternates slot numbers (8 bytes) and blobs, as Spark's pairwise shuffle wants them."""
     task, box = _open_task(_only(messages)), Outbox()
-    yield from _send(task, box, _guarded(_NOTHING, box, lambda: task.run_sources(box)))
+    yield from _send(task, box, _guarded(_NOTHING, box, task, lambda: task.run_sources(box)))
 
 
 def next_stage(_: int, messages: Iterable[tuple[bytes, bytes]]) -> Iterator[bytes]:
@@ -59,7 +60,7 @@ def last_stage(_: int, messages: Iterable[tuple[bytes, bytes]]) -> Iterator[byte
 def only_stage(_: int, messages: Iterable[bytes]) -> Iterator[bytes]:
     """The whole epoch of a flow without state: one level, no exchange."""
     task, box = _open_task(_only(messages)), Outbox()
-    yield _result(task, _guarded(_NOTHING, box, lambda: task.run_sources(box)))
+    yield _result(task, _guarded(_NOTHING, box, task, lambda: task.run_sources(box)))
 
 
 def small_last_stage(_: int, messages: Iterable[bytes]) -> Iterator[bytes]:
@@ -79,15 +80,26 @@ def _only(messages: Iterable[bytes]) -> bytes:
     return message
 
 
-def _guarded(seen: Seen, box: Outbox, work: Callable[[], None]) -> Seen:
-    """Do the work. An error that trying again would not mend travels to the driver as data, past Spark's retries."""
+def _guarded(seen: Seen, box: Outbox, task: StageTask, work: Callable[[], None]) -> Seen:
+    """Do the work. An error that trying again would not mend travels to the driver as data, past Spark's retries.
+
+    On probation that is every error but one of the machinery's, and whoever wrote the code is shown where it came from.
+    """
+    watched = task.control.common.watched
     if seen.error is None:
         try:
             work()
         except (BadInput, Corrupted, FlowError) as error:
             box.partials.clear()
             box.carried.clear()
-            return replace(seen, error=(type(error).__name__, str(error)))
+            told = f"{error}\n{traceback.format_exc()}" if watched else str(error)
+            return replace(seen, error=(type(error).__name__, told))
+        except Exception as error:
+            if not watched or isinstance(error, Retryable | OSError):
+                raise
+            box.partials.clear()
+            box.carried.clear()
+            return replace(seen, error=("BadInput", f"{type(error).__name__}: {error}\n{traceback.format_exc()}"))
     return seen
 
 
@@ -160,7 +172,7 @@ def _run_state(messages: Iterable[tuple[bytes, bytes]]) -> tuple[StageTask, Outb
             _receive(task, item, level, index, partials, carried, box)
     task.report.seconds["exchange"] = task.clock.monotonic() - began
     seen = Seen(frozenset(tokens), tuple(reports), failure)
-    return task, box, _guarded(seen, box, lambda: task.run_state(partials, carried, box))
+    return task, box, _guarded(seen, box, task, lambda: task.run_state(partials, carried, box))
 
 
 def _run_small(message: bytes) -> tuple[StageTask, Outbox, Seen]:
@@ -179,7 +191,7 @@ def _run_small(message: bytes) -> tuple[StageTask, Outbox, Seen]:
             (carried if item.level == level else box.carried).append(item)
         task.run_state(partials, carried, box)
 
-    return task, box, _guarded(_NOTHING, box, work)
+    return task, box, _guarded(_NOTHING, box, task, work)
 
 
 def _result(task: StageTask, seen: Seen) -> bytes:

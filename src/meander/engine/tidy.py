@@ -127,7 +127,13 @@ class Tidy:
                 if name not in needed and owner.isdigit() and int(owner) < self._start.generation:
                     self._due.append(name)
         self._remove()
-        for folder in ("log/", "manifest/", "plan/", "probe/"):  # what is put if absent; all else has the generation in its name
+        for folder in (
+            "log/",
+            "manifest/",
+            "plan/",
+            "probe/",
+            "modifications/",
+        ):  # what is put if absent; all else has the generation in its name
             sweep_temporary(self._store, folder)
 
     def _retained_states(self) -> list[Manifest]:

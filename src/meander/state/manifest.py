@@ -124,13 +124,15 @@ class Manifest:
     def _after_epoch(self, entry: Json) -> Manifest:
         if entry["epoch"] != self.epoch + 1:
             raise Corrupted(f"log entry {entry['position']} is epoch {entry['epoch']}, expected {self.epoch + 1}")
-        tables = dict(self.tables)
+        # Forgotten before its own are added: an operator may begin anew under its old name.
+        forgets, restarts = set(entry.get("forgets", ())), set(entry.get("restarts", ()))
+        tables = {name: table for name, table in self.tables.items() if name not in forgets}
         for name, added in entry["tables"].items():
             before = tables.get(name, Table(tuple(added["keys"])))
             tables[name] = replace(before, segments=before.segments + tuple(SegmentRef.from_json(s) for s in added["segments"]))
         for name in entry.get("drops", ()):
             tables.pop(name, None)
-        recent = {name: list(names) for name, names in self.recent.items()}
+        recent = {name: list(names) for name, names in self.recent.items() if name not in restarts}
         for name, names in entry.get("seen", {}).items():
             recent.setdefault(name, []).extend(names)
         totals = {k: self.totals.get(k, 0) + entry["counts"].get(k, 0) for k in {*self.totals, *entry["counts"]}}
@@ -138,7 +140,8 @@ class Manifest:
             self,
             epoch=entry["epoch"],
             plan=entry["plan"],
-            offsets={**self.offsets, **entry["offsets"]},
+            offsets={**{name: at for name, at in self.offsets.items() if name not in restarts}, **entry["offsets"]},
+            seen={name: files for name, files in self.seen.items() if name not in restarts},
             tables=tables,
             routing=entry["routing"],
             recent=recent,

@@ -101,8 +101,10 @@ def map_segments(store: Store, table: Table) -> dict[str, pa.Buffer | None]:
     return {ref.name: store.map(ref.name) for ref in _newest_first(table)}
 
 
-def merge_rows(store: Store, table: Table, mapped: Mapping[str, pa.Buffer | None], key_groups: int) -> pl.DataFrame:
-    """The newest row of every key in a table's mapped segments."""
+def merge_rows(
+    store: Store, table: Table, mapped: Mapping[str, pa.Buffer | None], key_groups: int, keep_hash: bool = False
+) -> pl.DataFrame:
+    """The newest row of every key in a table's mapped segments, ascending by hash."""
     frames = []
     for ref in _newest_first(table):
         data = mapped[ref.name]
@@ -113,7 +115,7 @@ def merge_rows(store: Store, table: Table, mapped: Mapping[str, pa.Buffer | None
     if not frames:
         return pl.DataFrame()
     merged = merge_segments(frames, table.keys, drop_deleted=True)
-    return merged.drop([c for c in (HASH, DELETED) if c in merged.columns])
+    return merged.drop([c for c in ((DELETED,) if keep_hash else (HASH, DELETED)) if c in merged.columns])
 
 
 def _newest_first(table: Table) -> list[SegmentRef]:

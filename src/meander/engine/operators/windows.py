@@ -208,7 +208,7 @@ class WindowMerge:
     def _closing(self, late: int, evict: int) -> pl.DataFrame:
         live = self._desk.buckets(self._name)
         due = [self._panes(name) for bucket, name in live if self._windowing.is_due(bucket, late, evict)]
-        return self._windows(pl.concat(due), late + 1, evict + 1) if due else self._nothing()
+        return self._windows(pl.concat(due, how="vertical_relaxed"), late + 1, evict + 1) if due else self._nothing()
 
     def _panes(self, table: str) -> pl.DataFrame:
         """All panes of a bucket, with the columns that this version of the plan has."""

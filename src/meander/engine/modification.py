@@ -1,0 +1,294 @@
+"""Modifications of a running flow on the driver: from changes to a trial, and their history in the store.
+
+Two records per modification, each put once: ``modifications/<id>.request`` before the epoch that tries it, ``modifications/<id>.verdict``
+after. Neither decides anything, the epoch's log entry does: it names the modification in its plan. A modification whose verdict a
+crash has swallowed gets it at the next start; one that was never committed has a request alone, and can be asked for again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import inspect
+import json
+import logging
+import pickle
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pyspark import cloudpickle
+
+from meander.clock import Clock
+from meander.connect.spark_stream import SparkStreamSource
+from meander.engine.compiled import Compiled, compile_plan, pack_plan
+from meander.engine.epoch import Program
+from meander.engine.loop import Loop
+from meander.engine.parts import Parts
+from meander.engine.trials import Guard, Rewritten, Trial
+from meander.engine.upgrade import rewrite_tables
+from meander.errors import ConfigError, Corrupted, FlowError, Rejected, Retryable
+from meander.plan.effects import Effects
+from meander.plan.graph import Node, Plan
+from meander.plan.modify import Change, StateRules, modify
+from meander.plan.operators import MapBatches, SourceOp
+from meander.state.manifest import Json, Manifest, operator_of, whole_table
+from meander.state.reading import plan_name, plan_record_name
+from meander.state.store import Store
+
+_LOG = logging.getLogger("meander")
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+MakeParts = Callable[[Compiled], Parts]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What somebody asks for."""
+
+    id: str
+    changes: tuple[Change, ...]
+    rules: StateRules = field(default_factory=StateRules)
+    author: str = ""
+    guard: Guard | None = None
+    patience: float = 60.0
+
+
+@dataclass(frozen=True)
+class Modified:
+    """A modification that is in force."""
+
+    id: str
+    version: int
+    """Of the plan."""
+    epoch: int
+    """The first under it."""
+    seconds: float
+    """From the request to its commit."""
+    effects: Json
+    repeated: bool = False
+    """Whether it was in force already: the same request was made before."""
+
+
+class Modifier:
+    """Modifications of one run."""
+
+    def __init__(self, loop: Loop, store: Store, clock: Clock, plan: Plan, make_parts: MakeParts) -> None:
+        self._loop, self._store, self._clock, self._make_parts = loop, store, clock, make_parts
+        self.plan = plan
+        """The one in force."""
+        self.listeners: list[Callable[[Compiled], None]] = []
+        """Told of every plan that comes into force."""
+
+    def dry_run(self, changes: Iterable[Change], rules: StateRules) -> Effects:
+        """What a modification would do. FlowError where it cannot be."""
+        return self._plan(tuple(changes), rules)[1]
+
+    def known(self, request_id: str) -> Modified | None:
+        """What has become of a request of this id, where that is known. Rejected where it was rejected."""
+        if not _ID.fullmatch(request_id):
+            raise ConfigError(f"request_id={request_id!r}: use letters, digits, '_', '-' and '.', up to 100 of them")
+        verdict = _read(self._store, _verdict(request_id))
+        if verdict is None:
+            return None
+        if verdict["verdict"] != "in force":
+            raise Rejected(f"modification '{request_id}' was rejected before: {verdict['why']}")
+        request = _read(self._store, _request(request_id)) or {}
+        effects = request.get("effects", {})
+        return Modified(request_id, verdict["version"], verdict["epoch"], verdict["seconds"], effects, repeated=True)
+
+    def request(
+        self, identity: str, changes: Iterable[Change], rules: StateRules, author: str, guard: Guard | None, patience: float
+    ) -> Request:
+        """What somebody asks for, as data."""
+        return Request(identity, tuple(changes), rules, author, guard, patience)
+
+    def propose(self, request: Request) -> Trial:
+        """Have it tried with the next epoch. From the loop's thread, between two epochs."""
+        plan, effects = self._plan(request.changes, request.rules)
+        compiled = compile_plan(plan)
+        program = Program.of(compiled)
+        now = self._loop.log.manifest
+        packed = f"plan/{hashlib.sha256(program.packed).hexdigest()[:32]}.packed"
+        parts = self._make_parts(compiled)
+        marks = {"started": _started(now, self.plan), "packed": packed, "modification": request.id, "since": now.epoch + 1}
+        parts = replace(parts, plan={**parts.plan, **marks})
+        gone = self._gone(effects, parts)
+        sources = {node.name: node.op for node in self.plan.nodes if isinstance(node.op, SourceOp)}
+        swaps = tuple(name for name, op in compiled.sources.items() if name in sources and sources[name] is not op)
+
+        def persist(epoch: int) -> None:
+            self._store.put_if_absent(packed, program.packed)
+            put_plan(self._store, compiled)
+            record = {
+                "id": request.id, "author": request.author, "at": self._clock.now(), "epoch": epoch, "effects": effects.to_json(),
+                "from": self.plan.digest(), "to": compiled.digest, "packed": packed, "code": _code(plan, effects),
+            }  # fmt: skip
+            self._store.put_if_absent(_request(request.id), _json(record))
+
+        def rewrite(manifest: Manifest) -> Rewritten:
+            return rewrite_tables(self._store, self._clock, manifest, self.plan, plan, effects.upgrades, gone(manifest))
+
+        def accepted(epoch: int, seconds: float) -> Modified:
+            self._note(_verdict(request.id), verdict="in force", version=plan.version, epoch=epoch, seconds=round(seconds, 3))
+            self._in_force(plan, compiled)
+            return Modified(request.id, plan.version, epoch, round(seconds, 3), effects.to_json())
+
+        former = self.plan
+
+        trial = Trial(
+            parts,
+            program,
+            effects.touched,
+            tuple(sorted(effects.restarts)),
+            swaps,
+            persist,
+            rewrite,
+            accepted,
+            lambda epoch, why: self._note(_verdict(request.id), verdict="rejected", epoch=epoch, why=why),
+            lambda epoch, why: self._take_back(request.id, former, epoch, why),
+            request.guard,
+            request.patience,
+            reversible=not (effects.upgrades or gone(now) or swaps),
+        )
+        self._loop.trials.propose(trial)
+        return trial
+
+    def recover(self, given: Plan) -> None:
+        """At the start: a verdict that a crash has swallowed is what the manifest says. ``given`` is the flow as it was started."""
+        plan = self._loop.log.manifest.plan
+        if plan.get("unproven") and self.plan.digest() != given.digest():
+            self._resume_trial(plan, given)
+        if "modification" in plan and _read(self._store, _verdict(plan["modification"])) is None:
+            self._note(_verdict(plan["modification"]), verdict="in force", version=plan["version"], epoch=plan["since"], seconds=None)
+
+    def history(self) -> list[Json]:
+        """All modifications, the oldest first: who asked for what, and what has become of it."""
+        found = []
+        for name in self._store.list("modifications/"):
+            if name.endswith(".request"):
+                stem = name.removesuffix(".request")
+                record = _read(self._store, name) or {}
+                verdict = _read(self._store, f"{stem}.verdict") or {"verdict": "not tried"}
+                reversal = _read(self._store, f"{stem}.reversal") or {}
+                found.append({**record, **verdict, **reversal})
+        return sorted(found, key=lambda record: (record.get("at", 0.0), record.get("id", "")))
+
+    # -- pieces ---------------------------------------------------------------------------------------------------
+
+    def _plan(self, changes: tuple[Change, ...], rules: StateRules) -> tuple[Plan, Effects]:
+        plan, effects = modify(self.plan, changes, rules)
+        pack_plan(plan)  # a function that cannot travel is named here
+        self._make_parts(compile_plan(plan))
+        for node in (*self.plan.nodes, *plan.nodes):
+            if isinstance(node.op, SourceOp) and isinstance(node.op.source, SparkStreamSource) and node.name in effects.touched:
+                raise FlowError(f"replace {node.name!r}: a streaming DataFrame has a query and a checkpoint of its own, and stays")
+        return plan, effects
+
+    def _resume_trial(self, marks: Json, given: Plan) -> None:
+        """No row has come to the plan in force: it is still on probation, and what was before it is at hand."""
+        was, watched = marks["unproven"]["plan"], frozenset(marks["unproven"]["watched"])
+        former = _load(self._store, was["packed"], given) if "packed" in was else given
+        compiled = compile_plan(former)
+        parts = replace(self._make_parts(compiled), plan=was)
+        trial = Trial(self._make_parts(compile_plan(self.plan)), None, watched)
+        trial.former = self._loop.setup_of(parts, Program.of(compiled))
+        trial.reverted = lambda epoch, why: self._take_back(marks["modification"], former, epoch, why)
+        self._loop.trials.resume(trial)
+
+    def _take_back(self, request_id: str, former: Plan, epoch: int, why: str) -> None:
+        self._note(f"modifications/{request_id}.reversal", verdict="taken back", epoch=epoch, why=why)
+        self._in_force(former, compile_plan(former))
+        _LOG.error(f"modification '{request_id}' failed on the first rows that came, in epoch {epoch}, and was taken back: {why}")
+
+    def _gone(self, effects: Effects, parts: Parts) -> Callable[[Manifest], tuple[str, ...]]:
+        known = parts.tables()
+        return lambda manifest: tuple(n for n in manifest.tables if operator_of(n) in effects.drops or whole_table(n) not in known)
+
+    def _in_force(self, plan: Plan, compiled: Compiled) -> None:
+        self.plan = plan
+        for listener in self.listeners:
+            listener(compiled)
+
+    def _note(self, name: str, **facts: Any) -> None:
+        """A record of what has happened anyway: that it cannot be written now must not undo it."""
+        with contextlib.suppress(Retryable):
+            self._store.put_if_absent(name, _json({**facts, "decided": self._clock.now()}))
+
+
+def put_plan(store: Store, compiled: Compiled) -> None:
+    """What readers, and flows that differ, need to know of a plan."""
+    readers = {name: keyed.reader() for name, keyed in compiled.keyed.items()}
+    store.put_if_absent(plan_name(compiled.digest), cloudpickle.dumps(readers))  # type: ignore[no-untyped-call]
+    store.put_if_absent(plan_record_name(compiled.digest), json.dumps(compiled.plan.record()).encode())
+
+
+def resume_plan(store: Store, manifest: Manifest, plan: Plan) -> tuple[Plan, Json]:
+    """The plan to go on with, given a flow's own: the same, or the store's last one where that was made of it by modifications.
+
+    The second result is what log entries say of it beside version and digest.
+    """
+    stored, digest = manifest.plan, plan.digest()
+    if not stored or stored["digest"] == digest or stored.get("started") != digest or "packed" not in stored:
+        version = stored["version"] if stored and stored["digest"] == digest else plan.version
+        return replace(plan, version=version), {"started": digest}
+    modified = _load(store, stored["packed"], plan)
+    _LOG.warning(
+        f"flow '{plan.flow}' was modified while it ran and goes on so, with plan version {stored['version']} "
+        f"(modification '{stored['modification']}'); run.modifications() has the history"
+    )
+    return modified, {name: stored[name] for name in ("started", "packed", "modification", "since", "unproven") if name in stored}
+
+
+def _load(store: Store, packed: str, given: Plan) -> Plan:
+    """A modified plan of the store, on the ground of the flow that was given. Unpickles: a store is trusted like a checkpoint."""
+    data = store.get(packed)
+    if data is None:
+        raise Corrupted(f"store {store.url}: the modified plan '{packed}' is named by the log and missing")
+    return _graft(pickle.loads(data), given)
+
+
+def _graft(modified: Plan, given: Plan) -> Plan:
+    """Operators that are the same in both are those of the flow that was given: its folders may have moved, and its sinks are live."""
+    mine, theirs = given.record()["operators"], modified.record()["operators"]
+    nodes = []
+    for node in modified.nodes:
+        name = node.name
+        same = name in mine and all(mine[name][part] == theirs[name][part] for part in ("kind", "does", "code"))
+        nodes.append(Node(name, given.node(name).op, node.inputs) if same and not node.op.stateful else node)
+    return Plan(modified.version, modified.flow, tuple(nodes), modified.retired)
+
+
+def _started(manifest: Manifest, plan: Plan) -> str:
+    return str(manifest.plan.get("started") or manifest.plan.get("digest") or plan.digest())
+
+
+def _code(plan: Plan, effects: Effects) -> dict[str, Json]:
+    """The changed operators' texts: a function's source where it can be had, and the hash of what runs in any case."""
+    found: dict[str, Json] = {}
+    for name in sorted(effects.touched):
+        op = plan.node(name).op
+        source = op.describe()
+        if isinstance(op, MapBatches):
+            with contextlib.suppress(OSError, TypeError):
+                source = inspect.getsource(op.fn)
+        found[name] = {"kind": op.kind, "source": source, "hash": op.code() or hashlib.sha256(op.canonical().encode()).hexdigest()[:32]}
+    return found
+
+
+def _request(request_id: str) -> str:
+    return f"modifications/{request_id}.request"
+
+
+def _verdict(request_id: str) -> str:
+    return f"modifications/{request_id}.verdict"
+
+
+def _read(store: Store, name: str) -> Json | None:
+    data = store.get(name)
+    found: Json | None = None if data is None else json.loads(data)
+    return found
+
+
+def _json(record: Json) -> bytes:
+    return json.dumps(record, default=str).encode()

@@ -1,0 +1,298 @@
+"""The first epochs under a changed plan: tried before they are committed, and taken back where they fail. Spark-free.
+
+A *setup* is all that an epoch is run with: a plan's parts, what the runner knows of it, cursors and routing. A *trial* brings a new one.
+The loop asks here, between two epochs, whether there is one:
+
+1. what it needs is written: the packed plan, the request, and state that is rewritten for it
+2. the loop has its setup from now on; kept sources, sinks and routing tables are the same objects
+3. the decision that was due runs under it, watched: an error in changed code is no dead letter, and a deadline holds
+4. well: the epoch is committed, which puts the new plan in force; the verdict is recorded
+5. not well: the setup before is back, the same decision runs under it, and who asked is told why
+
+An epoch in which no row came proves nothing: then the trial goes on until some have come, and is taken back as in 5.
+"""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from meander.clock import Clock
+from meander.connect.source import Cursor
+from meander.engine.epoch import Decision, Outcome
+from meander.errors import Fenced, Rejected, Retryable
+from meander.state.manifest import Json, Manifest, Table
+
+if TYPE_CHECKING:
+    from meander.engine.loop import Loop
+    from meander.engine.parts import Parts
+
+_ATTEMPTS = 2
+Frames = dict[str, pl.DataFrame]
+Guard = Callable[[Frames, Frames], object]
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """Tables as the first epoch under a new plan finds them."""
+
+    forgets: tuple[str, ...] = ()
+    """Tables whose segments up to now go."""
+    tables: Mapping[str, Table] = field(default_factory=dict)
+    """What some of them have instead."""
+
+    def view(self, manifest: Manifest) -> Manifest:
+        """A manifest as the epoch sees it."""
+        if not self.forgets:
+            return manifest
+        kept = {name: table for name, table in manifest.tables.items() if name not in self.forgets}
+        return replace(manifest, tables={**kept, **self.tables})
+
+
+NOTHING = Rewritten()
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What epochs are run with."""
+
+    parts: Parts
+    program: Any
+    """The plan as the runner wants it."""
+    routing: dict[str, list[int]]
+    cursors: dict[str, Cursor]
+    restarts: tuple[str, ...] = ()
+    """Sources that begin at their beginning with the first epoch."""
+    rewritten: Rewritten = NOTHING
+
+
+@dataclass
+class Trial:
+    """A modification that is asked for."""
+
+    parts: Parts
+    program: Any
+    watched: frozenset[str]
+    """Operators whose code is new."""
+    restarts: tuple[str, ...] = ()
+    swaps: tuple[str, ...] = ()
+    """Sources that are others than before."""
+    persist: Callable[[int], None] = lambda epoch: None
+    """Write down what must be there before the epoch."""
+    rewrite: Callable[[Manifest], Rewritten] = lambda manifest: NOTHING
+    accepted: Callable[[int, float], Any] = lambda epoch, seconds: None
+    """The epoch is committed: record it, and say what whoever asked is told."""
+    rejected: Callable[[int, str], None] = lambda epoch, why: None
+    reverted: Callable[[int, str], None] = lambda epoch, why: None
+    guard: Guard | None = None
+    patience: float = 60.0
+    reversible: bool = True
+    """Whether it can be taken back after an epoch without rows."""
+    done: Future[Any] = field(default_factory=Future)
+    began: float = 0.0
+    former: Setup | None = None
+    """What to go back to; set once the trial's own setup is in force."""
+
+
+class Trials:
+    """The trials of one loop, one at a time. In the loop's thread, between two epochs."""
+
+    def __init__(self, loop: Loop, clock: Clock) -> None:
+        self._loop, self._clock = loop, clock
+        self.waiting: Trial | None = None
+        """Asked for, and not begun."""
+        self._unproven: Trial | None = None
+        """In force, although no row has come since."""
+
+    def propose(self, trial: Trial) -> None:
+        """Try this with the next epoch. From the loop's thread."""
+        if self.waiting is not None:
+            self._refuse(self.waiting, "another modification came before it was tried")
+        trial.began = self._clock.monotonic()
+        self.waiting = trial
+
+    def resume(self, trial: Trial) -> None:
+        """After a restart: a plan is in force that no row had come to yet."""
+        self._unproven = trial
+        self._loop.watch(trial.watched)
+
+    def withdraw(self, trial: Trial) -> bool:
+        """Nobody waits for it any more: whether it had not begun."""
+        if self.waiting is not trial:
+            return False
+        self.waiting = None
+        return True
+
+    @property
+    def quiet(self) -> bool:
+        """Whether epochs can be begun ahead."""
+        return self.waiting is None and self._unproven is None
+
+    def run(self, decision: Decision | None, everything: bool) -> bool:
+        """Run the epoch that is due, where there is a trial for it: whether there was."""
+        trial = self.waiting
+        if trial is not None and trial.guard is not None and (decision is None or not decision.splits):
+            return False  # there is nothing to compare yet
+        if trial is not None and not (trial.swaps and decision is not None):
+            self.waiting = None
+            self._try(trial, decision, everything)
+            return True
+        if trial is None and self._unproven is not None and decision is not None:
+            self._prove(self._unproven, decision)
+            return True
+        return False
+
+    # -- pieces ---------------------------------------------------------------------------------------------------
+
+    def _try(self, trial: Trial, decision: Decision | None, everything: bool) -> None:
+        loop, epoch = self._loop, self._loop.log.manifest.epoch + 1
+        self._unproven = None  # whatever was in force without proof is what this one starts from
+        old: Outcome | None = None
+        before: Setup | None = None
+        began = self._clock.monotonic()
+        try:
+            trial.persist(epoch)
+            if trial.guard is not None and decision is not None:
+                old = loop.attempt(decision, 3)
+            setup = self._setup(trial)
+            before = loop.install(setup, trial.watched)
+            for name in setup.parts.sinks.keys() - before.parts.sinks.keys():
+                setup.parts.sinks[name].open()
+            if trial.swaps:
+                decision = loop.decide(epoch, everything)
+            tried = loop.timed_for(decision or Decision(epoch, loop.now(), (), {}))
+            outcome = self._watched(trial, tried)
+            if old is not None and trial.guard is not None:
+                self._ask(trial.guard, old, outcome)
+                loop.throw_away(old)
+        except Fenced:
+            trial.done.set_exception(Rejected("another run has taken the store over: nothing was changed"))
+            raise
+        except Exception as error:
+            why = _why(error)
+            if before is not None:
+                self._go_back(before, trial.swaps)
+            trial.rejected(epoch, why)
+            self._refuse(trial, why)
+            rest = _without(decision, trial.swaps)
+            if rest is not None:
+                loop.finish(loop.timed_for(rest), old or loop.attempt(loop.timed_for(rest), 5), began)
+            return
+        trial.former = before
+        proven = outcome.counts.get("rows_in", 0) > 0 or not trial.watched or not trial.reversible
+        loop.mark_plan(None if proven else {"plan": before.parts.plan, "watched": sorted(trial.watched)})
+        loop.finish(tried, outcome, began)
+        loop.settle_setup()
+        for name in trial.swaps:
+            before.cursors[name].close()
+        answer = trial.accepted(epoch, self._clock.monotonic() - trial.began)
+        if proven:
+            loop.watch(frozenset())
+        else:
+            self._unproven = trial
+        trial.done.set_result(answer)
+
+    def _prove(self, trial: Trial, decision: Decision) -> None:
+        """The plan is in force, and for the first time rows may come to it."""
+        loop, began = self._loop, self._clock.monotonic()
+        try:
+            outcome = self._watched(trial, decision)
+        except Fenced:
+            raise
+        except Exception as error:
+            why = _why(error)
+            self._unproven = None
+            assert trial.former is not None
+            back = replace(trial.former, routing={**trial.former.routing, **_kept(loop.routing, trial.former.routing)})
+            loop.install(replace(back, rewritten=Rewritten(loop.tables_beside(back.parts))), frozenset())
+            trial.reverted(decision.epoch, why)
+            loop.finish(loop.timed_for(decision), loop.attempt(loop.timed_for(decision), 5), began)
+            loop.settle_setup()
+            return
+        if outcome.counts.get("rows_in", 0):
+            self._unproven = None
+            loop.watch(frozenset())
+            loop.mark_plan(None)
+        loop.finish(decision, outcome, began)
+
+    def _setup(self, trial: Trial) -> Setup:
+        loop = self._loop
+        manifest = loop.log.manifest
+        cursors = {}
+        for name, source in trial.parts.sources.items():
+            kept = loop.cursor(name) if name not in trial.swaps else None
+            cursors[name] = kept or loop.open_cursor(name, source, anew=name in trial.restarts)
+        routing = {name: loop.routing.get(name) or loop.route_new() for name in trial.parts.keyed}
+        return Setup(trial.parts, trial.program, routing, cursors, trial.restarts, trial.rewrite(manifest))
+
+    def _watched(self, trial: Trial, decision: Decision) -> Outcome:
+        deadline = self._clock.monotonic() + trial.patience
+        for attempt in range(_ATTEMPTS):
+            try:
+                return _within(deadline - self._clock.monotonic(), lambda: self._loop.attempt(decision, 1), self._loop.abandon)
+            except Retryable:
+                if attempt == _ATTEMPTS - 1:
+                    raise
+                self._loop.recover_runner()
+        raise AssertionError("unreachable")
+
+    def _ask(self, guard: Guard, old: Outcome, new: Outcome) -> None:
+        frames = [self._loop.output(outcome) for outcome in (old, new)]
+        verdict = guard(*frames)
+        if verdict is not None and not verdict:
+            raise Rejected(f"the guard said no: it returned {verdict!r}")
+
+    def _go_back(self, before: Setup, swaps: tuple[str, ...]) -> None:
+        loop = self._loop
+        mine = loop.install(before, frozenset())
+        for name in swaps:
+            mine.cursors[name].close()
+
+    def _refuse(self, trial: Trial, why: str) -> None:
+        trial.done.set_exception(Rejected(f"the modification was rejected, and the plan before it is back: {why}"))
+
+
+def _within(seconds: float, work: Callable[[], Outcome], abandon: Callable[[], None]) -> Outcome:
+    """Something that may never end, for at most so long. What it does when nobody waits any more has no effect."""
+    found: Future[Outcome] = Future()
+
+    def run() -> None:
+        try:
+            found.set_result(work())
+        except BaseException as error:
+            found.set_exception(error)
+
+    threading.Thread(target=run, name="meander-trial", daemon=True).start()
+    try:
+        return found.result(max(0.0, seconds))
+    except TimeoutError as error:
+        if found.done():
+            raise
+        abandon()
+        raise Rejected("its first epoch has not ended in time") from error
+
+
+def _without(decision: Decision | None, swaps: tuple[str, ...]) -> Decision | None:
+    """A decision without what sources gave that are not in force; None where nothing is left."""
+    if decision is None or not swaps:
+        return decision
+    splits = tuple((name, split) for name, split in decision.splits if name not in swaps)
+    offsets: dict[str, Json] = {name: offset for name, offset in decision.offsets.items() if name not in swaps}
+    seen = {name: names for name, names in decision.seen.items() if name not in swaps}
+    return replace(decision, splits=splits, offsets=offsets, seen=seen) if splits else None
+
+
+def _kept(now: Mapping[str, list[int]], then: Mapping[str, list[int]]) -> dict[str, list[int]]:
+    return {name: table for name, table in now.items() if name in then}
+
+
+def _why(error: BaseException) -> str:
+    if isinstance(error, (Rejected, Retryable)) or "Traceback (most recent call last)" in str(error):
+        return str(error)
+    return f"{error}\n{''.join(traceback.format_exception(error))}"

@@ -1,0 +1,51 @@
+"""State that is rewritten for a new version of a plan: once, before the epoch that tries it, and as a whole. Spark-free.
+
+Costs what the operator's state is, unlike everything else: it is what somebody asked for with ``upgrade`` or ``backfill``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import polars as pl
+
+from meander.clock import Clock
+from meander.engine.trials import Rewritten
+from meander.errors import FlowError
+from meander.plan.graph import Plan
+from meander.plan.layout import layout_of
+from meander.state.hashing import Hashes
+from meander.state.manifest import Manifest, Table, whole_table
+from meander.state.reading import map_segments, merge_rows
+from meander.state.segment import HASH, SegmentRef, encode_segment
+from meander.state.store import Store
+from meander.state.table import conform
+
+
+def rewrite_tables(
+    store: Store,
+    clock: Clock,
+    manifest: Manifest,
+    before: Plan,
+    after: Plan,
+    upgrades: Mapping[str, Callable[[pl.DataFrame], pl.DataFrame]],
+    gone: tuple[str, ...],
+) -> Rewritten:
+    """Tables as the new plan finds them; what is written for it counts only if its epoch is committed."""
+    tables: dict[str, Table] = {}
+    for name, table in manifest.tables.items():
+        operator = whole_table(name)
+        if operator in upgrades:
+            old, new = layout_of(before, operator).schema(), layout_of(after, operator).schema()
+            rows = merge_rows(store, table, map_segments(store, table), manifest.key_groups, keep_hash=True)
+            hashes: Hashes = rows.get_column(HASH).to_numpy()
+            state = conform(rows, old)
+            upgraded = upgrades[operator](state)
+            if upgraded.height != rows.height or not upgraded.select(table.keys).equals(state.select(table.keys)):
+                raise FlowError(f"upgrade of '{operator}': it must return every row of the state it is given, with its key, in order")
+            data = encode_segment(conform(upgraded, new).insert_column(0, pl.Series(HASH, hashes)))
+            written = f"segments/{name}/{manifest.generation:08d}-{manifest.epoch:010d}-upgrade-{clock.new_id()}.arrow"
+            store.put(written, data)
+            ref = SegmentRef(written, rows.height, data.size, manifest.epoch, (1 << manifest.key_groups) - 1)
+            tables[name] = Table(table.keys, (ref,))
+    return Rewritten((*gone, *tables), tables)

@@ -1,0 +1,106 @@
+"""Changing a flow on real Spark, while events flow: in force from one epoch to the next, and taken back where it fails."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from tests.oracle import decisions
+from tests.spark.conftest import write_input
+
+import meander as md
+
+
+def flow_of(tmp_path: Path) -> tuple[md.Flow, Any]:
+    flow, out = md.Flow("changing"), md.memory()
+    events = flow.source("events", md.files(tmp_path / "in", max_files_per_epoch=1))
+    clean = events.filter("value >= 0", name="positive").map_batches(lambda frame: frame, name="clean")
+    clean.key_by("key").aggregate(md.count().alias("n"), md.sum("value").alias("total"), name="totals").sink("out", out)
+    return flow, out
+
+
+def test_a_flow_is_changed_while_it_runs_and_nothing_is_lost(tmp_path: Path, spark: Any) -> None:
+    folder = write_input(tmp_path / "in", files=60, rows=300, keys=40)
+    flow, out = flow_of(tmp_path)
+
+    def typo(frame: pl.DataFrame) -> pl.DataFrame:
+        return frame.with_columns(pl.lit(1 / (0 if frame.height else 1)).alias("value"))
+
+    with flow.start(tmp_path / "state", spark=spark, parallelism=2, retain_epochs=1000) as run:
+        first = run.replace("positive", md.filter("value > 100"), request_id="above", author="ada")
+        assert run.replace("positive", md.filter("value > 100"), request_id="above").epoch == first.epoch
+        with pytest.raises(md.FlowError, match="no column 'amuont'"):
+            run.replace("positive", md.filter("amuont > 10"))
+        effects = run.insert("even", md.filter("key % 2 = 0"), after="positive", dry_run=True)
+        assert "filter 'even' is new" in str(effects)
+        second = run.insert("even", md.filter("key % 2 = 0"), after="positive")
+        with pytest.raises(md.Rejected, match=r"(?s)ZeroDivisionError"):
+            run.replace("clean", md.map_batches(typo))
+        third = run.remove("even")
+        assert first.epoch < second.epoch < third.epoch
+        assert run.status()["plan"] == 4
+        deadline = time.monotonic() + 90
+        while run.status()["rows_in"] < 60 * 300 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        history = run.modifications()
+        assert run.status()["dead_letters"] == 0
+    assert [record["verdict"] for record in history] == ["in force", "in force", "rejected", "in force"]
+    assert (history[0]["author"], history[2]["code"]["clean"]["kind"]) == ("ada", "map_batches")
+    assert "def typo" in history[2]["code"]["clean"]["source"]
+    state: dict[int, tuple[int, float]] = {}
+    files = set()
+    for entry in decisions(tmp_path / "state"):
+        version = entry["plan"]["version"]
+        for _, payload in entry["splits"]:
+            files.add(os.path.basename(payload["path"]))
+            for key, value in pl.read_parquet(folder / os.path.basename(payload["path"])).iter_rows():
+                if (version == 1 or value > 100) and (version != 3 or key % 2 == 0):
+                    n, total = state.get(key, (0, 0.0))
+                    state[key] = (n + 1, total + value)
+    assert len(files) == 60
+    stored = pl.DataFrame(pl.from_arrow(md.read_state(tmp_path / "state", "totals")))
+    assert {key: (n, total) for key, n, total in stored.iter_rows()} == state
+
+
+def test_a_change_without_input_and_a_restart(tmp_path: Path, spark: Any) -> None:
+    write_input(tmp_path / "in", files=2, rows=100, keys=5)
+    flow, out = flow_of(tmp_path)
+    with flow.start(tmp_path / "state", spark=spark, trigger=None) as run:
+        run.process_available()
+        done = run.replace("totals", md.aggregate(md.count().alias("n"), md.sum("value").alias("total"), md.max("value").alias("most")))
+        assert (done.epoch, done.version) == (3, 2)
+        assert done.effects["state"] == {"totals": "kept, with the new most.value"}
+    frame = pl.DataFrame({"key": [1], "value": [7.0]})
+    frame.write_parquet(tmp_path / "in" / "9999.parquet")
+    with flow.start(tmp_path / "state", spark=spark, trigger=None) as run:
+        assert run.status()["plan"] == 2
+        run.process_available()
+    assert out.frame().tail(1).select("key", "most").rows() == [(1, 7.0)]
+
+
+def test_a_worker_that_dies_takes_its_change_with_it(tmp_path: Path, spark: Any) -> None:
+    write_input(tmp_path / "in", files=3, rows=100, keys=5)
+    flow, out = flow_of(tmp_path)
+
+    def dies(frame: pl.DataFrame) -> pl.DataFrame:
+        if frame.height:
+            os._exit(3)
+        return frame
+
+    def hangs(frame: pl.DataFrame) -> pl.DataFrame:
+        if frame.height:
+            time.sleep(60)
+        return frame
+
+    with flow.start(tmp_path / "state", spark=spark, trigger=None) as run:
+        with pytest.raises(md.Rejected, match="exited unexpectedly"):
+            run.replace("clean", md.map_batches(dies))
+        with pytest.raises(md.Rejected, match="has not ended in time"):
+            run.replace("clean", md.map_batches(hangs), timeout="3s")
+        run.process_available()
+        assert run.status()["rows_in"] == 300
+        assert [record["verdict"] for record in run.modifications()] == ["rejected", "rejected"]
