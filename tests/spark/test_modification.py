@@ -104,3 +104,15 @@ def test_a_worker_that_dies_takes_its_change_with_it(tmp_path: Path, spark: Any)
         run.process_available()
         assert run.status()["rows_in"] == 300
         assert [record["verdict"] for record in run.modifications()] == ["rejected", "rejected"]
+
+
+def test_the_example_of_the_manual_runs(tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "modifications.md").read_text()
+    code = text.split("```python\n")[1].split("```")[0].replace("trigger=None", "trigger=None, spark=spark")
+    (tmp_path / "in").mkdir()
+    pl.DataFrame({"customer": ["ada", "bot"], "amount": [20.0, 30.0]}).write_parquet(tmp_path / "in" / "a.parquet")
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, "modifications.md", "exec"), {"spark": spark})
+    said = capsys.readouterr().out
+    assert "filter 'no_bots' is not there any more" in said
+    assert said.count("in force") == 4
