@@ -25,7 +25,7 @@ def flow_of(tmp_path: Path) -> tuple[md.Flow, Any]:
 
 def test_a_flow_is_changed_while_it_runs_and_nothing_is_lost(tmp_path: Path, spark: Any) -> None:
     folder = write_input(tmp_path / "in", files=60, rows=300, keys=40)
-    flow, out = flow_of(tmp_path)
+    flow, _ = flow_of(tmp_path)
 
     def typo(frame: pl.DataFrame) -> pl.DataFrame:
         return frame.with_columns(pl.lit(1 / (0 if frame.height else 1)).alias("value"))
@@ -84,7 +84,7 @@ def test_a_change_without_input_and_a_restart(tmp_path: Path, spark: Any) -> Non
 
 def test_a_worker_that_dies_takes_its_change_with_it(tmp_path: Path, spark: Any) -> None:
     write_input(tmp_path / "in", files=3, rows=100, keys=5)
-    flow, out = flow_of(tmp_path)
+    flow, _ = flow_of(tmp_path)
 
     def dies(frame: pl.DataFrame) -> pl.DataFrame:
         if frame.height:

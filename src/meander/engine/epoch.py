@@ -220,6 +220,7 @@ class SparkRunner:
     def adopt(self, program: Program, watched: frozenset[str]) -> Program:
         before = Program(self._compiled, self._packed)
         self._compiled, self._packed, self._watched = program.compiled, program.packed, watched
+        self.placement.only(range(1, len(program.compiled.levels)))
         return before
 
     def abandon(self) -> None:

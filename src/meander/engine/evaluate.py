@@ -32,8 +32,8 @@ class DeadLetter:
     content: str
 
 
-def evaluate(node: Node, rows: Rows, dead: list[DeadLetter], epoch: int, strict: bool) -> Rows:
-    """One operator on some rows of its input."""
+def evaluate(node: Node, rows: Rows, dead: list[DeadLetter], epoch: int, strict: bool, watched: bool = False) -> Rows:
+    """One operator on some rows of its input. One that is watched has no dead letters, and is not tried on fewer rows."""
     try:
         return _apply(node, rows)
     except FlowError as error:
@@ -42,6 +42,8 @@ def evaluate(node: Node, rows: Rows, dead: list[DeadLetter], epoch: int, strict:
         raise
     except Exception as error:  # a user's function may raise anything
         whole = isinstance(node.op, MapBatches) and not node.op.row_local
+        if watched:
+            raise BadInput(_message(node, rows, error, epoch, strict=False)) from error
         if strict or whole or rows.frame.height == 0:
             raise BadInput(_message(node, rows, error, epoch, strict)) from error
         return _apply_to_good_rows(node, rows, error, dead)

@@ -16,13 +16,13 @@ import pickle
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyspark import cloudpickle
 
 from meander.clock import Clock
 from meander.connect.spark_stream import SparkStreamSource
-from meander.engine.compiled import Compiled, compile_plan, pack_plan
+from meander.engine.compiled import Compiled, compile_plan
 from meander.engine.epoch import Program
 from meander.engine.loop import Loop
 from meander.engine.parts import Parts
@@ -54,8 +54,7 @@ class Request:
     patience: float = 60.0
 
 
-@dataclass(frozen=True)
-class Modified:
+class Modified(NamedTuple):
     """A modification that is in force."""
 
     id: str
@@ -70,6 +69,18 @@ class Modified:
     """Whether it was in force already: the same request was made before."""
 
 
+@dataclass(frozen=True)
+class _Planned:
+    """What changes make of a plan."""
+
+    base: Plan
+    changes: tuple[Change, ...]
+    rules: StateRules
+    plan: Plan
+    effects: Effects
+    program: Program
+
+
 class Modifier:
     """Modifications of one run."""
 
@@ -77,12 +88,13 @@ class Modifier:
         self._loop, self._store, self._clock, self._make_parts = loop, store, clock, make_parts
         self.plan = plan
         """The one in force."""
+        self._planned: _Planned | None = None
         self.listeners: list[Callable[[Compiled], None]] = []
         """Told of every plan that comes into force."""
 
     def dry_run(self, changes: Iterable[Change], rules: StateRules) -> Effects:
         """What a modification would do. FlowError where it cannot be."""
-        return self._plan(tuple(changes), rules)[1]
+        return self._plan(tuple(changes), rules).effects
 
     def known(self, request_id: str) -> Modified | None:
         """What has become of a request of this id, where that is known. Rejected where it was rejected."""
@@ -105,9 +117,8 @@ class Modifier:
 
     def propose(self, request: Request) -> Trial:
         """Have it tried with the next epoch. From the loop's thread, between two epochs."""
-        plan, effects = self._plan(request.changes, request.rules)
-        compiled = compile_plan(plan)
-        program = Program.of(compiled)
+        planned = self._plan(request.changes, request.rules)
+        plan, effects, compiled, program = planned.plan, planned.effects, planned.program.compiled, planned.program
         now = self._loop.log.manifest
         packed = f"plan/{hashlib.sha256(program.packed).hexdigest()[:32]}.packed"
         parts = self._make_parts(compiled)
@@ -176,14 +187,24 @@ class Modifier:
 
     # -- pieces ---------------------------------------------------------------------------------------------------
 
-    def _plan(self, changes: tuple[Change, ...], rules: StateRules) -> tuple[Plan, Effects]:
+    def _plan(self, changes: tuple[Change, ...], rules: StateRules) -> _Planned:
+        """Once for whoever asks, and not again between two epochs, unless the plan has changed meanwhile."""
+        before = self._planned
+        if (
+            before is not None
+            and before.base is self.plan
+            and before.rules is rules
+            and list(map(id, before.changes)) == list(map(id, changes))
+        ):
+            return before
         plan, effects = modify(self.plan, changes, rules)
-        pack_plan(plan)  # a function that cannot travel is named here
-        self._make_parts(compile_plan(plan))
+        program = Program.of(compile_plan(plan))  # a function that cannot travel is named here
+        self._make_parts(program.compiled)
         for node in (*self.plan.nodes, *plan.nodes):
             if isinstance(node.op, SourceOp) and isinstance(node.op.source, SparkStreamSource) and node.name in effects.touched:
                 raise FlowError(f"replace {node.name!r}: a streaming DataFrame has a query and a checkpoint of its own, and stays")
-        return plan, effects
+        self._planned = _Planned(self.plan, changes, rules, plan, effects, program)
+        return self._planned
 
     def _resume_trial(self, marks: Json, given: Plan) -> None:
         """No row has come to the plan in force: it is still on probation, and what was before it is at hand."""

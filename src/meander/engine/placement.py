@@ -8,7 +8,7 @@ its slots run on others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from meander.clock import Clock
@@ -100,6 +100,11 @@ class Placement:
         if len(self._known) < 2:
             return {level: [] for level in slots}
         return {level: [self._known[executor].hint for executor in self._now[level]] for level in slots}
+
+    def only(self, levels: Collection[int]) -> None:
+        """Another plan has other levels: slots of those that are gone are nowhere."""
+        self._slots = {level: slots for level, slots in self._slots.items() if level in levels}
+        self._now = {level: slots for level, slots in self._now.items() if level in levels}
 
     def plan(self, level: int, slots: int) -> list[str]:
         """The executors that so many slots of a level would be pinned to. Changes nothing."""

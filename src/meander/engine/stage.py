@@ -135,8 +135,8 @@ class StageTask:
                 values[node.name] = [self._timed(node, rows, mine) for rows in inputs if rows.frame.height]
                 continue
             dead: list[DeadLetter] = []
-            strict = self.control.common.strict or node.name in self.control.common.watched
-            values[node.name] = [evaluate(node, rows, dead, self.control.common.epoch, strict) for rows in inputs]
+            common, watched = self.control.common, node.name in self.control.common.watched
+            values[node.name] = [evaluate(node, rows, dead, common.epoch, common.strict, watched) for rows in inputs]
             if mine:
                 self._dead.extend(dead)
         self._spend("compute", began)
