@@ -22,7 +22,7 @@ from meander.plan.eventtime import HasLate, Late, SessionAggregate, Time, Waterm
 from meander.plan.explain import explain
 from meander.plan.graph import Node, Plan, check_name
 from meander.plan.operators import Aggregate, BatchFunction, Filter, MapBatches, Operator, Select, SinkOp, SourceOp, Union, WithColumns
-from meander.plan.rowwise import Deduplicate, Latest, Top
+from meander.plan.rowwise import Deduplicate, Latest, Top, WindowTop
 from meander.plan.schemas import KEY_TYPES, is_key_type, missing_column, show_schema
 from meander.plan.windows import Session, Window, micros
 
@@ -288,15 +288,7 @@ class KeyedStream:
         ``changed``, which is false where the rank has the row that it had before. The new list replaces the one before: a list only
         grows, so the last row of every key and rank is the list.
         """
-        after = f"top after {self.stream.name!r}"
-        columns = _names(by, f"{after}: by")
-        downs = (descending,) * len(columns) if isinstance(descending, bool) else tuple(descending)
-        if type(n) is not int or n < 1:
-            raise FlowError(f"{after}: n={n!r}; it must be a whole number above 0")
-        if len(downs) != len(columns) or not all(isinstance(down, bool) for down in downs):
-            raise FlowError(f"{after}: descending={descending!r}; give one True or False, or one for each of {', '.join(columns)}")
-        if ties not in ("first", "last"):
-            raise FlowError(f"{after}: ties={ties!r}; there are 'first' and 'last'")
+        columns, downs = _ranked(self.stream, n, by, descending, ties, ("first", "last"))
         return self.stream.flow._add(Top(self.keys, n, columns, downs, ties), name, self.stream)
 
 
@@ -331,6 +323,21 @@ class WindowedStream:
         parts = tuple(as_agg(agg) for agg in aggs)
         kind = SessionAggregate if isinstance(self.spec, Session) else WindowAggregate
         return self.stream.flow._add(kind(self.keys, parts, self.spec, column, shift, emit, slack), name, self.stream)
+
+    def top(
+        self, n: int, by: str | Sequence[str], descending: bool | Sequence[bool] = True, ties: str = "first", name: str | None = None
+    ) -> Stream:
+        """The ``n`` best rows of every key and window, when the window closes: ``bids.window(md.tumbling("10s")).top(1, by="price")``.
+
+        As ``key_by(...).top``, with ``window_start`` and ``window_end`` before the columns of the rows, and without ``changed``. With
+        ``ties="all"`` equal rows have one rank and count together: ``top(1, by="price", ties="all")`` is all rows with the highest price.
+        """
+        if isinstance(self.spec, Session):
+            raise FlowError(f"top after {self.stream.name!r}: there is none per session; use a tumbling or sliding window")
+        columns, downs = _ranked(self.stream, n, by, descending, ties, ("first", "last", "all"))
+        time = self.stream._time("window") if self.spec.clock == "event" else None
+        column, shift = (None, 0) if time is None else (time.column, time.shift)
+        return self.stream.flow._add(WindowTop(self.keys, n, columns, downs, ties, self.spec, column, shift), name, self.stream)
 
 
 def filter(predicate: Expression) -> Filter:
@@ -383,6 +390,22 @@ def _parse(given: Expression, schema: pl.Schema | None = None) -> pl.Expr:
         raise FlowError(
             f"{given!r} is not an SQL expression: {str(error).splitlines()[0]}; a Polars expression may say it instead"
         ) from error
+
+
+def _ranked(
+    stream: Stream, n: int, by: str | Sequence[str], descending: bool | Sequence[bool], ties: str, known: tuple[str, ...]
+) -> tuple[tuple[str, ...], tuple[bool, ...]]:
+    """The columns that rows are ranked by, and the direction of each; FlowError where an argument of ``top`` makes no sense."""
+    after = f"top after {stream.name!r}"
+    columns = _names(by, f"{after}: by")
+    downs = (descending,) * len(columns) if isinstance(descending, bool) else tuple(descending)
+    if type(n) is not int or n < 1:
+        raise FlowError(f"{after}: n={n!r}; it must be a whole number above 0")
+    if len(downs) != len(columns) or {type(down) for down in downs} - {bool}:
+        raise FlowError(f"{after}: descending={descending!r}; give one True or False, or one for each of {', '.join(columns)}")
+    if ties not in known:
+        raise FlowError(f"{after}: ties={ties!r}; there are {' and '.join(map(repr, known))}")
+    return columns, downs
 
 
 def _names(given: str | Sequence[str] | None, what: str) -> tuple[str, ...]:

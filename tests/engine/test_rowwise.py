@@ -225,3 +225,66 @@ def test_arguments_that_make_no_sense_are_refused_when_the_flow_is_written() -> 
     ]:
         with pytest.raises(md.FlowError, match=says):
             call()
+
+
+@LIMITS
+@given(st.data())
+def test_the_best_rows_of_windows_come_out_once_when_they_close(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    script = numbered(data.draw(scripts))
+    window = data.draw(st.sampled_from([md.tumbling("10s"), md.sliding("9s", "3s", offset="1s"), md.tumbling("500ms")]))
+    n, keyed, ties = data.draw(st.integers(1, 3)), data.draw(st.booleans()), data.draw(st.sampled_from(["first", "last", "all"]))
+    flow, out = md.Flow("tops"), md.memory()
+    events = flow.source("events", Script(COLUMNS, script)).watermark("ts", grace="3s")
+    (events.key_by("k") if keyed else events).window(window).top(n, by="v", ties=ties, name="op").sink("out", out)
+    everything: dict[tuple[Any, int], list[Row]] = {}
+    heard: dict[int, int] = {}
+    marks = [NEVER, NEVER]
+
+    def model(splits: Any, flush: bool = False) -> list[tuple[Any, ...]]:
+        late, evict = marks[-2], 1 << 62 if flush else marks[-1]
+        for partition, rows in splits:
+            for row in rows:
+                heard[partition] = max(heard.get(partition, NEVER), row[2])
+                last = (row[2] - window.offset) // window.step * window.step + window.offset
+                for start in range(last, last - window.size, -window.step):
+                    everything.setdefault((row[0] if keyed else None, start), []).append(row)
+        found = []
+        for (_, start), rows in everything.items():
+            if late < start + window.size <= evict:
+                found += [(*row, rank, start) for rank, row in ranked(rows)]
+        marks.append(max(marks[-1], min(heard.values()) - 3 * SECOND) if heard else NEVER)
+        return found
+
+    def ranked(rows: list[Row]) -> list[tuple[int, Row]]:
+        def value(row: Row) -> int:
+            return 99 if row[1] is None else -row[1]
+
+        ordered = sorted(rows, key=lambda row: (value(row), -row[3] if ties == "last" else row[3]))
+        if ties != "all":
+            return list(enumerate(ordered, 1))[:n]
+        ranks = [(1 + sum(value(other) < value(row) for other in rows), row) for row in ordered]
+        return [(rank, row) for rank, row in ranks if rank <= n]
+
+    def emitted() -> list[str]:
+        frame = pl.DataFrame(pl.from_arrow(out.table()))
+        if frame.height == 0:
+            return []
+        frame = frame.with_columns(pl.col("ts", "window_start").dt.epoch("us"))
+        return sorted(map(repr, frame.select(*COLUMNS, "rank", "window_start").rows()))
+
+    small, expected = data.draw(st.booleans()), []
+    folder = tmp_path_factory.mktemp("tops")
+    with constants(FEWEST=(compaction_module, 2)):
+        local = Local(flow, folder, data.draw(st.sampled_from([1, 2, 4])), small, ahead=data.draw(st.booleans()))
+        for splits in script:
+            assert local.step()
+            expected += model(splits)
+            assert emitted() == sorted(map(repr, expected))
+            if data.draw(st.integers(0, 3)) == 0:
+                local = Local(flow, folder, 2, small)
+        while local.step():
+            expected += model(())
+        while local.step(flush=True):
+            expected += model((), flush=True)
+    assert emitted() == sorted(map(repr, expected))
+    assert not local.manifest.tables

@@ -9,10 +9,10 @@ from typing import ClassVar
 import polars as pl
 
 from meander.errors import FlowError
-from meander.plan.eventtime import Time
+from meander.plan.eventtime import END, START, Time
 from meander.plan.operators import expect_inputs
 from meander.plan.schemas import KEY_TYPES, is_key_type, missing_column
-from meander.plan.windows import show_duration
+from meander.plan.windows import Window, show_duration
 
 RANK, CHANGED = "rank", "changed"
 
@@ -110,6 +110,59 @@ class Top:
 
     def canonical(self) -> str:
         return f"{list(self.keys)} {self.n} {list(self.by)} {list(self.descending)} {self.ties}"
+
+    def code(self) -> str:
+        return ""
+
+
+@dataclass(frozen=True, eq=False)
+class WindowTop:
+    """The best rows of every key and window, ranked, when the window closes."""
+
+    kind: ClassVar[str] = "window_top"
+    stateful: ClassVar[bool] = True
+    keys: tuple[str, ...]
+    n: int
+    by: tuple[str, ...]
+    descending: tuple[bool, ...]
+    ties: str
+    window: Window
+    time: str | None
+    shift: int
+
+    @property
+    def has_late(self) -> bool:
+        return self.time is not None
+
+    def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
+        (schema,) = expect_inputs(self.kind, name, inputs, 1)
+        if self.keys:
+            check_keys(self.kind, name, self.keys, schema)
+        if self.time is not None and self.time not in schema:
+            raise FlowError(f"top {name!r}: its time: {missing_column(self.time, schema)}")
+        if not self.by:
+            raise FlowError(f"top {name!r}: say by which column, as in top(10, by='price')")
+        check_order(self.kind, name, "by", self.by, schema)
+        if RANK in schema:
+            raise FlowError(f"top {name!r}: a column is named {RANK!r}, which is its own; rename it first")
+        if own := [column for column in (*self.keys, *self.by) if column in (START, END)]:
+            raise FlowError(f"top {name!r}: {own[0]!r} is a column of windows, and there are new ones here; rename it first")
+        # The windows of a window's rows are others: the new ones take their place.
+        rows = {column: dtype for column, dtype in schema.items() if column not in (START, END)}
+        when = pl.Datetime("us") if self.time is None else schema[self.time]
+        return pl.Schema({START: when, END: when, **rows, RANK: pl.Int64()})
+
+    def time_after(self, inputs: Sequence[Time | None]) -> Time | None:
+        (before,) = inputs
+        return None if before is None or self.time is None else Time(END, -1, before.marks, before.delay)
+
+    def describe(self) -> str:
+        by = ", ".join(f"{column}{' descending' if down else ''}" for column, down in zip(self.by, self.descending, strict=True))
+        keys = f" by {', '.join(self.keys)}" if self.keys else ""
+        return f"{self.n} per {self.window.describe()}{keys}: by {by}, of equals {'all' if self.ties == 'all' else f'the {self.ties}'}"
+
+    def canonical(self) -> str:
+        return f"{list(self.keys)} {self.n} {list(self.by)} {list(self.descending)} {self.ties} {self.window} {self.time} {self.shift}"
 
     def code(self) -> str:
         return ""

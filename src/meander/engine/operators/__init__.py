@@ -12,11 +12,12 @@ from meander.engine.operators.latest import make_latest
 from meander.engine.operators.place import Place
 from meander.engine.operators.sessions import make_sessions
 from meander.engine.operators.top import make_top
+from meander.engine.operators.window_top import make_window_top
 from meander.engine.operators.windows import make_windows
 from meander.plan.eventtime import Late, SessionAggregate, WindowAggregate
 from meander.plan.graph import Node, Plan
 from meander.plan.operators import Aggregate
-from meander.plan.rowwise import Deduplicate, Latest, Top
+from meander.plan.rowwise import Deduplicate, Latest, Top, WindowTop
 
 _MAKERS: dict[type[Any], Callable[[Place, Any], Stateful]] = {
     Aggregate: make_aggregation,
@@ -25,6 +26,7 @@ _MAKERS: dict[type[Any], Callable[[Place, Any], Stateful]] = {
     Deduplicate: make_deduplicate,
     Latest: make_latest,
     Top: make_top,
+    WindowTop: make_window_top,
 }
 
 

@@ -121,7 +121,7 @@ class SessionAggregation(Stateful):
         """Sessions that close in this epoch, and those that have changed after they closed."""
         gap, identity = self.session.gap, (*self.keys, FIRST)
         end = pl.col(LAST) + gap
-        due = [desk.scan(table, identity) for _, table in desk.buckets(self.name) if self.is_due(table, desk.late, desk.evict)]
+        due = [desk.scan(table, identity) for _, table in desk.buckets(self.name) if self._may_close(table, desk.late, desk.evict)]
         closing: list[pl.DataFrame | None] = [rows.filter((end >= desk.late) & (end < desk.evict)) for rows in due if rows.height]
         if changed is not None:
             closing.append(changed.filter(end < desk.late))
@@ -217,6 +217,10 @@ class SessionAggregation(Stateful):
         return bucket is not None and (bucket + 1) * self.session.bucket + self.session.gap + self.lateness <= evict
 
     def is_due(self, table: str, late: int, evict: int) -> bool:
+        """By the clock an epoch without input waits until a whole bucket is over: otherwise there would be one at every look."""
+        return self._may_close(table, late, evict) and not self.follows.by_clock
+
+    def _may_close(self, table: str, late: int, evict: int) -> bool:
         """Whether a session in this bucket can end in [late, evict)."""
         bucket = bucket_of(table)
         if bucket is None or self.emit != "closed":

@@ -17,17 +17,43 @@ from meander.plan.rowwise import CHANGED, RANK, Top
 from meander.state.grouping import group_rows
 from meander.state.segment import HASH
 
-_OWNER, _ARRIVAL = "__owner", "__arrival"
+OWNER, ARRIVAL = "__owner", "__arrival"
+
+
+@dataclass(frozen=True)
+class Order:
+    """Which rows are better than others, and how many of them count."""
+
+    n: int
+    by: tuple[str, ...]
+    descending: tuple[bool, ...]
+    ties: str
+    """Which of equals is better: the ``first`` to arrive or the ``last``; with ``all`` they have one rank, and count together."""
+
+    def best(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """The best rows of every owner, the best first. Nulls are worse than anything."""
+        down = [False, *self.descending, self.ties == "last"]
+        ordered = rows.sort(OWNER, *self.by, ARRIVAL, descending=down, nulls_last=True, maintain_order=True)
+        return ordered.filter(self.rank() <= self.n)
+
+    def rank(self) -> pl.Expr:
+        """The rank of rows that are in order."""
+        place = pl.int_range(1, pl.len() + 1, dtype=pl.Int64)
+        if self.ties != "all":
+            return place.over(OWNER)
+        differs = pl.any_horizontal(pl.col(column).ne_missing(pl.col(column).shift(1)) for column in self.by) | (place == 1)
+        return pl.when(differs).then(place).forward_fill().over(OWNER)
+
+    def arrival_of_stored(self, place: pl.Expr) -> pl.Expr:
+        """What is stored came before all that arrives, and its order among equals is the one that it has."""
+        return -place - 1 if self.ties == "last" else place - (1 << 40)
 
 
 @dataclass(frozen=True)
 class Best(Stateful):
     """Emits a key's whole list when it has changed."""
 
-    n: int
-    by: tuple[str, ...]
-    descending: tuple[bool, ...]
-    ties: str
+    order: Order
 
     @property
     def columns(self) -> list[str]:
@@ -44,8 +70,8 @@ class Best(Stateful):
         groups = group_rows(frame.select(self.keys), frame.get_column(HASH).to_numpy(), units)
         if len(groups.starts) == frame.height:
             return frame
-        owned = frame[groups.order].with_columns(groups.ids().alias(_OWNER), pl.Series(_ARRIVAL, np.arange(frame.height)))
-        return self._best(owned).select(frame.columns)
+        owned = frame[groups.order].with_columns(groups.ids().alias(OWNER), pl.Series(ARRIVAL, np.arange(frame.height)))
+        return self.order.best(owned).select(frame.columns)
 
     def work(self, desk: Desk, arrived: Sequence[Partial]) -> Emitted | None:
         found = in_order(arrived)
@@ -54,33 +80,24 @@ class Best(Stateful):
         frame, hashes = found
         groups = group_rows(frame.select(self.keys), hashes)
         keys = frame.select(self.keys)[groups.heads]
-        new = frame[groups.order].with_columns(groups.ids().cast(pl.Int64).alias(_OWNER), pl.Series(_ARRIVAL, np.arange(frame.height)))
+        new = frame[groups.order].with_columns(groups.ids().cast(pl.Int64).alias(OWNER), pl.Series(ARRIVAL, np.arange(frame.height)))
         desk.lap("fold")
         columns = [column for column in self.columns if column not in self.keys]
         which, stored = desk.find_rows(self.name, keys, groups.hashes, (RANK,), columns)
-        rows = [new.select(_OWNER, _ARRIVAL, *self.columns, pl.lit(None, pl.Int64).alias(RANK))]
+        rows = [new.select(OWNER, ARRIVAL, *self.columns, pl.lit(None, pl.Int64).alias(RANK))]
         if len(which):
-            old = stored.with_columns(keys[which].get_columns()).with_columns(pl.Series(_OWNER, which.astype(np.int64)))
-            # What is stored came before, and its order among equals is its rank's.
-            ranks = pl.col(RANK) - (self.n + 1) if self.ties == "first" else -pl.col(RANK)
-            rows.append(old.with_columns(ranks.alias(_ARRIVAL)).select(rows[0].columns))
-        best = self._best(pl.concat(rows))
-        place = pl.int_range(1, pl.len() + 1, dtype=pl.Int64).over(_OWNER)
-        best = best.with_columns(place.alias("__place")).with_columns((pl.col("__place").ne_missing(pl.col(RANK))).alias(CHANGED))
-        best = best.filter(pl.col(CHANGED).any().over(_OWNER)).with_columns(pl.col("__place").alias(RANK))
+            old = stored.with_columns(keys[which].get_columns()).with_columns(pl.Series(OWNER, which.astype(np.int64)))
+            rows.append(old.with_columns(self.order.arrival_of_stored(pl.col(RANK)).alias(ARRIVAL)).select(rows[0].columns))
+        best = self.order.best(pl.concat(rows))
+        best = best.with_columns(self.order.rank().alias("__place")).with_columns(
+            (pl.col("__place").ne_missing(pl.col(RANK))).alias(CHANGED)
+        )
+        best = best.filter(pl.col(CHANGED).any().over(OWNER)).with_columns(pl.col("__place").alias(RANK))
         if best.height == 0:
             return None
-        best = best.with_columns(pl.Series(HASH, groups.hashes[best.get_column(_OWNER).to_numpy()]))
+        best = best.with_columns(pl.Series(HASH, groups.hashes[best.get_column(OWNER).to_numpy()]))
         desk.write(self.name, best.filter(CHANGED).select(HASH, *self.keys, RANK, *columns))
         return Emitted(best.select(self.schema.names()), best.get_column(HASH).to_numpy())
-
-    def _best(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """The best rows of every owner, the best first. Nulls are worse than anything."""
-        latest_first = self.ties == "last"
-        ordered = rows.sort(
-            _OWNER, *self.by, _ARRIVAL, descending=[False, *self.descending, latest_first], nulls_last=True, maintain_order=True
-        )
-        return ordered.filter(pl.int_range(pl.len()).over(_OWNER) < self.n)
 
     def reader(self) -> TopReader:
         return TopReader(self.keys, (*self.columns, RANK))
@@ -99,4 +116,4 @@ class TopReader:
 
 
 def make_top(place: Place, op: Top) -> Best:
-    return Best(**place.common(op.keys), n=op.n, by=op.by, descending=op.descending, ties=op.ties)
+    return Best(**place.common(op.keys), order=Order(op.n, op.by, op.descending, op.ties))
