@@ -30,7 +30,7 @@ from meander.connect.parquet import parquet
 from meander.errors import BadInput, Busy, ConfigError, Corrupted, Fenced, FlowError, MeanderError, Rejected, Retryable
 from meander.flow import Flow, KeyedStream, Stream, aggregate, filter, map_batches, select, watermark, with_columns
 from meander.plan.modify import Insert, Remove, Replace
-from meander.plan.windows import sliding, tumbling
+from meander.plan.windows import session, sliding, tumbling
 from meander.run import Progress, Run
 from meander.settings import autoscale
 from meander.state.reading import read_dead_letters, read_state
@@ -85,6 +85,7 @@ __all__ = [
     "read_dead_letters",
     "read_state",
     "select",
+    "session",
     "spark",
     "spark_stream",
     "std",

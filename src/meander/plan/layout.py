@@ -65,12 +65,12 @@ def layout_of(plan: Plan, name: str) -> Layout:
         columns, kept = _columns(node.op.aggs, inputs[0], apart=True), [agg for agg in node.op.aggs if agg.keeps]
         values = {agg.name: (agg.parts(inputs[0])["values"].dtype, str(agg.keeps)) for agg in kept}
         return Layout("aggregate", {key: inputs[0][key] for key in node.op.keys}, columns, values)
-    if isinstance(node.op, WindowAggregate):
+    if isinstance(node.op, WindowAggregate) and isinstance(node.op.window, Window):
         op, time = node.op, time_of(plan.nodes, plan.schemas, node.inputs[0])
         marks = sorted(time.marks) if time is not None else []
         columns = _columns(op.aggs, inputs[0], apart=False)
-        rest = f"the time {op.time} {op.shift} of {', '.join(marks)}"
-        return Layout("window", {key: inputs[0][key] for key in op.keys}, columns, {}, rest, op.window, op.lateness)
+        rest = "the clock" if op.time is None else f"the time {op.time} {op.shift} of {', '.join(marks)}"
+        return Layout("window", {key: inputs[0][key] for key in op.keys}, columns, {}, rest, node.op.window, op.lateness)
     schemas = "; ".join(", ".join(f"{column} {dtype}" for column, dtype in schema.items()) for schema in inputs)
     return Layout(node.op.kind, rest=f"{node.op.canonical()} {node.op.code()} {schemas}")
 

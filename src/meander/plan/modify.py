@@ -244,7 +244,7 @@ def _check_late(plan: Plan) -> None:
     for node in plan.nodes:
         if isinstance(node.op, Late):
             of = plan.node(node.op.operator)
-            if not isinstance(of.op, HasLate):
+            if not isinstance(of.op, HasLate) or not of.op.has_late:
                 raise FlowError(f"replace {of.name!r}: {node.name!r} takes its late rows, and {_a(of.op.kind)} has none; remove that first")
 
 

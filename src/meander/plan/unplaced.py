@@ -11,9 +11,9 @@ import polars as pl
 
 from meander.aggregates import Agg
 from meander.errors import FlowError
-from meander.plan.eventtime import Time, WindowAggregate, no_time
+from meander.plan.eventtime import SessionAggregate, Time, WindowAggregate, no_time
 from meander.plan.operators import Aggregate, Operator
-from meander.plan.windows import Window
+from meander.plan.windows import Session, Window
 
 
 class Unplaced(ABC):
@@ -33,7 +33,7 @@ class UnplacedAggregate(Unplaced):
     kind: ClassVar[str] = "aggregate"
     aggs: tuple[Agg, ...]
     by: tuple[str, ...] | None = None
-    window: Window | None = None
+    window: Window | Session | None = None
     emit: str | None = None
     lateness: int | None = None
 
@@ -48,8 +48,13 @@ class UnplacedAggregate(Unplaced):
             if self.emit is not None or self.lateness is not None:
                 raise FlowError(f"aggregate {name!r}: emit and lateness are for windows; give window=md.tumbling('10s'), too")
             return Aggregate(by, self.aggs)
-        if time is None:
+        by_event = window.clock == "event"
+        if by_event and time is None:
             raise no_time("window", inputs[0], schema)
         emit = self.emit or (windowed.emit if windowed else "closed")
-        lateness = self.lateness if self.lateness is not None else windowed.lateness if windowed else 0
-        return WindowAggregate(by or (), self.aggs, window, time.column, time.shift, emit, lateness)
+        lateness = self.lateness if self.lateness is not None else windowed.lateness if windowed and by_event else 0
+        if lateness and not by_event:
+            raise FlowError(f"window {name!r}: by processing time no row is late: leave lateness out")
+        column, shift = (time.column, time.shift) if by_event and time is not None else (None, 0)
+        kind = SessionAggregate if isinstance(window, Session) else WindowAggregate
+        return kind(by or (), self.aggs, window, column, shift, emit, lateness)
