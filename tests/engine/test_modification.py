@@ -222,6 +222,28 @@ def test_a_change_that_no_row_has_tried_is_taken_back_when_rows_come(tmp_path: P
     assert "ZeroDivisionError" in record["why"]
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+def test_changes_that_no_row_has_tried_are_taken_back_one_by_one(tmp_path: Path, restarts: bool) -> None:
+    flow, out = flow_of(epochs_of([(1, 1)]))
+    local = Local(flow, tmp_path)
+    local.run()
+    accepted(local, Replace("positive", md.filter("v > -9")), request_id="a")
+    accepted(local, Replace("clean", md.map_batches(fails_on_rows)), request_id="b")
+    accepted(local, Replace("positive", md.filter("v > -5")), request_id="c")
+    if restarts:
+        local = Local(flow, tmp_path)
+    local.loop._cursors["events"].script = Script(COLUMNS, epochs_of([(1, 1)], [(1, -4)], [(1, 7)]))  # type: ignore[attr-defined]
+    trial = local.propose(Replace("clean", md.map_batches(fails_on_rows)), request_id="d")
+    local.step()
+    with pytest.raises(Rejected):
+        trial.done.result(0)
+    local.run()
+    assert [record["verdict"] for record in local.modifier.history()] == ["in force", "taken back", "taken back", "rejected"]
+    assert (rows(out, 5), rows(out, 6)) == ([(1, 2, -3)], [(1, 3, 4)])
+    assert (local.manifest.plan["version"], "unproven" in local.manifest.plan) == (2, False)
+    assert local.manifest.totals.get("dead_letters", 0) == 0
+
+
 def test_one_that_hangs_is_taken_back_at_its_deadline(tmp_path: Path) -> None:
     flow, out = flow_of()
     local = Local(flow, tmp_path)

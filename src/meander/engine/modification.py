@@ -169,7 +169,7 @@ class Modifier:
         """At the start: a verdict that a crash has swallowed is what the manifest says. ``given`` is the flow as it was started."""
         plan = self._loop.log.manifest.plan
         if plan.get("unproven") and self.plan.digest() != given.digest():
-            self._resume_trial(plan, given)
+            self._loop.trials.resume(self._unproven(plan, given))
         if "modification" in plan and _read(self._store, _verdict(plan["modification"])) is None:
             self._note(_verdict(plan["modification"]), verdict="in force", version=plan["version"], epoch=plan["since"], seconds=None)
 
@@ -206,16 +206,17 @@ class Modifier:
         self._planned = _Planned(self.plan, changes, rules, plan, effects, program)
         return self._planned
 
-    def _resume_trial(self, marks: Json, given: Plan) -> None:
-        """No row has come to the plan in force: it is still on probation, and what was before it is at hand."""
+    def _unproven(self, marks: Json, given: Plan) -> Trial:
+        """No row has come to a plan that is in force: it is still on probation, and what was before it is at hand."""
         was, watched = marks["unproven"]["plan"], frozenset(marks["unproven"]["watched"])
         former = _load(self._store, was["packed"], given) if "packed" in was else given
         compiled = compile_plan(former)
         parts = replace(self._make_parts(compiled), plan=was)
-        trial = Trial(self._make_parts(compile_plan(self.plan)), None, watched)
+        trial = Trial(parts, None, watched)
         trial.former = self._loop.setup_of(parts, Program.of(compiled))
         trial.reverted = lambda epoch, why: self._take_back(marks["modification"], former, epoch, why)
-        self._loop.trials.resume(trial)
+        trial.earlier = self._unproven(was, given) if was.get("unproven") else None
+        return trial
 
     def _take_back(self, request_id: str, former: Plan, epoch: int, why: str) -> None:
         self._note(f"modifications/{request_id}.reversal", verdict="taken back", epoch=epoch, why=why)

@@ -98,6 +98,8 @@ class Trial:
     began: float = 0.0
     former: Setup | None = None
     """What to go back to; set once the trial's own setup is in force."""
+    earlier: Trial | None = None
+    """One before it that no row had come to either."""
 
 
 class Trials:
@@ -152,7 +154,9 @@ class Trials:
 
     def _try(self, trial: Trial, decision: Decision | None, everything: bool) -> None:
         loop, epoch = self._loop, self._loop.log.manifest.epoch + 1
-        self._unproven = None  # whatever was in force without proof is what this one starts from
+        trial.earlier = self._unproven
+        if self._unproven is not None:  # its code was not tried either
+            trial.watched |= self._unproven.watched
         old: Outcome | None = None
         before: Setup | None = None
         began = self._clock.monotonic()
@@ -181,7 +185,9 @@ class Trials:
             trial.rejected(epoch, why)
             self._refuse(trial, why)
             rest = _without(decision, trial.swaps)
-            if rest is not None:
+            if rest is not None and self._unproven is not None:
+                self._prove(self._unproven, loop.timed_for(rest))
+            elif rest is not None:
                 loop.finish(loop.timed_for(rest), old or loop.attempt(loop.timed_for(rest), 5), began)
             return
         trial.former = before
@@ -192,10 +198,9 @@ class Trials:
         for name in trial.swaps:
             before.cursors[name].close()
         answer = trial.accepted(epoch, self._clock.monotonic() - trial.began)
+        self._unproven = None if proven else trial
         if proven:
             loop.watch(frozenset())
-        else:
-            self._unproven = trial
         trial.done.set_result(answer)
 
     def _prove(self, trial: Trial, decision: Decision) -> None:
@@ -207,12 +212,16 @@ class Trials:
             raise
         except Exception as error:
             why = _why(error)
-            self._unproven = None
+            earlier = self._unproven = trial.earlier
             assert trial.former is not None
             back = replace(trial.former, routing={**trial.former.routing, **_kept(loop.routing, trial.former.routing)})
-            loop.install(replace(back, rewritten=Rewritten(loop.tables_beside(back.parts))), frozenset())
+            back = replace(back, rewritten=Rewritten(loop.tables_beside(back.parts)))
+            loop.install(back, frozenset() if earlier is None else earlier.watched)
             trial.reverted(decision.epoch, why)
-            loop.finish(loop.timed_for(decision), loop.attempt(loop.timed_for(decision), 5), began)
+            if earlier is not None:
+                self._prove(earlier, loop.timed_for(decision))
+            else:
+                loop.finish(loop.timed_for(decision), loop.attempt(loop.timed_for(decision), 5), began)
             loop.settle_setup()
             return
         if outcome.counts.get("rows_in", 0):
@@ -250,7 +259,7 @@ class Trials:
 
     def _go_back(self, before: Setup, swaps: tuple[str, ...]) -> None:
         loop = self._loop
-        mine = loop.install(before, frozenset())
+        mine = loop.install(before, frozenset() if self._unproven is None else self._unproven.watched)
         for name in swaps:
             mine.cursors[name].close()
 
