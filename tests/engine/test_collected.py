@@ -27,11 +27,11 @@ def test_a_steward_drops_what_it_is_told_with_all_its_parts_and_nothing_else(tmp
         Peer(steward.address, "secret").drop(["segments/t/one", "segments/t/never there"])
     finally:
         steward.shutdown()
-    assert not cache.has("segments/t/one", 0b1)
-    assert cache.part("segments/t/one", 0b10) is None
+    assert cache.missing("segments/t/one", 0b11) == 0b11
+    assert cache.whole("segments/t/one") is None
     assert mapped == pa.py_buffer(b"whole"), "who reads it goes on reading it"
-    assert cache.has("segments/t/two", 0b1)
-    assert cache.part("segments/t/two", 0b10) == pa.py_buffer(b"another")
+    assert cache.missing("segments/t/two", 0b11) == 0
+    assert cache.whole("segments/t/two") is not None
 
 
 @pytest.mark.parametrize("retain", [2])

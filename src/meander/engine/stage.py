@@ -6,7 +6,7 @@ what later stateful operators need into partial states, within units.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -64,6 +64,8 @@ class Segments(Protocol):
     """How a task comes by segments, and where it leaves those it writes."""
 
     def open(self, ref: SegmentRef, hashes: Hashes) -> Segment: ...
+
+    def expect(self, refs: Sequence[SegmentRef], hashes: Hashes) -> None: ...
 
     def wrote(self, name: str, data: pa.Buffer) -> None: ...
 
@@ -199,6 +201,7 @@ class StageTask:
             if not values.is_list:
                 counts, written[values.name] = new_members(values, *self._stored(values.name), keys, hashes, lists, common.key_groups)
             states[values.count] = pl.Series(values.count, counts)
+        self._segments.expect(self._stored(keyed.name)[0], hashes)
         table = upsert(*self._stored(keyed.name), keys, hashes, states, keyed.stored, common.key_groups)
         whole: list[pl.Series] = []
         for values in keyed.values:
