@@ -34,6 +34,10 @@ class Cache:
     def whole(self, name: str) -> pa.Buffer | None:
         return _map(self._whole(name))
 
+    def has(self, name: str) -> bool:
+        """Whether the whole of a segment is here."""
+        return self._whole(name).exists()
+
     def segment(self, name: str, groups: int, key_groups: int) -> Segment | None:
         """A segment, as far as some key groups of it go: the whole one, or parts that have them all. None where some are not here."""
         whole = self.whole(name)
@@ -52,7 +56,7 @@ class Cache:
 
     def missing(self, name: str, groups: int) -> int:
         """Those of some key groups that are not here."""
-        if self._whole(name).exists():
+        if self.has(name):
             return 0
         for there in self._there(name):
             groups &= ~there

@@ -45,6 +45,7 @@ from meander.state.segment import Segment, SegmentRef, encode_batch, rows_of_has
 from meander.state.store import Store, open_store
 
 _OPEN = 256
+_GONE = 10_000
 _WATCH_EVERY = 0.5
 _EVICT_EVERY = 5.0
 _PIECE = 8 << 20
@@ -68,6 +69,7 @@ class Steward(flight.FlightServerBase):  # type: ignore[misc]
         self.address = f"{host}:{self.port}"
         self._secret, self._cache, self._store, self._key_groups = secret, cache, store, key_groups
         self._opened: OrderedDict[str, Segment] = OrderedDict()
+        self._gone: OrderedDict[str, None] = OrderedDict()
         self._lock = threading.Lock()
         self._fetching = ThreadPoolExecutor(2, thread_name_prefix="fetch")
         self._merging = ThreadPoolExecutor(1, thread_name_prefix="merge")
@@ -119,6 +121,9 @@ class Steward(flight.FlightServerBase):  # type: ignore[misc]
         for name in header["names"]:
             with self._lock:
                 self._opened.pop(name, None)
+                self._gone[name] = None
+                while len(self._gone) > _GONE:
+                    self._gone.popitem(last=False)
             self._cache.drop(name)
         return {}, b""
 
@@ -134,6 +139,12 @@ class Steward(flight.FlightServerBase):  # type: ignore[misc]
         return {"done": done}, b""
 
     # -- the work ---------------------------------------------------------------------------------------------------
+
+    def close_dropped(self) -> None:
+        """Let go of segments that left the cache: as long as they are mapped, they take room on the disk."""
+        with self._lock:
+            for name in [name for name in self._opened if not self._cache.has(name)]:
+                del self._opened[name]
 
     def _segment(self, name: str) -> Segment | None:
         with self._lock:
@@ -160,6 +171,9 @@ class Steward(flight.FlightServerBase):  # type: ignore[misc]
                     stored = stored or open_by_ranges(_Counted(self._store, self._bytes), name, size)
                     data = encode_part(stored, piece, self._key_groups)
                 self._cache.add_part(name, piece, data)
+                if name in self._gone:  # collected while it was on its way: nobody will say so again
+                    self._cache.drop(name)
+                    return
                 pace.rest()
         except Exception as error:  # epochs do not depend on it: they fetch what they need themselves
             self._failures.append(f"{name}: {type(error).__name__}: {error}")
@@ -251,6 +265,7 @@ def _stand_at_counter(folder: Path, orders: dict[str, Any]) -> None:
     clock, is_alive = SystemClock(), _watch(orders["executor"])
     while is_alive() and backroom.poll() is None:
         clock.sleep(_WATCH_EVERY)
+        steward.close_dropped()
     if not is_alive():
         shutil.rmtree(folder, ignore_errors=True)
 
