@@ -115,6 +115,8 @@ class Run:
         self._turn(self._driver.look)
         while self._turn(lambda: self._driver.step(everything=True)):
             pass
+        while flush and self._turn(lambda: self._driver.step(everything=True, flush=True)):
+            pass
         totals = self._loop.log.manifest.totals
         done = {name: value - self._reported.get(name, 0) for name, value in totals.items()}
         self._reported = dict(totals)
@@ -345,6 +347,8 @@ class Run:
                 with self._stepping:
                     worked = not self._stop.is_set() and self._guarded(lambda: self._driver.step(everything=False))
                     over = not worked and self._driver.finished()
+                    while over and not self._stop.is_set() and self._guarded(lambda: self._driver.step(everything=False, flush=True)):
+                        pass  # nothing can come any more: what is open closes
             except BaseException:  # kept in _failure, raised where someone waits
                 break
             if over:

@@ -25,12 +25,14 @@ from meander.coordinate.capacity import StageFacts
 from meander.coordinate.routing import groups_of, slots_of
 from meander.engine.compiled import Compiled, pack_plan
 from meander.engine.exchange import SparkJobs, Started
+from meander.engine.marks import evictions, lates
 from meander.engine.messages import Common, Control, Report, Seen, SplitTask, Task
 from meander.engine.peers import Peer, Unreachable
 from meander.engine.placement import Placement
 from meander.engine.session import executors
 from meander.errors import Retryable
-from meander.state.manifest import Json, Manifest
+from meander.plan.windows import NEVER
+from meander.state.manifest import Json, Manifest, operator_of
 
 SMALL_ROWS = 20_000
 SMALL_BYTES = 4_000_000
@@ -47,6 +49,10 @@ class Decision:
     offsets: dict[str, Json]
     seen: dict[str, list[str]] = field(default_factory=dict)
     batch: Json | None = None
+    late: dict[str, int] = field(default_factory=dict)
+    """Per operator that follows time, the mark up to which everything had closed before this epoch."""
+    flush: bool = False
+    """Close everything."""
 
     @property
     def rows(self) -> int:
@@ -71,6 +77,10 @@ class Outcome:
     """What each level did."""
     records: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Per stage, the rows that came into it and those that it handed on."""
+    heard: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Per watermark and partition, the largest event time."""
+    closed: int = NEVER
+    """The largest end of a window that closed."""
     load: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)
     """Per stateful operator, the seconds of work that each key group was."""
 
@@ -240,7 +250,9 @@ class SparkRunner:
         """An executor has a steward: it can be sent state before it runs its first task."""
         self.stewards[executor] = steward
 
-    def _common(self, decision: Decision, routing: dict[str, list[int]], slots: tuple[int, ...]) -> Common:
+    def _common(
+        self, decision: Decision, routing: dict[str, list[int]], slots: tuple[int, ...], manifest: Manifest | None = None
+    ) -> Common:
         key_groups = len(next(iter(routing.values()))) if routing else 1
         return Common(
             decision.epoch,
@@ -253,6 +265,9 @@ class SparkRunner:
             self._strict,
             self._mode,
             self.secret,
+            decision.late if manifest is None else lates(self._compiled.timed, manifest, decision.epoch),
+            {} if manifest is None else evictions(self._compiled.timed, manifest, decision.now, decision.flush),
+            decision.now,
         )
 
     def _split_tasks(self, decision: Decision) -> list[SplitTask]:
@@ -271,7 +286,10 @@ class SparkRunner:
     def _state_controls(
         self, decision: Decision, manifest: Manifest, routing: dict[str, list[int]], slots: tuple[int, ...], all_splits: bool = False
     ) -> list[list[Control]]:
-        common = self._common(decision, routing, slots)
+        common = self._common(decision, routing, slots, manifest)
+        tables: dict[str, list[str]] = {}
+        for name in manifest.tables:
+            tables.setdefault(operator_of(name), []).append(name)
         levels = []
         for level in self._compiled.levels[1:]:
             controls = []
@@ -279,8 +297,7 @@ class SparkRunner:
                 segments = {
                     name: manifest.tables[name].alive_for(groups_of(routing[operator], slot))
                     for operator in level.keyed
-                    for name in self._compiled.keyed[operator].tables()
-                    if name in manifest.tables
+                    for name in tables.get(operator, ())
                 }
                 splits = tuple(self._split_tasks(decision)) if all_splits and level.number == 1 else ()
                 held = self.holders(ref.name for refs in segments.values() for ref in refs)
@@ -309,6 +326,7 @@ class SparkRunner:
         counts: dict[str, int] = {}
         seconds: dict[str, float] = {}
         units: dict[int, int] = {}
+        heard: dict[str, dict[str, int]] = {}
         reports = sorted((r for s in seen for r in s.reports), key=lambda r: r.task)
         for report in reports:
             if report.executor:
@@ -322,10 +340,14 @@ class SparkRunner:
             for name, value in report.counts.items():
                 counts[name] = counts.get(name, 0) + value
             units.update(report.units)
+            for mark, partitions in report.heard.items():
+                known = heard.setdefault(mark, {})
+                known.update((partition, max(largest, known.get(partition, NEVER))) for partition, largest in partitions.items())
             for part, spent in report.seconds.items():
                 seconds[part] = seconds.get(part, 0.0) + spent
         facts, records = self._stage_facts(reports), self._records(reports)
-        return Outcome(segments, staged, counts, seconds, units, facts, records, _load_by_group(reports))
+        closed = max((report.closed for report in reports), default=NEVER)
+        return Outcome(segments, staged, counts, seconds, units, facts, records, heard, closed, _load_by_group(reports))
 
     def _stage_facts(self, reports: Sequence[Report]) -> tuple[StageFacts, ...]:
         """Stage 1 is level 0, whose tasks follow from the splits there are."""

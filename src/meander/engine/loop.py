@@ -18,7 +18,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
@@ -26,13 +26,15 @@ from meander.clock import Clock
 from meander.connect.sink import Sink, Staged, StagedFile
 from meander.connect.source import Choice, Cursor, Source, Split
 from meander.coordinate.routing import groups_of, rebalance, slots_of, spread
+from meander.coordinate.watermarks import Rule, advance, flushed
 from meander.engine.compaction import Compactor
 from meander.engine.epoch import Decision, Outcome, Runner
+from meander.engine.marks import Timed, anything_due, anything_open, evictions, lates, over
 from meander.engine.tidy import Tidy
 from meander.errors import ConfigError, Corrupted, Retryable
 from meander.plan.diff import explain_difference
 from meander.state.log import Log
-from meander.state.manifest import Json, Manifest, operator_of
+from meander.state.manifest import Json, Manifest, operator_of, whole_table
 from meander.state.reading import plan_record_name
 from meander.state.seen import flush_seen, load_seen
 from meander.state.store import Store
@@ -55,6 +57,10 @@ class Parts:
     sinks: Mapping[str, Sink]
     keyed: Mapping[str, Mapping[str, tuple[str, ...]]]
     """Stateful operators, their tables, and the columns that tell the rows of each apart."""
+    rules: Mapping[str, Rule] = field(default_factory=dict)
+    """The watermarks."""
+    timed: Mapping[str, Timed] = field(default_factory=dict)
+    """The stateful operators that follow time."""
 
     def tables(self) -> dict[str, tuple[str, ...]]:
         return {name: keys for tables in self.keyed.values() for name, keys in tables.items()}
@@ -100,6 +106,7 @@ class Loop:
         self._at_work = threading.RLock()
         self._asked = parallelism
         self._share = 1.0
+        self._decided = 0.0
         self.collected: Callable[[list[str]], None] = lambda segments: None
         """Called with segments that were removed from the store."""
         self.resting: Callable[[], None] = lambda: None
@@ -169,12 +176,14 @@ class Loop:
             self._take_merge()
             self._clock.sleep(0.01)
 
-    def step(self, everything: bool = False) -> bool:
-        """Run one epoch if there is input for one."""
+    def step(self, everything: bool = False, flush: bool = False) -> bool:
+        """Run one epoch if there is input for one, or something is due without. ``flush``: where there is no input, close what is open."""
         with self._at_work, self._fenced_first():
             self.make_changes()
             decision, prepared = self._next or (self._decide(self.log.manifest.epoch + 1, everything), None)
             self._next = None
+            if decision is None:
+                decision = self._decide_without_input(flush)
             if decision is None:
                 self._rest()
                 return False
@@ -184,19 +193,23 @@ class Loop:
     def run_epoch(self, decision: Decision) -> None:
         """Run, commit and publish one epoch that somebody else decided."""
         with self._at_work, self._fenced_first():
-            self._run_epoch(decision, None, lambda: None)
+            late = lates(self._parts.timed, self.log.manifest, decision.epoch)
+            self._run_epoch(replace(decision, late=late), None, lambda: None)
 
     def _run_epoch(self, decision: Decision, prepared: Any, meanwhile: Callable[[], None]) -> None:
         began = self._clock.monotonic()
         outcome = self._run(decision, prepared, meanwhile)
         ran = self._clock.monotonic()
         before = self.log.manifest
-        manifest = self.log.append(self._entry(decision, outcome))
+        entry = self._entry(decision, outcome)
+        manifest = self.log.append(entry)
         committed = self._clock.monotonic()
         self._publish(manifest)
         published = self._clock.monotonic()
         self._runner.settle()
         self._tidy.published(before)
+        if entry["drops"]:
+            self._tidy.dropped(before, manifest)
         self._release(decision.seen)
         self._tidy_up()
         seconds = {
@@ -212,8 +225,9 @@ class Loop:
         return sum(cursor.waiting(self.now()) for cursor in self._cursors.values())
 
     def now(self) -> float:
-        """The decision's clock: never behind the last decision, whoever made it."""
-        return max(self._clock.now(), self.log.manifest.now)
+        """The decision's clock: never behind the last decision, whoever made it, and also where that one is not committed yet."""
+        self._decided = max(self._clock.now(), self.log.manifest.now, self._decided)
+        return self._decided
 
     def finished(self) -> bool:
         """Whether no source can ever have more."""
@@ -259,7 +273,21 @@ class Loop:
             offsets[name] = choice.offset
             if choice.seen:
                 seen[name] = list(choice.seen)
-        return Decision(epoch, now, tuple(splits), offsets, seen) if splits else None
+        late = lates(self._parts.timed, self.log.manifest, epoch)
+        return Decision(epoch, now, tuple(splits), offsets, seen, late=late) if splits else None
+
+    def _decide_without_input(self, flush: bool) -> Decision | None:
+        """An epoch for what is due by event time alone, or because a partition that held it back has become idle."""
+        timed, manifest, now = self._parts.timed, self.log.manifest, self.now()
+        if not timed:
+            return None
+        epoch = manifest.epoch + 1
+        late, evict = lates(timed, manifest, epoch), evictions(timed, manifest, now)
+        then = evictions(timed, replace(manifest, times=advance(manifest.times, self._parts.rules, {}, now)), now)
+        due = anything_due(timed, manifest, late, evict) or (then != evict and anything_due(timed, manifest, evict, then))
+        if due or (flush and anything_open(timed, manifest)):
+            return Decision(epoch, now, (), {}, late=late, flush=flush and not due)
+        return None
 
     def _look_ahead(self, current: Decision, everything: bool) -> None:
         """Decide the next epoch early and begin it, where input for a whole one is waiting. A flow that keeps up does better to wait."""
@@ -296,6 +324,9 @@ class Loop:
             return None
 
     def _entry(self, decision: Decision, outcome: Outcome) -> Json:
+        timed, before = self._parts.timed, self.log.manifest
+        evict = evictions(timed, before, decision.now, decision.flush)
+        times = advance(before.times, self._parts.rules, outcome.heard, decision.now)
         return {
             "kind": "epoch",
             "epoch": decision.epoch,
@@ -307,10 +338,15 @@ class Loop:
             "batch": decision.batch,
             "routing": self.routing,
             "asked": self._asked,
-            "tables": {name: {"keys": self._keys[name], "segments": segments} for name, segments in outcome.segments.items()},
+            "tables": {name: {"keys": self._keys_of(name), "segments": segments} for name, segments in outcome.segments.items()},
+            "drops": over(timed, before.tables, evict),
+            "times": flushed(times, outcome.closed) if decision.flush else times,
             "staged": outcome.staged,
             "counts": {"epochs": 1, **outcome.counts},
         }
+
+    def _keys_of(self, table: str) -> tuple[str, ...]:
+        return self._keys[whole_table(table)]
 
     def _publish(self, manifest: Manifest) -> None:
         for name, files in manifest.staged.items():
@@ -350,7 +386,9 @@ class Loop:
 
     def _take_merge(self) -> None:
         finished = self._compactor.collect()
-        if finished is not None:
+        if finished is not None and finished["table"] not in self.log.manifest.tables:
+            self._tidy.unwanted(finished["output"][0])  # its bucket of time is over
+        elif finished is not None:
             self._tidy.dropped(self.log.manifest, self.log.append(finished))
 
     def _tidy_up(self, idle: bool = False) -> None:

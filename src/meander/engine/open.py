@@ -35,7 +35,7 @@ from meander.engine.steward_compaction import StewardCompactor
 from meander.engine.structured import Driver, drive
 from meander.errors import ConfigError, FlowError
 from meander.plan.graph import Plan
-from meander.plan.operators import Aggregate, MapBatches
+from meander.plan.operators import MapBatches
 from meander.settings import Settings
 from meander.state.folder import refuse_file
 from meander.state.lease import Lease, refuse_beside_live
@@ -191,6 +191,8 @@ def _parts(compiled: Compiled, dead_letters: str) -> Parts:
         {name: op.source for name, op in compiled.sources.items()},
         sinks,
         {name: keyed.tables() for name, keyed in compiled.keyed.items()},
+        compiled.rules,
+        compiled.timed,
     )
 
 
@@ -215,16 +217,14 @@ def _check_folders(compiled: Compiled) -> None:
 
 
 def _for_readers(compiled: Compiled) -> dict[str, Any]:
-    operators = {node.name: node.op for node in compiled.plan.nodes if isinstance(node.op, Aggregate)}
-    return {name: (op.keys, op.aggs, compiled.plan.schema(name)) for name, op in operators.items()}
+    return {name: keyed.reader() for name, keyed in compiled.keyed.items()}
 
 
 def _ship_user_modules(compiled: Compiled) -> None:
     """Functions of a user's own files travel by value: executors cannot import a script or a notebook's neighbour."""
     functions: list[Any] = [node.op.fn for node in compiled.plan.nodes if isinstance(node.op, MapBatches)]
     for node in compiled.plan.nodes:
-        if isinstance(node.op, Aggregate):
-            functions.extend(type(getattr(agg, "user", agg)) for agg in node.op.aggs)
+        functions.extend(type(getattr(agg, "user", agg)) for agg in getattr(node.op, "aggs", ()))
     for function in functions:
         module = sys.modules.get(getattr(function, "__module__", None) or "")
         path = getattr(module, "__file__", None) if module else None

@@ -40,6 +40,7 @@ CACHE_BYTES = 8 << 30
 _KEPT = 256
 _ASK_AGAIN = 2.0
 _CLOCK = SystemClock()
+NO_HASHES: Hashes = np.zeros(0, np.uint64)
 
 _EMPTY = Segment("", encode_segment(pl.DataFrame({HASH: np.zeros(0, np.uint64)})))
 
@@ -52,6 +53,9 @@ class Mapped:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+
+    def scan(self, ref: SegmentRef) -> Segment:
+        return self.open(ref, NO_HASHES)
 
     def open(self, ref: SegmentRef, _: Hashes) -> Segment:
         return _keep(f"{self._store.url}/{ref.name}", ref.name, lambda: self._store.map(ref.name), self._store.url)
@@ -69,6 +73,9 @@ class Remote:
     def __init__(self, store: Store, report: Report) -> None:
         self._store, self._report = store, report
         self._task: dict[str, Segment] = {}
+
+    def scan(self, ref: SegmentRef) -> Segment:
+        return self.open(ref, NO_HASHES)
 
     def open(self, ref: SegmentRef, _: Hashes) -> Segment:
         if ref.name not in self._task:
@@ -105,6 +112,12 @@ class Cached:
             for name, data in zip(names, self._ask(holder, names, hashes), strict=True):
                 if data is not None:
                     self._expected[name] = (hashes, Segment(name, data) if data.size else _EMPTY)
+
+    def scan(self, ref: SegmentRef) -> Segment:
+        """All of its rows that are of our key groups: what is not there is copied."""
+        groups = ref.groups & self._groups
+        cached = self._own(ref.name, groups)
+        return self._copy(ref, groups) if cached is None else cached
 
     def open(self, ref: SegmentRef, hashes: Hashes) -> Segment:
         if ref.name in self._expected:

@@ -22,9 +22,10 @@ from meander.clock import SystemClock
 from meander.coordinate.routing import groups_of
 from meander.engine.compiled import unpack_plan
 from meander.engine.messages import Common, Control, Report, Seen, Task
+from meander.engine.operators.contract import Partial
 from meander.engine.rows import Rows
 from meander.engine.segments import Cached, Household, Mapped, Remote
-from meander.engine.stage import Carried, Outbox, Partial, Segments, StageTask
+from meander.engine.stage import Carried, Outbox, Segments, StageTask
 from meander.errors import BadInput, Corrupted, FlowError
 from meander.state.hashing import key_group_bounds
 from meander.state.manifest import operator_of
@@ -197,7 +198,7 @@ def _send(task: StageTask, box: Outbox, seen: Seen) -> Iterator[bytes]:
     for partial in box.partials:
         target = task.compiled.keyed[partial.operator].level
         for slot, frame in _cut(partial.frame, common.routing[partial.operator], common.key_groups):
-            items[slot % slots].append(("partial", partial.operator, target, slot, partial.unit, _pack(frame)))
+            items[slot % slots].append(("partial", partial.operator, target, slot, partial.unit, _pack(frame), partial.side))
     for item in box.carried:
         rows = item.rows
         slot = (index if rows.unit is None else rows.unit) % common.slots[item.level]
@@ -212,7 +213,8 @@ def _send(task: StageTask, box: Outbox, seen: Seen) -> Iterator[bytes]:
 def _receive(task: StageTask, item: Any, level: int, index: int, partials: list[Partial], carried: list[Carried], box: Outbox) -> None:
     kind, name, target, _slot, unit, data, *rest = item
     if kind == "partial":
-        partial = Partial(name, unit, _unpack(data))
+        (side,) = rest
+        partial = Partial(name, unit, _unpack(data), side)
         (partials if target == level else box.partials).append(partial)
         return
     units, place = rest

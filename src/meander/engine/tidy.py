@@ -61,6 +61,10 @@ class Tidy:
         for name in sorted(_lasting(before) - _lasting(after)):
             self._garbage.append((after.epoch, name))
 
+    def unwanted(self, name: str) -> None:
+        """Written, and never named by the log."""
+        self._due.append(name)
+
     def snapshotted(self, manifest: Manifest) -> None:
         self._snapshots.append((manifest.epoch, manifest.generation, manifest.position))
 
