@@ -7,7 +7,6 @@ raises FlowError on the line that is wrong; nothing runs before ``start``. Texts
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -20,18 +19,16 @@ from meander.connect.source import Source
 from meander.errors import FlowError
 from meander.plan.eventtime import HasLate, Late, Watermark, WindowAggregate, no_time, time_of
 from meander.plan.explain import explain
+from meander.plan.expressions import Expression, parse, parse_all, text_of
 from meander.plan.graph import Node, Plan, check_name
+from meander.plan.joins import Columns, Input, Matching, as_matching, plan_join, plan_join_latest, read_bounds
 from meander.plan.operators import Aggregate, BatchFunction, Filter, MapBatches, Operator, Select, SinkOp, SourceOp, Union, WithColumns
 from meander.plan.schemas import KEY_TYPES, is_key_type, missing_column, show_schema
+from meander.plan.tables import Table, join_static
 from meander.plan.windows import Window, micros
 
 if TYPE_CHECKING:
     from meander.run import Run
-
-Expression = pl.Expr | str
-_CLOCK = re.compile(r"\b(now\s*\(|current_(timestamp|date|time)\b)", re.IGNORECASE)
-_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
-_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class Flow:
@@ -129,15 +126,15 @@ class Stream:
 
     def filter(self, predicate: Expression, name: str | None = None) -> Stream:
         """Only the rows where the predicate is true."""
-        return self.flow._add(Filter(_parse(predicate, self.schema), _text((predicate,), {})), name, self)
+        return self.flow._add(Filter(parse(predicate, self.schema), text_of((predicate,), {})), name, self)
 
     def with_columns(self, *exprs: Expression, name: str | None = None, **named: Expression) -> Stream:
         """New columns beside the old; a column of the same name is replaced."""
-        return self.flow._add(WithColumns(_parse_all(exprs, named, self.schema), _text(exprs, named)), name, self)
+        return self.flow._add(WithColumns(parse_all(exprs, named, self.schema), text_of(exprs, named)), name, self)
 
     def select(self, *exprs: Expression, name: str | None = None) -> Stream:
         """These columns only."""
-        return self.flow._add(Select(_parse_all(exprs, {}, self.schema), _text(exprs, {})), name, self)
+        return self.flow._add(Select(parse_all(exprs, {}, self.schema), text_of(exprs, {})), name, self)
 
     def map_batches(
         self,
@@ -172,7 +169,7 @@ class Stream:
         An operator with two inputs has late rows of each: ``side`` is 0 or 1.
         """
         node = self.flow._nodes[self.name]
-        if not isinstance(node.op, HasLate):
+        if not isinstance(node.op, HasLate) or not node.op.has_late:
             raise FlowError(f"late of {self.name!r}: it is a {node.op.kind}, and only what closes windows or expires has late rows")
         if side not in range(len(node.inputs)):
             raise FlowError(f"late of {self.name!r}: side={side!r}; it has {len(node.inputs)} input(s), counted from 0")
@@ -181,6 +178,92 @@ class Stream:
     def union(self, *others: Stream, name: str | None = None) -> Stream:
         """The rows of all; all must have the same columns."""
         return self.flow._add(Union(), name, self, *others)
+
+    def join(
+        self,
+        other: Stream,
+        on: Columns | None = None,
+        *,
+        left_on: Columns | None = None,
+        right_on: Columns | None = None,
+        within: float | str | tuple[float | str, float | str] | None = None,
+        how: str = "inner",
+        where: Expression | None = None,
+        suffix: str = "_right",
+        time: str | None = None,
+        name: str | None = None,
+    ) -> Stream:
+        """Rows of two streams with equal keys: ``orders.join(payments, on="order", within="10s")``.
+
+        ``within`` is how much the times of two rows may differ, or how much later than the left row the right one may be, at least and
+        at most: ``within=("-5s", "1h")``. Both streams need a watermark, which tells what can be forgotten, and rows behind it are
+        late: see ``late(side=...)``. A bound that a row itself has is a condition, below the largest that there can be:
+        ``within=("0s", "1h"), where="ts_right <= expires"``. Without ``within`` all rows are kept for good.
+
+        ``how`` is inner, left, right or full: a row that finds no partner comes out when none can come any more, with nulls, up to a second
+        (or a 16th of the interval) after that. A null key equals no other. ``where`` is a condition on the joined row. Key columns
+        come out once, under the left's names; other columns of the right that have a name of the left get the ``suffix``.
+
+        The result's time is the left's (in a right join the right's); with ``time="column"`` it is the later of both, in a column of its
+        own, which a full join or one without ``within`` needs if windows are to follow.
+        """
+        matching = self._matching(other, on, left_on, right_on, suffix, "join")
+        bounds = None if within is None else read_bounds(within, f"join after {self.name!r}")
+        return self.flow._add(plan_join(self._input(), other._input(), matching, how, bounds, None, where, time), name, self, other)
+
+    def join_latest(
+        self,
+        other: Stream,
+        on: Columns | None = None,
+        *,
+        left_on: Columns | None = None,
+        right_on: Columns | None = None,
+        how: str = "inner",
+        as_of: bool = False,
+        suffix: str = "_right",
+        name: str | None = None,
+    ) -> Stream:
+        """Every row, with the newest row of its key on the other side: ``orders.join_latest(prices, on="product", how="left")``.
+
+        Newest is what arrived last. Rows of the other side that are in the same epoch count as earlier; a row that was given out does not
+        come again when the other side changes. With ``as_of=True`` it is the row with the largest time that is not above the left row's,
+        whatever the order of arrival: both streams need a watermark, and a row comes out when the watermark has passed it (and the second
+        it is in). ``how`` is inner or left.
+        """
+        matching = self._matching(other, on, left_on, right_on, suffix, "join_latest")
+        return self.flow._add(plan_join_latest(self._input(), other._input(), matching, how, as_of), name, self, other)
+
+    def join_static(
+        self,
+        table: Table,
+        on: Columns | None = None,
+        *,
+        left_on: Columns | None = None,
+        right_on: Columns | None = None,
+        how: str = "inner",
+        suffix: str = "_right",
+        name: str | None = None,
+    ) -> Stream:
+        """Rows with those of a table that have an equal key: ``bids.join_static(pl.read_csv("cities.csv"), on="city", how="left")``.
+
+        The table is a DataFrame, a function that returns one, or the path of a Parquet or CSV file. A frame travels with the plan; a
+        file is read once by every worker, and must not change while the flow runs. ``how`` is inner, left, semi or anti.
+        """
+        what = f"join_static after {self.name!r}"
+        return self.flow._add(join_static(table, as_matching(on, left_on, right_on, suffix, what), how, what), name, self)
+
+    def _matching(
+        self, other: object, on: Columns | None, left_on: Columns | None, right_on: Columns | None, suffix: str, kind: str
+    ) -> Matching:
+        what = f"{kind} after {self.name!r}"
+        if not isinstance(other, Stream):
+            raise FlowError(f"{what}: {other!r} is not a stream; for a table that does not change there is join_static")
+        if other.flow is not self.flow:
+            raise FlowError(f"{what}: the stream {other.name!r} belongs to another flow ({other.flow.name!r})")
+        return as_matching(on, left_on, right_on, suffix, what)
+
+    def _input(self) -> Input:
+        return Input(self.name, self.schema, time_of(tuple(self.flow._nodes.values()), self.flow._schemas, self.name))
 
     def key_by(self, *columns: str | pl.Expr | Sequence[str | pl.Expr]) -> KeyedStream:
         """The key of what comes next: one or more columns, by name."""
@@ -264,20 +347,45 @@ class WindowedStream:
         parts = tuple(as_agg(agg) for agg in aggs)
         return flow._add(WindowAggregate(self.keys, parts, self.spec, time.column, time.shift, emit, slack), name, self.stream)
 
+    def join(
+        self,
+        other: Stream,
+        on: Columns | None = None,
+        *,
+        left_on: Columns | None = None,
+        right_on: Columns | None = None,
+        how: str = "inner",
+        where: Expression | None = None,
+        suffix: str = "_right",
+        name: str | None = None,
+    ) -> Stream:
+        """Rows of two streams with equal keys in the same window: ``people.window(md.tumbling("10s")).join(auctions, ...)``.
+
+        As ``Stream.join``, with ``window_start`` and ``window_end`` beside the columns of both sides. The windows must be tumbling. After
+        ``key_by`` its columns are the key, if no other is given.
+        """
+        if on is None and left_on is None:
+            left_on = self.keys or None
+            right_on = left_on if right_on is None else right_on
+        left = self.stream
+        matching = left._matching(other, on, left_on, right_on, suffix, "join of windows")
+        op = plan_join(left._input(), other._input(), matching, how, (0, 0), self.spec, where, None)
+        return left.flow._add(op, name, left, other)
+
 
 def filter(predicate: Expression) -> Filter:
     """A filter without a place, for ``run.replace`` and ``run.insert``."""
-    return Filter(_parse(predicate), _text((predicate,), {}))
+    return Filter(parse(predicate), text_of((predicate,), {}))
 
 
 def with_columns(*exprs: Expression, **named: Expression) -> WithColumns:
     """New columns without a place, for ``run.replace`` and ``run.insert``."""
-    return WithColumns(_parse_all(exprs, named), _text(exprs, named))
+    return WithColumns(parse_all(exprs, named), text_of(exprs, named))
 
 
 def select(*exprs: Expression) -> Select:
     """A choice of columns without a place, for ``run.replace`` and ``run.insert``."""
-    return Select(_parse_all(exprs, {}), _text(exprs, {}))
+    return Select(parse_all(exprs, {}), text_of(exprs, {}))
 
 
 def map_batches(
@@ -291,32 +399,3 @@ def map_batches(
     except TypeError as error:
         raise FlowError(f"map_batches: schema={schema!r}: {error}; give Polars types, as in {{'amount': pl.Float64}}") from error
     return MapBatches(fn, declared, row_local, deterministic)
-
-
-def _parse_all(exprs: tuple[Expression, ...], named: Mapping[str, Expression], schema: pl.Schema | None = None) -> tuple[pl.Expr, ...]:
-    return (*(_parse(expr, schema) for expr in exprs), *(_parse(expr, schema).alias(name) for name, expr in named.items()))
-
-
-def _parse(given: Expression, schema: pl.Schema | None = None) -> pl.Expr:
-    """An expression of SQL text; a text that is a column's name is that column, whatever SQL makes of it."""
-    if isinstance(given, pl.Expr):
-        return given
-    if not isinstance(given, str):
-        raise FlowError(f"{given!r} is neither SQL text nor a Polars expression; wrap a constant in pl.lit(...)")
-    if _PLAIN.fullmatch(given) or (schema is not None and given in schema):
-        return pl.col(given)
-    if (clock := _CLOCK.search(_QUOTED.sub("", given))) is not None:
-        raise FlowError(
-            f"{given!r}: {clock.group()} would be the time at which the flow was written, for ever; take the time from a column"
-        )
-    try:
-        return pl.sql_expr(given)
-    except Exception as error:
-        raise FlowError(
-            f"{given!r} is not an SQL expression: {str(error).splitlines()[0]}; a Polars expression may say it instead"
-        ) from error
-
-
-def _text(exprs: tuple[Expression, ...], named: Mapping[str, Expression]) -> str:
-    """What the user wrote, for explain and status."""
-    return ", ".join([*map(str, exprs), *(f"{expr} as {name}" for name, expr in named.items())])

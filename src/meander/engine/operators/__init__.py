@@ -7,15 +7,20 @@ from typing import Any
 
 from meander.engine.operators.aggregate import make_aggregation
 from meander.engine.operators.contract import Stateful
+from meander.engine.operators.join_latest import make_join_latest
+from meander.engine.operators.joins import make_join
 from meander.engine.operators.place import Place
 from meander.engine.operators.windows import make_windows
 from meander.plan.eventtime import Late, WindowAggregate
 from meander.plan.graph import Node, Plan
+from meander.plan.joins import Join, JoinLatest
 from meander.plan.operators import Aggregate
 
 _MAKERS: dict[type[Any], Callable[[Place, Any], Stateful]] = {
     Aggregate: make_aggregation,
     WindowAggregate: make_windows,
+    Join: make_join,
+    JoinLatest: make_join_latest,
 }
 
 
