@@ -29,7 +29,7 @@ from meander.connect.memory import memory
 from meander.connect.parquet import parquet
 from meander.errors import BadInput, Busy, ConfigError, Corrupted, Fenced, FlowError, MeanderError, Retryable
 from meander.flow import Flow, KeyedStream, Stream, filter, map_batches, select, with_columns
-from meander.plan.windows import sliding, tumbling
+from meander.plan.windows import session, sliding, tumbling
 from meander.run import Progress, Run
 from meander.settings import autoscale
 from meander.state.reading import read_dead_letters, read_state
@@ -79,6 +79,7 @@ __all__ = [
     "read_dead_letters",
     "read_state",
     "select",
+    "session",
     "spark",
     "spark_stream",
     "std",

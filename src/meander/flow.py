@@ -17,15 +17,16 @@ from meander.aggregates import Agg, Aggregator, as_agg
 from meander.connect.sink import Sink
 from meander.connect.source import Source
 from meander.errors import FlowError
-from meander.plan.eventtime import HasLate, Late, Watermark, WindowAggregate, no_time, time_of
+from meander.plan.eventtime import HasLate, Late, SessionAggregate, Time, Watermark, WindowAggregate, no_time, time_of
 from meander.plan.explain import explain
 from meander.plan.expressions import Expression, parse, parse_all, text_of
 from meander.plan.graph import Node, Plan, check_name
 from meander.plan.joins import Columns, Input, Matching, as_matching, plan_join, plan_join_latest, read_bounds
 from meander.plan.operators import Aggregate, BatchFunction, Filter, MapBatches, Operator, Select, SinkOp, SourceOp, Union, WithColumns
+from meander.plan.rowwise import Deduplicate, Latest, Top, WindowTop, names_of, ranked
 from meander.plan.schemas import KEY_TYPES, is_key_type, missing_column, show_schema
 from meander.plan.tables import Table, join_static
-from meander.plan.windows import Window, micros
+from meander.plan.windows import Session, Window, micros
 
 if TYPE_CHECKING:
     from meander.run import Run
@@ -159,7 +160,7 @@ class Stream:
         limit = None if idle is None else micros(idle, "watermark idle")
         return self.flow._add(Watermark(column, micros(grace, "watermark grace", least=0), limit), name, self)
 
-    def window(self, window: Window) -> WindowedStream:
+    def window(self, window: Window | Session) -> WindowedStream:
         """Windows over all rows, without a key: ``stream.window(md.tumbling("10s")).aggregate(md.count())``."""
         return WindowedStream(self, (), window)
 
@@ -174,6 +175,19 @@ class Stream:
         if side not in range(len(node.inputs)):
             raise FlowError(f"late of {self.name!r}: side={side!r}; it has {len(node.inputs)} input(s), counted from 0")
         return self.flow._add(Late(self.name, side), name, Stream(self.flow, node.inputs[side]))
+
+    def deduplicate(self, *columns: str, ttl: float | str | None = None, name: str | None = None) -> Stream:
+        """The first of the rows that are equal in these columns: ``clicks.deduplicate("user", "page", ttl="1h")``; see ``KeyedStream``."""
+        if not columns:
+            raise FlowError(f"deduplicate after {self.name!r}: say by which columns, as in deduplicate('id', ttl='1h')")
+        return self.key_by(*columns).deduplicate(ttl, name)
+
+    def _time(self, what: str) -> Time:
+        """The time of its rows, or FlowError where they have none."""
+        time = time_of(tuple(self.flow._nodes.values()), self.flow._schemas, self.name)
+        if time is None:
+            raise no_time(what, self.name, self.schema)
+        return time
 
     def union(self, *others: Stream, name: str | None = None) -> Stream:
         """The rows of all; all must have the same columns."""
@@ -318,17 +332,57 @@ class KeyedStream:
         """One row per key touched and epoch: the key columns and the new values."""
         return self.stream.flow._add(Aggregate(self.keys, tuple(as_agg(agg) for agg in aggs)), name, self.stream)
 
-    def window(self, window: Window) -> WindowedStream:
-        """Windows of event time per key: ``md.tumbling("10s")``, ``md.sliding("10s", "2s")``."""
+    def window(self, window: Window | Session) -> WindowedStream:
+        """Windows of time per key: ``md.tumbling("10s")``, ``md.sliding("10s", "2s")``, ``md.session("30s")``."""
         return WindowedStream(self.stream, self.keys, window)
+
+    def deduplicate(self, ttl: float | str | None = None, name: str | None = None) -> Stream:
+        """The first row of every key: ``orders.key_by("id").deduplicate(ttl="1h")``. The others are dropped.
+
+        First is what arrives first, by split and place within it. Without ``ttl`` a key that was seen is known for good. With it, a
+        row is a duplicate unless its time is at least ``ttl`` later than that of the last one that was kept; the stream needs a
+        watermark, which tells when a key can be forgotten, and rows behind the watermark are late: see ``late``.
+        """
+        if ttl is None:
+            return self.stream.flow._add(Deduplicate(self.keys), name, self.stream)
+        time = self.stream._time("deduplicate(ttl=...)")
+        op = Deduplicate(self.keys, micros(ttl, "deduplicate ttl"), time.column, time.shift)
+        return self.stream.flow._add(op, name, self.stream)
+
+    def latest(self, order: str | Sequence[str] | None = None, name: str | None = None) -> Stream:
+        """The newest row of every key: makes a table of a stream of changes. ``bids.key_by("bidder").latest(order="ts")``.
+
+        Newest is the row with the largest ``order`` (a column, or several, the first counting most; null is smallest) and of equals the one
+        that arrived last; without ``order``, the one that arrived last. A row that takes its key's place is emitted once per epoch; what
+        comes out later of a key replaces what came out before.
+        """
+        columns = names_of(order, f"latest after {self.stream.name!r}: order")
+        return self.stream.flow._add(Latest(self.keys, columns), name, self.stream)
+
+    def top(
+        self, n: int, by: str | Sequence[str], descending: bool | Sequence[bool] = True, ties: str = "first", name: str | None = None
+    ) -> Stream:
+        """The ``n`` best rows of every key, whole: ``bids.key_by("auction").top(10, by="price")``.
+
+        Best is what has the largest ``by``, or the smallest with ``descending=False``; several columns can be given, with a direction each.
+        A null is worse than anything. Of equal rows the one that arrived first is better, or with ``ties="last"`` the one that did last.
+
+        A key whose list has changed in an epoch gives out its whole new list, best first: the columns of the rows, ``rank`` (from 1) and
+        ``changed``, which is false where the rank has the row that it had before. The new list replaces the one before: a list only
+        grows, so the last row of every key and rank is the list.
+        """
+        columns, downs = ranked(self.stream.name, n, by, descending, ties, ("first", "last"))
+        return self.stream.flow._add(Top(self.keys, n, columns, downs, ties), name, self.stream)
 
 
 class WindowedStream:
-    """A stream cut into windows of event time."""
+    """A stream cut into windows of time."""
 
-    def __init__(self, stream: Stream, keys: tuple[str, ...], window: Window) -> None:
-        if not isinstance(window, Window):
-            raise FlowError(f"window after {stream.name!r}: {window!r} is no window; use md.tumbling('10s') or md.sliding('10s', '2s')")
+    def __init__(self, stream: Stream, keys: tuple[str, ...], window: Window | Session) -> None:
+        if not isinstance(window, Window | Session):
+            raise FlowError(
+                f"window after {stream.name!r}: {window!r} is no window; use md.tumbling('10s'), md.sliding('10s', '2s'), md.session('30s')"
+            )
         self.stream, self.keys, self.spec = stream, keys, window
 
     def aggregate(self, *aggs: Agg | Aggregator, emit: str = "closed", lateness: float | str = 0, name: str | None = None) -> Stream:
@@ -336,16 +390,37 @@ class WindowedStream:
 
         ``emit="closed"`` gives it once, when the watermark passes the window's end; ``"update"`` whenever it has changed in an epoch.
         ``lateness`` keeps windows that long after they close: a late row within it makes them come again, changed.
+
+        Sessions can grow and become one: what comes out of a key later replaces what came out before and begins within it.
         """
         if emit not in ("closed", "update"):
             raise FlowError(f"window after {self.stream.name!r}: emit={emit!r}; there are 'closed' and 'update'")
-        flow = self.stream.flow
-        time = time_of(tuple(flow._nodes.values()), flow._schemas, self.stream.name)
-        if time is None:
-            raise no_time("window", self.stream.name, self.stream.schema)
         slack = micros(lateness, "lateness", least=0)
+        column: str | None = None
+        shift = 0
+        if self.spec.clock == "event":
+            time = self.stream._time("window")
+            column, shift = time.column, time.shift
+        elif slack:
+            raise FlowError(f"window after {self.stream.name!r}: lateness={lateness!r}; by processing time no row is late: leave it out")
         parts = tuple(as_agg(agg) for agg in aggs)
-        return flow._add(WindowAggregate(self.keys, parts, self.spec, time.column, time.shift, emit, slack), name, self.stream)
+        kind = SessionAggregate if isinstance(self.spec, Session) else WindowAggregate
+        return self.stream.flow._add(kind(self.keys, parts, self.spec, column, shift, emit, slack), name, self.stream)
+
+    def top(
+        self, n: int, by: str | Sequence[str], descending: bool | Sequence[bool] = True, ties: str = "first", name: str | None = None
+    ) -> Stream:
+        """The ``n`` best rows of every key and window, when the window closes: ``bids.window(md.tumbling("10s")).top(1, by="price")``.
+
+        As ``key_by(...).top``, with ``window_start`` and ``window_end`` before the columns of the rows, and without ``changed``. With
+        ``ties="all"`` equal rows have one rank and count together: ``top(1, by="price", ties="all")`` is all rows with the highest price.
+        """
+        if isinstance(self.spec, Session):
+            raise FlowError(f"top after {self.stream.name!r}: there is none per session; use a tumbling or sliding window")
+        columns, downs = ranked(self.stream.name, n, by, descending, ties, ("first", "last", "all"))
+        time = self.stream._time("window") if self.spec.clock == "event" else None
+        column, shift = (None, 0) if time is None else (time.column, time.shift)
+        return self.stream.flow._add(WindowTop(self.keys, n, columns, downs, ties, self.spec, column, shift), name, self.stream)
 
     def join(
         self,

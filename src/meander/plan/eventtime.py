@@ -10,9 +10,9 @@ import polars as pl
 
 from meander.aggregates import Agg
 from meander.errors import FlowError
-from meander.plan.operators import Aggregate, Union, expect_inputs
+from meander.plan.operators import Aggregate, Union, aggregated, expect_inputs
 from meander.plan.schemas import missing_column, show_schema
-from meander.plan.windows import Window, show_duration
+from meander.plan.windows import Session, Window, show_duration
 
 if TYPE_CHECKING:
     from meander.plan.graph import Node
@@ -44,7 +44,8 @@ class KeepsTime(Protocol):
 class HasLate(Protocol):
     """A stateful operator that refuses rows which come too late."""
 
-    has_late: ClassVar[bool]
+    @property
+    def has_late(self) -> bool: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,45 +83,59 @@ class WindowAggregate:
 
     kind: ClassVar[str] = "window"
     stateful: ClassVar[bool] = True
-    has_late: ClassVar[bool] = True
     keys: tuple[str, ...]
     aggs: tuple[Agg, ...]
-    window: Window
-    time: str
+    window: Window | Session
+    time: str | None
+    """The column of the rows' time; None where windows go by the clock."""
     shift: int
     emit: str
     lateness: int
 
+    @property
+    def has_late(self) -> bool:
+        return self.time is not None
+
     def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
         (schema,) = expect_inputs(self.kind, name, inputs, 1)
-        if self.time not in schema:
+        if self.time is not None and self.time not in schema:
             raise FlowError(f"window {name!r}: its time: {missing_column(self.time, schema)}")
         if not self.aggs:
             raise FlowError(f"window {name!r}: it needs at least one aggregate, as in .window(...).aggregate(count())")
-        inner = Aggregate(self.keys or (self.time,), self.aggs).output_schema([schema], name)
+        inner = aggregated(self.keys, self.aggs, schema, name)
         output: dict[str, pl.DataType] = {key: schema[key] for key in self.keys}
         for column in (START, END):
             if column in output or column in {agg.name for agg in self.aggs}:
                 raise FlowError(f"window {name!r}: a column is named {column!r}, which is the window's own; rename it first")
-            output[column] = schema[self.time]
+            output[column] = pl.Datetime("us") if self.time is None else schema[self.time]
         output.update((agg.name, inner[agg.name]) for agg in self.aggs)
         return pl.Schema(output)
 
     def time_after(self, inputs: Sequence[Time | None]) -> Time | None:
         (before,) = inputs
-        return None if before is None else Time(END, -1, before.marks, before.delay + self.lateness)
+        if before is None or self.time is None:
+            return None
+        # A session closes when the mark is above its end, and not yet when it is there.
+        return Time(END, 0 if isinstance(self.window, Session) else -1, before.marks, before.delay + self.lateness)
 
     def describe(self) -> str:
         by = f"by {', '.join(self.keys)}, " if self.keys else ""
         late = f", lateness {show_duration(self.lateness)}" if self.lateness else ""
         aggs = ", ".join(agg.describe() for agg in self.aggs)
-        return f"{by}{self.window.describe()} of {self.time}: {aggs}; emit {self.emit}{late}"
+        of = "" if self.time is None else f" of {self.time}"
+        return f"{by}{self.window.describe()}{of}: {aggs}; emit {self.emit}{late}"
 
     def canonical(self) -> str:
         return f"{list(self.keys)} {self.window} {self.time} {self.shift} {self.emit} {self.lateness} {[a.describe() for a in self.aggs]}"
 
     def code(self) -> str:
         return Aggregate(self.keys, self.aggs).code()
+
+
+class SessionAggregate(WindowAggregate):
+    """Aggregates per key and session. Sessions that meet become one."""
+
+    kind: ClassVar[str] = "session"
 
 
 @dataclass(frozen=True, eq=False)

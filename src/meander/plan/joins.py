@@ -266,8 +266,8 @@ def plan_join(
     what = f"join after {left.name!r}" if window is None else f"join of windows after {left.name!r}"
     if how not in HOWS:
         raise FlowError(f"{what}: how={how!r}; there are {', '.join(HOWS)}")
-    if window is not None and (not isinstance(window, Window) or window.size != window.step):
-        raise FlowError(f"{what}: the windows must be side by side, as md.tumbling('10s'); for what overlaps there is join(within=...)")
+    if window is not None and (not isinstance(window, Window) or window.size != window.step or window.clock != "event"):
+        raise FlowError(f"{what}: it needs windows of event time, side by side: md.tumbling('10s'); for others there is join(within=...)")
     if bounds is None and how != "inner":
         raise FlowError(f"{what}: how={how!r} needs within=...: without it a partner can always come, and no row would ever come out alone")
     matching.check(left.schema, right.schema, what)

@@ -261,30 +261,7 @@ class Aggregate:
         (schema,) = expect_inputs(self.kind, name, inputs, 1)
         if not self.keys or not self.aggs:
             raise FlowError(f"aggregate {name!r}: it needs at least one key column and one aggregate, as in key_by('k').aggregate(count())")
-        output: dict[str, pl.DataType] = {}
-        for key in self.keys:
-            if key not in schema:
-                raise FlowError(f"aggregate {name!r}: key_by: {missing_column(key, schema)}")
-            if not is_key_type(schema[key]):
-                raise FlowError(f"aggregate {name!r}: key column {key!r} is {schema[key]}; keys can be {KEY_TYPES}: cast it first")
-            if key in output:
-                raise FlowError(f"aggregate {name!r}: key column {key!r} is given twice")
-            output[key] = schema[key]
-        for agg in self.aggs:
-            for column in agg.inputs():
-                if column not in schema:
-                    raise FlowError(f"aggregate {name!r}: {agg.call()}: {missing_column(column, schema)}")
-            if agg.name in output:
-                raise FlowError(f"aggregate {name!r}: two columns would be named {agg.name!r}; rename one with .alias(...)")
-            try:
-                # State columns live beside the keys, so their names must not meet.
-                met = [column for column in agg.state_columns(schema) if column in self.keys]
-                if met:
-                    raise FlowError(f"{agg.call()}: its state column {met[0]!r} has the name of a key; rename it with .alias(...)")
-                output[agg.name] = agg.output(schema)
-            except FlowError as error:
-                raise FlowError(f"aggregate {name!r}: {error}") from error
-        return pl.Schema(output)
+        return aggregated(self.keys, self.aggs, schema, name)
 
     def describe(self) -> str:
         return f"by {', '.join(self.keys)}: {', '.join(agg.describe() for agg in self.aggs)}"
@@ -315,6 +292,34 @@ class SinkOp:
 
     def code(self) -> str:
         return ""
+
+
+def aggregated(keys: tuple[str, ...], aggs: tuple[Agg, ...], schema: pl.Schema, name: str) -> pl.Schema:
+    """The columns of an aggregation: the keys and the values; FlowError where it cannot run on these columns."""
+    output: dict[str, pl.DataType] = {}
+    for key in keys:
+        if key not in schema:
+            raise FlowError(f"aggregate {name!r}: key_by: {missing_column(key, schema)}")
+        if not is_key_type(schema[key]):
+            raise FlowError(f"aggregate {name!r}: key column {key!r} is {schema[key]}; keys can be {KEY_TYPES}: cast it first")
+        if key in output:
+            raise FlowError(f"aggregate {name!r}: key column {key!r} is given twice")
+        output[key] = schema[key]
+    for agg in aggs:
+        for column in agg.inputs():
+            if column not in schema:
+                raise FlowError(f"aggregate {name!r}: {agg.call()}: {missing_column(column, schema)}")
+        if agg.name in output:
+            raise FlowError(f"aggregate {name!r}: two columns would be named {agg.name!r}; rename one with .alias(...)")
+        try:
+            # State columns live beside the keys, so their names must not meet.
+            met = [column for column in agg.state_columns(schema) if column in keys]
+            if met:
+                raise FlowError(f"{agg.call()}: its state column {met[0]!r} has the name of a key; rename it with .alias(...)")
+            output[agg.name] = agg.output(schema)
+        except FlowError as error:
+            raise FlowError(f"aggregate {name!r}: {error}") from error
+    return pl.Schema(output)
 
 
 def expect_inputs(kind: str, name: str, inputs: list[pl.Schema], count: int) -> list[pl.Schema]:

@@ -1,4 +1,4 @@
-"""Windows of event time: how time is cut, and when what is stored of it can go. Pure arithmetic on microseconds since 1970."""
+"""Windows of time: how time is cut, and when what is stored of it can go. Pure arithmetic on microseconds since 1970."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from meander.settings import seconds
 Times = npt.NDArray[np.int64]
 _SECOND = 1_000_000
 _BUCKETS = 32
+_PER_GAP = 4
 NEVER = -(1 << 62)
 """Before all times."""
 FOREVER = 1 << 62
@@ -26,6 +27,8 @@ class Window:
     size: int
     step: int
     offset: int = 0
+    clock: str = "event"
+    """Whose time: the rows' own (``event``), or that at which the flow takes them in (``processing``)."""
 
     @property
     def pane(self) -> int:
@@ -64,21 +67,62 @@ class Window:
 
     def describe(self) -> str:
         size = show_duration(self.size)
-        return f"tumbling({size})" if self.size == self.step else f"sliding({size}, {show_duration(self.step)})"
+        clock = "" if self.clock == "event" else ", processing time"
+        return f"tumbling({size}{clock})" if self.size == self.step else f"sliding({size}, {show_duration(self.step)}{clock})"
 
 
-def tumbling(size: float | str, offset: float | str = 0) -> Window:
-    """Windows side by side: every row is in one. ``offset`` shifts where they begin, from whole multiples of the size since 1970 (UTC)."""
+@dataclass(frozen=True)
+class Session:
+    """Windows that last as long as no pause between two rows of a key is longer than ``gap``. Made by ``session``."""
+
+    gap: int
+    clock: str = "event"
+
+    @property
+    def bucket(self) -> int:
+        """How much time is stored together."""
+        return max(_SECOND, self.gap // _PER_GAP)
+
+    def describe(self) -> str:
+        return f"session({show_duration(self.gap)}{'' if self.clock == 'event' else ', processing time'})"
+
+
+def tumbling(size: float | str, offset: float | str = 0, time: str = "event") -> Window:
+    """Windows side by side: every row is in one. ``offset`` shifts where they begin, from whole multiples of the size since 1970 (UTC).
+
+    ``time="processing"`` goes by the clock at which rows are taken in, and not by a column: no watermark is needed, and no row is late.
+    All rows of an epoch have one time, that of the epoch's decision, so that a restart gives the same windows.
+
+    >>> tumbling("10s").describe(), tumbling("1m", time="processing").describe()
+    ('tumbling(10s)', 'tumbling(1m, processing time)')
+    """
     length = micros(size, "tumbling")
-    return Window(length, length, micros(offset, "tumbling", least=0) % length)
+    return Window(length, length, micros(offset, "tumbling", least=0) % length, _clock("tumbling", time))
 
 
-def sliding(size: float | str, step: float | str, offset: float | str = 0) -> Window:
+def sliding(size: float | str, step: float | str, offset: float | str = 0, time: str = "event") -> Window:
     """A window of ``size`` every ``step``: a row is in size / step of them."""
     length, every = micros(size, "sliding"), micros(step, "sliding")
     if length % every:
         raise FlowError(f"sliding({size!r}, {step!r}): the size must be a multiple of the step")
-    return Window(length, every, micros(offset, "sliding", least=0) % every)
+    return Window(length, every, micros(offset, "sliding", least=0) % every, _clock("sliding", time))
+
+
+def session(gap: float | str, time: str = "event") -> Session:
+    """Per key, rows that follow each other with pauses of at most ``gap``. A row that comes late can make one session of two.
+
+    A session's ``window_start`` is the time of its first row, its ``window_end`` that of its last plus the gap.
+
+    >>> session("30s").describe()
+    'session(30s)'
+    """
+    return Session(micros(gap, "session"), _clock("session", time))
+
+
+def _clock(what: str, time: str) -> str:
+    if time not in ("event", "processing"):
+        raise FlowError(f"{what}: time={time!r}; there are 'event', the time in the rows, and 'processing', that of the flow's own clock")
+    return time
 
 
 def micros(value: float | str, what: str, least: int = 1) -> int:

@@ -10,7 +10,7 @@ import polars as pl
 from meander.aggregates import Part
 from meander.engine.operators.contract import Partial, Seat
 from meander.engine.rows import UNIT, Rows, Units
-from meander.state.grouping import fold_rows, fold_states, group_rows
+from meander.state.grouping import Index, fold_rows, fold_states, group_rows
 from meander.state.hashing import Hashes, in_groups
 from meander.state.segment import HASH
 
@@ -66,3 +66,8 @@ def with_units(partial: Partial) -> pl.DataFrame:
     if partial.unit is None:
         return partial.frame
     return partial.frame.with_columns(pl.Series(UNIT, np.full(partial.frame.height, partial.unit, np.uint64)))
+
+
+def take(frame: pl.DataFrame, rows: Index) -> list[pl.Series]:
+    """Some rows, column by column. A stream without a key has keys without columns, and a frame without columns has no rows."""
+    return [column.gather(rows) for column in frame.get_columns()]

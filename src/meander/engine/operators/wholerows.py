@@ -20,17 +20,16 @@ from meander.state.hashing import Hashes, hash_keys, in_groups
 from meander.state.segment import HASH
 
 POSITION = "__position"
+Positions = npt.NDArray[np.int64]
 
 
-def send_whole(rows: Rows, keys: Sequence[str], seat: Seat, columns: Sequence[str] | None = None) -> pl.DataFrame:
-    """Rows as they are (or some columns of them), ascending by the hash of their keys, with their place."""
-    positions = _positions(rows, seat)
+def send_whole(rows: Rows, keys: Sequence[str], seat: Seat, positions: Positions | None = None) -> pl.DataFrame:
+    """Rows as they are, ascending by the hash of their keys, with their place. What is sent more than once has its positions given."""
     hashes = hash_keys(rows.frame.select(keys)) if keys else np.zeros(rows.frame.height, np.uint64)
-    frame = rows.frame if columns is None else rows.frame.select(columns)
-    extra = [pl.Series(HASH, hashes), pl.Series(POSITION, positions)]
+    extra = [pl.Series(POSITION, positions_of(rows, seat) if positions is None else positions)]
     if rows.units is not None:
         extra.append(pl.Series(UNIT, rows.units))
-    frame = pl.DataFrame([extra[0], *frame.get_columns(), *extra[1:]])
+    frame = pl.DataFrame([pl.Series(HASH, hashes), *rows.frame.get_columns(), *extra])
     if seat.groups is not None:
         mask = in_groups(hashes, seat.groups, seat.key_groups)
         if not mask.all():
@@ -50,7 +49,7 @@ def in_order(arrived: Sequence[Partial], side: int | None = None) -> tuple[pl.Da
     return frame, frame.get_column(HASH).to_numpy()
 
 
-def _positions(rows: Rows, seat: Seat) -> npt.NDArray[np.int64]:
+def positions_of(rows: Rows, seat: Seat) -> Positions:
     """Every row's place within its unit, whatever part of the unit is here."""
     height = rows.frame.height
     if rows.units is None:

@@ -147,15 +147,22 @@ class WindowAggregation(Stateful):
 
 
 def make_windows(place: Place, op: WindowAggregate) -> WindowAggregation:
-    schema, time = place.schema(), place.time()
-    dtype = schema[op.time]
-    assert time is not None
-    assert isinstance(dtype, pl.Datetime)
+    dtype, follows = timing_of(place, op)
+    assert isinstance(op.window, Window)
     windowing = Windowing(op.window, op.time, op.shift, dtype, op.emit, op.lateness)
     # A window's content is bounded: what aggregates keep of it stays in its row.
-    parts = parts_of(op.aggs, schema)
-    follows = Timing(time.marks, time.delay)
+    parts = parts_of(op.aggs, place.schema())
     return WindowAggregation(**place.common(op.keys), parts=parts, aggs=op.aggs, windowing=windowing, follows=follows)
+
+
+def timing_of(place: Place, op: WindowAggregate) -> tuple[pl.Datetime, Timing]:
+    """The type of a window's times, and what it follows."""
+    if op.time is None:
+        return pl.Datetime("us"), Timing(by_clock=True)
+    dtype, time = place.schema()[op.time], place.time()
+    assert time is not None
+    assert isinstance(dtype, pl.Datetime)
+    return dtype, Timing(time.marks, time.delay)
 
 
 def hash_panes(frame: pl.DataFrame, keys: Sequence[str], window: Window, column: str = PANE) -> Hashes:
