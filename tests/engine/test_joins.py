@@ -160,7 +160,7 @@ def test_joins_equal_the_model(tmp_path_factory: pytest.TempPathFactory, data: s
         joined = left.window(md.tumbling(window)).join(right, on="k", how=how, where=where, name="j")
     joined.sink("out", out)
     for side in (0, 1):
-        joined.late(side=side).sink(f"late_{side}", lates[side])
+        joined.late(side=side).sink(f"too_late_{side}", lates[side])
     width = flow._nodes["j"].op.bucket  # type: ignore[attr-defined]
     model = Model(how, int(low * SECOND), int(high * SECOND), width, Clocks(grace * SECOND), None if window is None else window * SECOND)
     local, expected = run_through(flow, tmp_path_factory.mktemp("joins"), data, script, model)
