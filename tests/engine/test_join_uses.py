@@ -240,6 +240,7 @@ def test_a_frame_is_a_part_of_the_flow_and_a_file_is_not(tmp_path: Path) -> None
 
 def test_mistakes_are_named_where_they_are_made(tmp_path: Path) -> None:
     flow = md.Flow("mistakes")
+    left: Any
     left, right = sources(flow, [], 0)
     timeless = flow.source("timeless", Script({"k": pl.Int64(), "x": pl.String()}, ()))
     other = alone(md.Flow("other"), [])
