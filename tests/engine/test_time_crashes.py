@@ -65,9 +65,8 @@ def results(script: Any, folder: Path, deaths: Sequence[str | None]) -> dict[str
             break
     else:
         raise AssertionError("it closes what it has closed, again and again")
-    assert not [name for name in local.manifest.tables if not name.startswith(("firsts.", "before.latest"))], (
-        "what has closed is still there"
-    )
+    open_still = [name for name in local.manifest.tables if not name.startswith(("firsts.", "before.latest"))]
+    assert not open_still, "what has closed is still there"
     return {name: sorted(pl.DataFrame(pl.from_arrow(out.table())).rows(), key=repr) for name, out in outs.items()}
 
 
