@@ -8,14 +8,17 @@ from typing import Any
 from meander.engine.operators.aggregate import make_aggregation
 from meander.engine.operators.contract import Stateful
 from meander.engine.operators.place import Place
+from meander.engine.operators.processing import make_processing
 from meander.engine.operators.windows import make_windows
 from meander.plan.eventtime import Late, WindowAggregate
 from meander.plan.graph import Node, Plan
 from meander.plan.operators import Aggregate
+from meander.plan.processing import Process
 
 _MAKERS: dict[type[Any], Callable[[Place, Any], Stateful]] = {
     Aggregate: make_aggregation,
     WindowAggregate: make_windows,
+    Process: make_processing,
 }
 
 
