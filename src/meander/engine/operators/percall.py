@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from meander.engine.evaluate import DeadLetter
 from meander.engine.operators.desk import Desk
+from meander.engine.operators.maps import listed
 from meander.engine.operators.turn import TIMERS, Calls, Turn
 from meander.errors import BadInput, FlowError
 from meander.plan.windows import FOREVER, NEVER
@@ -361,14 +362,12 @@ def encode(name: str, values: list[Any], variable: Variable) -> pl.Series:
     if variable.kind == "value":
         return _series(name, values, variable.dtype)
     if variable.kind == "list":
-        flat = _series("", [item for one in values for item in one], variable.types[0]).to_arrow(compat_level=pl.CompatLevel.oldest())
+        flat = _series("", [item for one in values for item in one], variable.types[0])
     else:
         keys = _series(KEY, [key for one in values for key in one.keys()], variable.types[0])  # noqa: SIM118  a list has none
         held = _series(VALUE, [item for one in values for item in one.values()], variable.types[1])
-        flat = pl.DataFrame([keys, held]).to_struct("").to_arrow(compat_level=pl.CompatLevel.oldest())
-    offsets = np.concatenate([[0], np.cumsum([len(one) for one in values])]).astype(np.int64)
-    bounds = pa.Array.from_buffers(pa.int64(), len(offsets), [None, pa.py_buffer(offsets)])
-    return pl.Series(name, pl.from_arrow(pa.LargeListArray.from_arrays(bounds, flat)), dtype=variable.dtype)
+        flat = pl.DataFrame([keys, held]).to_struct("")
+    return listed(name, flat, np.array([len(one) for one in values], np.int64), variable.dtype)
 
 
 def _series(name: str, values: Sequence[Any], dtype: pl.DataType) -> pl.Series:

@@ -2,7 +2,7 @@
 
 One epoch of one slot: rows by key, the keys that are to be looked at because of a timer or an expiry, one lookup for all of them, the
 user's code (``percall`` or ``wholebatch``), one write of what has changed. A row has the variables, as many columns; a list is a list
-column, a map a list of pairs; and, where the processor uses them, the key's timers that are not due yet, when it last had rows, and when
+column, a map two of them; and, where the processor uses them, the key's timers that are not due yet, when it last had rows, and when
 it is next looked at for variables that are forgotten. A row in which everything has its default is deleted.
 
 Lists and maps are part of the row, and not tables of their own: reading them is one lookup for all variables, and a processor's lists are
@@ -20,6 +20,7 @@ import polars as pl
 
 from meander.engine.operators.contract import Emitted, Partial, Seat, Stateful, Timing
 from meander.engine.operators.desk import Desk
+from meander.engine.operators.maps import from_stored, stored_columns, to_stored
 from meander.engine.operators.percall import call_for_each_key
 from meander.engine.operators.place import Place
 from meander.engine.operators.turn import CHECK, TIMERS, TOUCHED, Calls, Turn, default_of, is_default
@@ -29,7 +30,7 @@ from meander.engine.operators.wholerows import in_order, send_whole
 from meander.engine.rows import Rows
 from meander.plan.processing import Process
 from meander.plan.windows import FOREVER, Times
-from meander.processor import Declaration, Processor
+from meander.processor import Declaration, Processor, Variable
 from meander.state.grouping import Index, group_rows
 from meander.state.hashing import Hashes
 from meander.state.segment import DELETED, HASH
@@ -85,7 +86,7 @@ class Processing(Stateful):
         return self.wheel.is_due(table, late, evict)
 
     def reader(self) -> StateReader:
-        return StateReader(self.name, self.keys, tuple(self.declared.variables), self.state_schema)
+        return StateReader(self.name, pl.Schema({key: self.schema[key] for key in self.keys}), self.declared.variables)
 
     # -- one epoch ------------------------------------------------------------------------------------------------
 
@@ -137,13 +138,17 @@ class Processing(Stateful):
         return Turn(keys, hashes, rows, begins, ends, self._times(desk, rows, begins, ends), present, state, marks)
 
     def _stored(self, desk: Desk, keys: pl.DataFrame, hashes: Hashes) -> tuple[npt.NDArray[np.bool_], dict[str, pl.Series]]:
-        schema = self.state_schema
-        which, stored = desk.find(self.name, keys, hashes, schema.names())
+        variables, schema = self.declared.variables, self.state_schema
+        names = [column for name in schema for column in (stored_columns(name, variables[name]) if name in variables else (name,))]
+        which, found = desk.find(self.name, keys, hashes, names)
+        stored = {}
+        if len(which):
+            stored = {name: from_stored(name, found, variables[name]) if name in variables else found[name] for name in schema}
         at = np.full(len(hashes), len(which))
         at[which] = np.arange(len(which))
         state = {}
         for name, dtype in schema.items():
-            default = default_of(self.declared.variables.get(name), name, dtype)
+            default = default_of(variables.get(name), name, dtype)
             state[name] = (pl.concat([stored[name].cast(dtype), default]) if len(which) else default).gather(at)
         return at < len(which), state
 
@@ -232,7 +237,10 @@ class Processing(Stateful):
                 empty &= is_default(series, self.declared.variables[name])
             elif name in TIMERS.values():
                 empty &= series.list.len() == 0
-        columns = [state[name].alias(name) for name in self.state_schema]
+        columns: list[pl.Series] = []
+        for name in self.state_schema:
+            variable = self.declared.variables.get(name)
+            columns += [state[name].alias(name)] if variable is None else to_stored(state[name], name, variable)
         rows = pl.DataFrame(
             [pl.Series(HASH, turn.hashes[changed]), *(turn.keys.get_column(k).gather(changed) for k in self.keys), *columns]
         )
@@ -256,15 +264,16 @@ class StateReader:
     """Shows keys and their variables."""
 
     operator: str
-    keys: tuple[str, ...]
-    variables: tuple[str, ...]
-    schema: pl.Schema
+    key_schema: pl.Schema
+    variables: Mapping[str, Variable]
 
     def show(self, tables: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
         rows = tables.get(self.operator)
         if rows is None or not rows.width:
-            return pl.DataFrame(schema={name: self.schema[name] for name in self.variables})
-        return rows.select(*self.keys, *self.variables)
+            return pl.DataFrame(schema={**self.key_schema, **{name: variable.dtype for name, variable in self.variables.items()}})
+        columns = {column.name: column for column in rows.get_columns()}
+        shown = [from_stored(name, columns, variable) for name, variable in self.variables.items()]
+        return pl.DataFrame([*(columns[key] for key in self.key_schema), *shown])
 
 
 def make_processing(place: Place, op: Process) -> Processing:
