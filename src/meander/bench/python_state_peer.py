@@ -7,10 +7,13 @@ fields, read once and written once per key and batch: that is one round trip to 
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from meander.bench import python_state_ours
 from meander.bench.peers import peer_settings
 from meander.bench.python_state_ours import step
 from meander.bench.python_state_request import PythonStateRequest
@@ -30,8 +33,11 @@ def settings_of(parallelism: int, memory: str) -> dict[str, str]:
 
 def run(request: PythonStateRequest, progress: Callable[[int], None]) -> Json:
     """The first batches of the input; the answer has how long each took."""
-    from pyspark.sql import SparkSession  # only measuring processes pay for this
+    from pyspark import cloudpickle  # only measuring processes pay for this
+    from pyspark.sql import SparkSession
 
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    cloudpickle.register_pickle_by_value(python_state_ours)  # type: ignore[no-untyped-call]  # its workers need not know this package
     settings: dict[str, Any] = {**settings_of(request.parallelism, request.memory), **request.settings}
     session = SparkSession.builder.master(request.master).appName(request.system).config(map=settings).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
