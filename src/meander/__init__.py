@@ -30,6 +30,7 @@ from meander.connect.parquet import parquet
 from meander.errors import BadInput, Busy, ConfigError, Corrupted, Fenced, FlowError, MeanderError, Retryable
 from meander.flow import Flow, KeyedStream, Stream, filter, map_batches, select, with_columns
 from meander.plan.windows import session, sliding, tumbling
+from meander.processor import Processor, list_of, map_of, value
 from meander.run import Progress, Run
 from meander.settings import autoscale
 from meander.state.reading import read_dead_letters, read_state
@@ -53,6 +54,7 @@ __all__ = [
     "FlowError",
     "KeyedStream",
     "MeanderError",
+    "Processor",
     "Progress",
     "Retryable",
     "Run",
@@ -69,7 +71,9 @@ __all__ = [
     "foreach_batch",
     "generator",
     "last",
+    "list_of",
     "map_batches",
+    "map_of",
     "max",
     "mean",
     "memory",
@@ -85,6 +89,7 @@ __all__ = [
     "std",
     "sum",
     "top_k",
+    "value",
     "var",
     "with_columns",
 ]

@@ -23,10 +23,12 @@ from meander.plan.expressions import Expression, parse, parse_all, text_of
 from meander.plan.graph import Node, Plan, check_name
 from meander.plan.joins import Columns, Input, Matching, as_matching, plan_join, plan_join_latest, read_bounds
 from meander.plan.operators import Aggregate, BatchFunction, Filter, MapBatches, Operator, Select, SinkOp, SourceOp, Union, WithColumns
+from meander.plan.processing import Process, as_processor
 from meander.plan.rowwise import Deduplicate, Latest, Top, WindowTop, names_of, ranked
 from meander.plan.schemas import KEY_TYPES, is_key_type, missing_column, show_schema
 from meander.plan.tables import Table, join_static
 from meander.plan.windows import Session, Window, micros
+from meander.processor import Processor
 
 if TYPE_CHECKING:
     from meander.run import Run
@@ -312,6 +314,10 @@ class Stream:
             f"aggregate after {self.name!r}: the stream has no key; write key_by(...) first, as in key_by('k').aggregate(count())"
         )
 
+    def process(self, *_: Any, **__: Any) -> NoReturn:
+        """Only a stream with a key can be processed: ``key_by(...).process(...)``."""
+        raise FlowError(f"process after {self.name!r}: the stream has no key; write key_by(...) first, as in key_by('k').process(Visits)")
+
     def sink(self, name: str, sink: Sink) -> Flow:
         """Ends the stream; returns the flow."""
         self.flow._add(SinkOp(sink), name, self)
@@ -331,6 +337,13 @@ class KeyedStream:
     def aggregate(self, *aggs: Agg | Aggregator, name: str | None = None) -> Stream:
         """One row per key touched and epoch: the key columns and the new values."""
         return self.stream.flow._add(Aggregate(self.keys, tuple(as_agg(agg) for agg in aggs)), name, self.stream)
+
+    def process(self, processor: Processor | type[Processor], name: str | None = None) -> Stream:
+        """Python code with state per key: a subclass of ``md.Processor``, or an object of one.
+
+        The rows that leave it have the key columns and the columns of the processor's ``output``.
+        """
+        return self.stream.flow._add(Process(self.keys, as_processor(processor)), name, self.stream)
 
     def window(self, window: Window | Session) -> WindowedStream:
         """Windows of time per key: ``md.tumbling("10s")``, ``md.sliding("10s", "2s")``, ``md.session("30s")``."""

@@ -284,7 +284,7 @@ class Loop:
         epoch = manifest.epoch + 1
         late, evict = lates(timed, manifest, epoch), evictions(timed, manifest, now)
         then = evictions(timed, replace(manifest, times=advance(manifest.times, self._parts.rules, {}, now)), now)
-        due = anything_due(timed, manifest, late, evict) or (then != evict and anything_due(timed, manifest, evict, then))
+        due = anything_due(timed, manifest, late, evict, now) or (then != evict and anything_due(timed, manifest, evict, then, now))
         if due or (flush and anything_open(timed, manifest)):
             return Decision(epoch, now, (), {}, late=late, flush=flush and not due)
         return None
@@ -339,7 +339,7 @@ class Loop:
             "routing": self.routing,
             "asked": self._asked,
             "tables": {name: {"keys": self._keys_of(name), "segments": segments} for name, segments in outcome.segments.items()},
-            "drops": over(timed, before.tables, evict),
+            "drops": over(timed, before.tables, evict, decision.now),
             "times": flushed(times, outcome.closed) if decision.flush else times,
             "staged": outcome.staged,
             "counts": {"epochs": 1, **outcome.counts},

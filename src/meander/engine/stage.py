@@ -182,13 +182,16 @@ class StageTask:
         segments = {table: refs for table, refs in self.control.segments.items() if operator_of(table) == name}
         late, evict = common.late.get(name, NEVER), common.evict.get(name, NEVER)
         found = (self._segments.open, self._segments.scan, self._segments.expect)
-        desk = Desk(name, late, evict, micros_of(common.now), mask, common.key_groups, segments, *found, lap, common.epoch)
+        now = micros_of(common.now)
+        desk = Desk(name, late, evict, now, mask, common.key_groups, segments, *found, lap, common.epoch, common.strict)
         emitted = keyed.work(desk, arrived)
         lap("state read")
         for table, rows in desk.written.items():
-            if keyed.timing is None or not keyed.is_over(table, evict):
+            mark = now if keyed.goes_by_clock(table) else evict
+            if keyed.timing is None or not keyed.is_over(table, mark) or keyed.is_due(table, mark, mark):
                 self._write_segment(table, rows, mask)
         lap("state write")
+        self._dead.extend(desk.dead)
         self.report.closed = max(self.report.closed, desk.closed)
         return None if emitted is None or emitted.frame.height == 0 else self._placed(keyed, emitted)
 

@@ -206,7 +206,7 @@ class MapBatches:
         result = self.fn(frame.clone())
         if not isinstance(result, pl.DataFrame):
             raise FlowError(_no_frame(result))
-        return result if self.schema is None else _conform(result, self.schema)
+        return result if self.schema is None else conform(result, self.schema)
 
     def describe(self) -> str:
         return getattr(self.fn, "__qualname__", type(self.fn).__qualname__).replace("<locals>.", "")
@@ -375,7 +375,7 @@ def _no_frame(result: object) -> str:
     return f"the function returned {'None' if result is None else name}; it must return a polars DataFrame{hint}"
 
 
-def _conform(frame: pl.DataFrame, schema: pl.Schema) -> pl.DataFrame:
+def conform(frame: pl.DataFrame, schema: pl.Schema) -> pl.DataFrame:
     """The frame with the declared columns, in order; FlowError where that would lose something.
 
     Casts only what cannot change a value silently: nulls, integers (overflow raises), integers to floats, float widths.

@@ -12,6 +12,7 @@ from meander.engine.operators.join_latest import make_join_latest
 from meander.engine.operators.joins import make_join
 from meander.engine.operators.latest import make_latest
 from meander.engine.operators.place import Place
+from meander.engine.operators.processing import make_processing
 from meander.engine.operators.sessions import make_sessions
 from meander.engine.operators.top import make_top
 from meander.engine.operators.window_top import make_window_top
@@ -20,6 +21,7 @@ from meander.plan.eventtime import Late, SessionAggregate, WindowAggregate
 from meander.plan.graph import Node, Plan
 from meander.plan.joins import Join, JoinLatest
 from meander.plan.operators import Aggregate
+from meander.plan.processing import Process
 from meander.plan.rowwise import Deduplicate, Latest, Top, WindowTop
 
 _MAKERS: dict[type[Any], Callable[[Place, Any], Stateful]] = {
@@ -32,6 +34,7 @@ _MAKERS: dict[type[Any], Callable[[Place, Any], Stateful]] = {
     WindowTop: make_window_top,
     Join: make_join,
     JoinLatest: make_join_latest,
+    Process: make_processing,
 }
 
 

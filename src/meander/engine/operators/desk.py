@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
+from meander.engine.evaluate import DeadLetter
 from meander.plan.windows import NEVER
 from meander.state.grouping import Index
 from meander.state.hashing import Hashes, in_groups
@@ -41,6 +42,9 @@ class Desk:
     """Say what the time since the last call was spent on."""
     epoch: int = 0
     """Its number: rows that are kept as they came are told apart by when they came."""
+    strict: bool = False
+    """Whether bad input stops the flow, instead of becoming dead letters."""
+    dead: list[DeadLetter] = field(default_factory=list)
     written: dict[str, pl.DataFrame] = field(default_factory=dict)
     closed: int = NEVER
     """The largest end of what was emitted because it closed: after a flush it must not begin again."""

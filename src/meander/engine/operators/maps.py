@@ -1,0 +1,51 @@
+"""Maps in columns: to code a list of pairs, in the store two lists side by side.
+
+Not stored as pairs, since Polars gives Arrow lists of structs out that nobody can read where all lists of a column are empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pyarrow as pa
+
+from meander.processor import Variable
+from meander.processor.declare import KEY, VALUE
+
+
+def stored_columns(name: str, variable: Variable) -> dict[str, pl.DataType]:
+    """The columns that a variable is stored in."""
+    if variable.kind != "map":
+        return {name: variable.dtype}
+    return {f"{name}.{KEY}": pl.List(variable.types[0]), f"{name}.{VALUE}": pl.List(variable.types[1])}
+
+
+def from_stored(name: str, columns: Mapping[str, pl.Series], variable: Variable) -> pl.Series:
+    if variable.kind != "map":
+        return columns[name]
+    keys, values = columns[f"{name}.{KEY}"], columns[f"{name}.{VALUE}"]
+    flat = pl.DataFrame([_flat(keys).alias(KEY), _flat(values).alias(VALUE)]).to_struct("")
+    return listed(name, flat, keys.list.len().to_numpy(), variable.dtype)
+
+
+def to_stored(series: pl.Series, name: str, variable: Variable) -> list[pl.Series]:
+    if variable.kind != "map":
+        return [series.alias(name)]
+    sizes, flat = series.list.len().to_numpy(), _flat(series)
+    pairs = zip((KEY, VALUE), variable.types, strict=True)
+    return [listed(f"{name}.{field}", flat.struct.field(field), sizes, pl.List(dtype)) for field, dtype in pairs]
+
+
+def listed(name: str, flat: pl.Series, sizes: npt.NDArray[np.integer], dtype: pl.DataType) -> pl.Series:
+    """Values to lists of these sizes, one after the other."""
+    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    bounds = pa.Array.from_buffers(pa.int64(), len(offsets), [None, pa.py_buffer(offsets)])
+    values = flat.rechunk().to_arrow(compat_level=pl.CompatLevel.oldest())
+    return pl.Series(name, pl.from_arrow(pa.LargeListArray.from_arrays(bounds, values)), dtype=dtype)
+
+
+def _flat(lists: pl.Series) -> pl.Series:
+    return lists.filter(lists.list.len() > 0).explode()
