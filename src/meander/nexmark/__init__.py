@@ -6,7 +6,22 @@
 
 from __future__ import annotations
 
+from meander.nexmark.comparison import Difference, compare
+from meander.nexmark.oracle import answer, latest, side_input
 from meander.nexmark.stream import NexmarkSource, only, source, sources, write_files
 from meander.nexmark.workload import ENTITIES, Workload
 
-__all__ = ["ENTITIES", "NexmarkSource", "Workload", "only", "source", "sources", "write_files"]
+__all__ = [
+    "ENTITIES",
+    "Difference",
+    "NexmarkSource",
+    "Workload",
+    "answer",
+    "compare",
+    "latest",
+    "only",
+    "side_input",
+    "source",
+    "sources",
+    "write_files",
+]
