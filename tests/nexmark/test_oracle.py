@@ -14,7 +14,7 @@ from meander import nexmark
 from meander.errors import ConfigError
 from meander.nexmark.answers import ANSWERS
 from meander.nexmark.entities import COLUMNS
-from meander.nexmark.oracle import QUERIES
+from meander.nexmark.oracle import QUERIES, with_processing_time
 
 MIDNIGHT = datetime(2015, 7, 15)
 
@@ -162,6 +162,19 @@ def test_q12_windows_by_the_time_at_which_the_run_took_the_rows() -> None:
     ]
     with pytest.raises(ConfigError, match="p_time"):
         nexmark.answer("q12", {"bid": bids})
+
+
+def test_q12_gets_its_times_from_the_decisions_of_the_run() -> None:
+    source = nexmark.source("bid", events=500, partitions=2, max_rows_per_epoch=200)
+    cursor = source.cursor({}, set())
+    decisions = []
+    while (choice := cursor.choose(0.0, True)) is not None:
+        decisions.append((1_436_918_400.0 + 9 * len(decisions), [split.payload for split in choice.splits]))
+    taken = with_processing_time(source, decisions)
+    assert taken.group_by("p_time").len().sort("p_time").rows() == [(at(0), 184), (at(9), 184), (at(18), 92)]
+    found = pl.DataFrame(pl.from_arrow(nexmark.answer("q12", {"bid": taken})))
+    counts = found.group_by("starttime").agg(pl.col("bid_count").sum()).sort("starttime")
+    assert counts.rows() == [(at(0), 368), (at(10), 92)]
 
 
 def test_q13_joins_the_suites_side_input_or_one_that_is_given() -> None:

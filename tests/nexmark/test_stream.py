@@ -173,6 +173,19 @@ def test_bids_name_auctions_and_people_that_are_about_at_the_time() -> None:
     assert (people.min(), people.max()) == (-999, 10)
 
 
+def test_what_a_join_must_reach_over_is_bounded_as_the_documentation_says() -> None:
+    number = np.arange(1_000_000, dtype=np.int64)
+    rows = Rows(0, nexmark.Workload())
+    bid = number[number % 50 >= 4]
+    auction = rows.of("bid", bid)["auction"].to_numpy() - 1000
+    behind = bid - (auction // 3 * 50 + 1 + auction % 3)
+    assert (behind.min(), behind.max()) == (-197, 1697)
+    opened = number[(number % 50 >= 1) & (number % 50 <= 3)]
+    seller = rows.of("auction", opened)["seller"].to_numpy() - 1000
+    assert (opened - seller * 50).min() == -499
+    assert 49_000 < (opened - seller * 50).max() <= 49_953
+
+
 def test_three_quarters_of_the_auctions_are_by_the_hot_seller_in_five_categories(auctions: pl.DataFrame) -> None:
     assert ((auctions["seller"] - 1000) % 100 == 0).mean() == pytest.approx(0.75, abs=0.02)
     categories = auctions["category"].value_counts().sort("category")

@@ -1,21 +1,23 @@
 """The oracle: what a Nexmark query must come to over given events, computed by DuckDB.
 
 It shares no code with the flows: SQL over whole tables on one side, a stream in epochs on the other. Two queries need more than the
-events. q12 windows bids by processing time, so its ``bid`` table has a column ``p_time``: the decision's ``now`` of the epoch that took the
-row, which the run records. q13 joins ``side_input``, which is the suite's (key i, value "i") unless a table of that name is given.
+events. q12 windows bids by processing time, so its ``bid`` table has a column ``p_time``: the ``now`` of the decision by which a run took
+the row, which the run's log has and ``with_processing_time`` puts beside the rows. q13 joins ``side_input``, which is the suite's (key i,
+value "i") unless a table of that name is given.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import duckdb
 import polars as pl
 import pyarrow as pa
 
+from meander.connect.source import Source
 from meander.errors import ConfigError
 from meander.nexmark.answers import ANSWERS, MACROS
 
@@ -58,6 +60,18 @@ def side_input(rows: int = SIDE_INPUT_ROWS) -> pa.Table:
     """The bounded table that q13 joins: every key from 0 on, with itself as text."""
     keys = pl.int_range(rows, eager=True).alias("key")
     return _arrow(pl.DataFrame([keys, keys.cast(pl.String).alias("value")]))
+
+
+def with_processing_time(source: Source, decisions: Iterable[tuple[float, Sequence[dict[str, Any]]]]) -> pl.DataFrame:
+    """A source's rows as a run took them, with ``p_time``.
+
+    A decision is an epoch's ``now`` and the payloads of this source's splits, both as the log has them.
+    """
+    frames = [source.schema().to_frame().with_columns(pl.lit(None, pl.Datetime("us")).alias("p_time"))]
+    for now, payloads in decisions:
+        taken = pl.lit(int(now * 1e6)).cast(pl.Datetime("us")).alias("p_time")
+        frames += [source.read(payload).frame.with_columns(taken) for payload in payloads]
+    return pl.concat(frames)
 
 
 def latest(results: pl.DataFrame, key: Sequence[str]) -> pl.DataFrame:
