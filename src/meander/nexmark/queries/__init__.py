@@ -16,7 +16,7 @@ from meander.errors import ConfigError
 from meander.flow import Flow
 from meander.nexmark.answers import ANSWERS
 
-FLOWS: dict[str, tuple[str, ...]] = {query: ANSWERS[query].tables for query in ("q0", "q1", "q2", "q14", "q21", "q22")}
+FLOWS: dict[str, tuple[str, ...]] = {query: ANSWERS[query].tables for query in ("q0", "q1", "q2", "q14", "q15", "q16", "q17", "q21", "q22")}
 """The queries that have a flow, and the tables they read."""
 
 
