@@ -29,6 +29,7 @@ from meander.connect.memory import memory
 from meander.connect.parquet import parquet
 from meander.errors import BadInput, Busy, ConfigError, Corrupted, Fenced, FlowError, MeanderError, Retryable
 from meander.flow import Flow, KeyedStream, Stream, filter, map_batches, select, with_columns
+from meander.plan.windows import session, sliding, tumbling
 from meander.run import Progress, Run
 from meander.settings import autoscale
 from meander.state.reading import read_dead_letters, read_state
@@ -41,6 +42,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Aggregator",
+    "sliding",
+    "tumbling",
     "BadInput",
     "Busy",
     "ConfigError",
@@ -76,6 +79,7 @@ __all__ = [
     "read_dead_letters",
     "read_state",
     "select",
+    "session",
     "spark",
     "spark_stream",
     "std",

@@ -18,10 +18,13 @@ from meander.aggregates import Agg, Aggregator, as_agg
 from meander.connect.sink import Sink
 from meander.connect.source import Source
 from meander.errors import FlowError
+from meander.plan.eventtime import HasLate, Late, SessionAggregate, Time, Watermark, WindowAggregate, no_time, time_of
 from meander.plan.explain import explain
 from meander.plan.graph import Node, Plan, check_name
 from meander.plan.operators import Aggregate, BatchFunction, Filter, MapBatches, Operator, Select, SinkOp, SourceOp, Union, WithColumns
+from meander.plan.rowwise import Deduplicate, Latest, Top, WindowTop
 from meander.plan.schemas import KEY_TYPES, is_key_type, missing_column, show_schema
+from meander.plan.windows import Session, Window, micros
 
 if TYPE_CHECKING:
     from meander.run import Run
@@ -152,6 +155,43 @@ class Stream:
         """
         return self.flow._add(map_batches(fn, schema, row_local, deterministic), name, self)
 
+    def watermark(self, column: str, grace: float | str = 0, idle: float | str | None = None, name: str | None = None) -> Stream:
+        """Say which column is the time of a row. ``grace`` is how much later than the newest row an older one can come and still count.
+
+        Windows close by it. A partition of the source from which nothing comes for ``idle`` does not hold the others back.
+        """
+        limit = None if idle is None else micros(idle, "watermark idle")
+        return self.flow._add(Watermark(column, micros(grace, "watermark grace", least=0), limit), name, self)
+
+    def window(self, window: Window | Session) -> WindowedStream:
+        """Windows over all rows, without a key: ``stream.window(md.tumbling("10s")).aggregate(md.count())``."""
+        return WindowedStream(self, (), window)
+
+    def late(self, name: str | None = None, side: int = 0) -> Stream:
+        """The rows that came too late for this operator, with the columns of its input. Without it they go to the dead letters.
+
+        An operator with two inputs has late rows of each: ``side`` is 0 or 1.
+        """
+        node = self.flow._nodes[self.name]
+        if not isinstance(node.op, HasLate) or not node.op.has_late:
+            raise FlowError(f"late of {self.name!r}: it is a {node.op.kind}, and only what closes windows or expires has late rows")
+        if side not in range(len(node.inputs)):
+            raise FlowError(f"late of {self.name!r}: side={side!r}; it has {len(node.inputs)} input(s), counted from 0")
+        return self.flow._add(Late(self.name, side), name, Stream(self.flow, node.inputs[side]))
+
+    def deduplicate(self, *columns: str, ttl: float | str | None = None, name: str | None = None) -> Stream:
+        """The first of the rows that are equal in these columns: ``clicks.deduplicate("user", "page", ttl="1h")``; see ``KeyedStream``."""
+        if not columns:
+            raise FlowError(f"deduplicate after {self.name!r}: say by which columns, as in deduplicate('id', ttl='1h')")
+        return self.key_by(*columns).deduplicate(ttl, name)
+
+    def _time(self, what: str) -> Time:
+        """The time of its rows, or FlowError where they have none."""
+        time = time_of(tuple(self.flow._nodes.values()), self.flow._schemas, self.name)
+        if time is None:
+            raise no_time(what, self.name, self.schema)
+        return time
+
     def union(self, *others: Stream, name: str | None = None) -> Stream:
         """The rows of all; all must have the same columns."""
         return self.flow._add(Union(), name, self, *others)
@@ -209,6 +249,96 @@ class KeyedStream:
         """One row per key touched and epoch: the key columns and the new values."""
         return self.stream.flow._add(Aggregate(self.keys, tuple(as_agg(agg) for agg in aggs)), name, self.stream)
 
+    def window(self, window: Window | Session) -> WindowedStream:
+        """Windows of time per key: ``md.tumbling("10s")``, ``md.sliding("10s", "2s")``, ``md.session("30s")``."""
+        return WindowedStream(self.stream, self.keys, window)
+
+    def deduplicate(self, ttl: float | str | None = None, name: str | None = None) -> Stream:
+        """The first row of every key: ``orders.key_by("id").deduplicate(ttl="1h")``. The others are dropped.
+
+        First is what arrives first, by split and place within it. Without ``ttl`` a key that was seen is known for good. With it, a
+        row is a duplicate unless its time is at least ``ttl`` later than that of the last one that was kept; the stream needs a
+        watermark, which tells when a key can be forgotten, and rows behind the watermark are late: see ``late``.
+        """
+        if ttl is None:
+            return self.stream.flow._add(Deduplicate(self.keys), name, self.stream)
+        time = self.stream._time("deduplicate(ttl=...)")
+        op = Deduplicate(self.keys, micros(ttl, "deduplicate ttl"), time.column, time.shift)
+        return self.stream.flow._add(op, name, self.stream)
+
+    def latest(self, order: str | Sequence[str] | None = None, name: str | None = None) -> Stream:
+        """The newest row of every key: makes a table of a stream of changes. ``bids.key_by("bidder").latest(order="ts")``.
+
+        Newest is the row with the largest ``order`` (a column, or several, the first counting most; null is smallest) and of equals the one
+        that arrived last; without ``order``, the one that arrived last. A row that takes its key's place is emitted once per epoch; what
+        comes out later of a key replaces what came out before.
+        """
+        columns = _names(order, f"latest after {self.stream.name!r}: order")
+        return self.stream.flow._add(Latest(self.keys, columns), name, self.stream)
+
+    def top(
+        self, n: int, by: str | Sequence[str], descending: bool | Sequence[bool] = True, ties: str = "first", name: str | None = None
+    ) -> Stream:
+        """The ``n`` best rows of every key, whole: ``bids.key_by("auction").top(10, by="price")``.
+
+        Best is what has the largest ``by``, or the smallest with ``descending=False``; several columns can be given, with a direction each.
+        A null is worse than anything. Of equal rows the one that arrived first is better, or with ``ties="last"`` the one that did last.
+
+        A key whose list has changed in an epoch gives out its whole new list, best first: the columns of the rows, ``rank`` (from 1) and
+        ``changed``, which is false where the rank has the row that it had before. The new list replaces the one before: a list only
+        grows, so the last row of every key and rank is the list.
+        """
+        columns, downs = _ranked(self.stream, n, by, descending, ties, ("first", "last"))
+        return self.stream.flow._add(Top(self.keys, n, columns, downs, ties), name, self.stream)
+
+
+class WindowedStream:
+    """A stream cut into windows of time."""
+
+    def __init__(self, stream: Stream, keys: tuple[str, ...], window: Window | Session) -> None:
+        if not isinstance(window, Window | Session):
+            raise FlowError(
+                f"window after {stream.name!r}: {window!r} is no window; use md.tumbling('10s'), md.sliding('10s', '2s'), md.session('30s')"
+            )
+        self.stream, self.keys, self.spec = stream, keys, window
+
+    def aggregate(self, *aggs: Agg | Aggregator, emit: str = "closed", lateness: float | str = 0, name: str | None = None) -> Stream:
+        """One row per key and window: the key, ``window_start``, ``window_end`` and the values.
+
+        ``emit="closed"`` gives it once, when the watermark passes the window's end; ``"update"`` whenever it has changed in an epoch.
+        ``lateness`` keeps windows that long after they close: a late row within it makes them come again, changed.
+
+        Sessions can grow and become one: what comes out of a key later replaces what came out before and begins within it.
+        """
+        if emit not in ("closed", "update"):
+            raise FlowError(f"window after {self.stream.name!r}: emit={emit!r}; there are 'closed' and 'update'")
+        slack = micros(lateness, "lateness", least=0)
+        column: str | None = None
+        shift = 0
+        if self.spec.clock == "event":
+            time = self.stream._time("window")
+            column, shift = time.column, time.shift
+        elif slack:
+            raise FlowError(f"window after {self.stream.name!r}: lateness={lateness!r}; by processing time no row is late: leave it out")
+        parts = tuple(as_agg(agg) for agg in aggs)
+        kind = SessionAggregate if isinstance(self.spec, Session) else WindowAggregate
+        return self.stream.flow._add(kind(self.keys, parts, self.spec, column, shift, emit, slack), name, self.stream)
+
+    def top(
+        self, n: int, by: str | Sequence[str], descending: bool | Sequence[bool] = True, ties: str = "first", name: str | None = None
+    ) -> Stream:
+        """The ``n`` best rows of every key and window, when the window closes: ``bids.window(md.tumbling("10s")).top(1, by="price")``.
+
+        As ``key_by(...).top``, with ``window_start`` and ``window_end`` before the columns of the rows, and without ``changed``. With
+        ``ties="all"`` equal rows have one rank and count together: ``top(1, by="price", ties="all")`` is all rows with the highest price.
+        """
+        if isinstance(self.spec, Session):
+            raise FlowError(f"top after {self.stream.name!r}: there is none per session; use a tumbling or sliding window")
+        columns, downs = _ranked(self.stream, n, by, descending, ties, ("first", "last", "all"))
+        time = self.stream._time("window") if self.spec.clock == "event" else None
+        column, shift = (None, 0) if time is None else (time.column, time.shift)
+        return self.stream.flow._add(WindowTop(self.keys, n, columns, downs, ties, self.spec, column, shift), name, self.stream)
+
 
 def filter(predicate: Expression) -> Filter:
     """A filter without a place, for ``run.replace`` and ``run.insert``."""
@@ -260,6 +390,30 @@ def _parse(given: Expression, schema: pl.Schema | None = None) -> pl.Expr:
         raise FlowError(
             f"{given!r} is not an SQL expression: {str(error).splitlines()[0]}; a Polars expression may say it instead"
         ) from error
+
+
+def _ranked(
+    stream: Stream, n: int, by: str | Sequence[str], descending: bool | Sequence[bool], ties: str, known: tuple[str, ...]
+) -> tuple[tuple[str, ...], tuple[bool, ...]]:
+    """The columns that rows are ranked by, and the direction of each; FlowError where an argument of ``top`` makes no sense."""
+    after = f"top after {stream.name!r}"
+    columns = _names(by, f"{after}: by")
+    downs = (descending,) * len(columns) if isinstance(descending, bool) else tuple(descending)
+    if type(n) is not int or n < 1:
+        raise FlowError(f"{after}: n={n!r}; it must be a whole number above 0")
+    if len(downs) != len(columns) or {type(down) for down in downs} - {bool}:
+        raise FlowError(f"{after}: descending={descending!r}; give one True or False, or one for each of {', '.join(columns)}")
+    if ties not in known:
+        raise FlowError(f"{after}: ties={ties!r}; there are {' and '.join(map(repr, known))}")
+    return columns, downs
+
+
+def _names(given: str | Sequence[str] | None, what: str) -> tuple[str, ...]:
+    """Columns that were given as one name or several."""
+    names: tuple[Any, ...] = (given,) if isinstance(given, str) else () if given is None else tuple(given)
+    if wrong := [name for name in names if not isinstance(name, str)]:
+        raise FlowError(f"{what}={given!r}; {wrong[0]!r} is not a column's name")
+    return names
 
 
 def _text(exprs: tuple[Expression, ...], named: Mapping[str, Expression]) -> str:

@@ -17,6 +17,7 @@ from meander.plan.stages import derive_stages
 from meander.settings import Settings, seconds
 
 if TYPE_CHECKING:
+    from meander.control.push import Pusher
     from meander.control.server import Server
     from meander.coordinate.autoscaling import Scaling
     from meander.engine.loop import EpochDone
@@ -60,6 +61,8 @@ class Rescaled(NamedTuple):
     """Bytes that were brought into the new owners' caches, ahead of their use."""
     failures: tuple[str, ...] = ()
     """What could not be brought, and is fetched on first use."""
+    fetched_from_store: int = 0
+    """How many of the fetched bytes came from the store; the others came from the executors that had them."""
 
 
 class Run:
@@ -73,6 +76,7 @@ class Run:
         self.name = name
         self._plan = plan
         self._server: Server | None = None
+        self._pusher: Pusher | None = None
         self._driver = opened.driver
         self._loop = loop = opened.driver.loop
         self._settings = settings
@@ -111,6 +115,8 @@ class Run:
         self._turn(self._driver.look)
         while self._turn(lambda: self._driver.step(everything=True)):
             pass
+        while flush and self._turn(lambda: self._driver.step(everything=True, flush=True)):
+            pass
         totals = self._loop.log.manifest.totals
         done = {name: value - self._reported.get(name, 0) for name, value in totals.items()}
         self._reported = dict(totals)
@@ -143,7 +149,9 @@ class Run:
                 operator, parallelism, strategy, lambda switch: self._between_epochs(switch, timeout), seconds(timeout) or 3600.0
             )
         fetched = moved.from_peers + moved.from_store
-        return Rescaled(operator, before, parallelism, moved.groups, strategy, moved.epoch, fetched, tuple(moved.failures))
+        return Rescaled(
+            operator, before, parallelism, moved.groups, strategy, moved.epoch, fetched, tuple(moved.failures), moved.from_store
+        )
 
     def evacuate(self, executor: str, timeout: float | str | None = "60s") -> None:
         """Move all slots away from an executor, before its machine goes. In force from the next epoch on."""
@@ -188,7 +196,7 @@ class Run:
             "stages": self._stages(recent),
             "application": self._application,
             "executors": self._executors(),
-            "autoscaler": None if self._autoscaler is None else _plain(self._autoscaler.last),
+            "autoscaler": None if self._autoscaler is None else {**_plain(self._autoscaler.last), "executors": self._autoscaler.executors},
             "last_epoch": _parts(recent[-1]) if recent else {},
         }
 
@@ -208,6 +216,17 @@ class Run:
             raise ConfigError(f"flow '{self.name}' is stopped; start it again with flow.start(...)")
         self._server = Server(self, host, port, token, self._clock, on_stop)
         return self._server
+
+    def push_metrics(self, gateway: str, every: float | str = "10s") -> None:
+        """Push the metrics of ``/metrics`` to a Prometheus Pushgateway while the flow runs, and once more when it has stopped."""
+        from meander.control.push import Pusher
+
+        if self._pusher is not None:
+            raise ConfigError(f"the metrics of flow '{self.name}' are pushed to {self._pusher.gateway} already")
+        interval = seconds(every)
+        if not interval:
+            raise ConfigError(f"push_metrics(every={every!r}): a duration is needed, such as '10s'")
+        self._pusher = Pusher(self, gateway, interval, self._clock)
 
     def on_epoch(self, listener: Callable[[EpochDone], None]) -> None:
         """Call a function after every epoch, in the flow's thread. For progress displays and measurements."""
@@ -244,6 +263,9 @@ class Run:
             self._thread.join()
         with self._stepping:  # a process_available() in another thread finishes its epoch first
             self._close()
+        pusher, self._pusher = self._pusher, None
+        if pusher is not None:
+            pusher.close()
         server, self._server = self._server, None
         if server is not None:
             server.close()
@@ -290,6 +312,7 @@ class Run:
                 "slots": sum(executor == name for _, executor in pinned),
                 "stages": sorted({level + 1 for level, executor in pinned if executor == name}),
                 "leaving": name in leaving,
+                "introduced": self._placement.is_introduced(name),
             }
             for name in there
         }
@@ -324,6 +347,8 @@ class Run:
                 with self._stepping:
                     worked = not self._stop.is_set() and self._guarded(lambda: self._driver.step(everything=False))
                     over = not worked and self._driver.finished()
+                    while over and not self._stop.is_set() and self._guarded(lambda: self._driver.step(everything=False, flush=True)):
+                        pass  # nothing can come any more: what is open closes
             except BaseException:  # kept in _failure, raised where someone waits
                 break
             if over:

@@ -96,9 +96,11 @@ class Autoscale:
     shrink_after: float = 600.0
     catch_up: float | None = 600.0
     rescales_per_hour: int = 6
+    slots_per_executor: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("min", "max", "warmup_epochs", "rescales_per_hour"):
+        numbers = ("min", "max", "warmup_epochs", "rescales_per_hour")
+        for name in numbers if self.slots_per_executor is None else (*numbers, "slots_per_executor"):
             if not isinstance(getattr(self, name), int) or isinstance(getattr(self, name), bool):
                 raise ConfigError(f"autoscale: {name}={getattr(self, name)!r}: a whole number is needed")
         if not 0 < self.target_utilisation < 1:
@@ -118,6 +120,8 @@ class Autoscale:
             raise ConfigError(f"autoscale: warmup_epochs={self.warmup_epochs}: at least 0")
         if self.rescales_per_hour < 1:
             raise ConfigError(f"autoscale: rescales_per_hour={self.rescales_per_hour}: at least 1; without an autoscaler there are none")
+        if self.slots_per_executor is not None and self.slots_per_executor < 1:
+            raise ConfigError(f"autoscale: slots_per_executor={self.slots_per_executor}: at least 1, or None to leave executors alone")
         for name in ("sample", "cooldown", "shrink_after", "catch_up"):
             value = getattr(self, name)
             least = 0 if name == "cooldown" else 1e-3
@@ -137,8 +141,9 @@ def autoscale(
     shrink_after: float | str = "10min",
     catch_up: float | str | None = "10min",
     rescales_per_hour: int = 6,
+    slots_per_executor: int | None = None,
 ) -> Autoscale:
-    """Let the number of slots follow the load.
+    """Let the number of slots follow the load, and the number of executors follow the slots.
 
     ``target_utilisation``: the share of the time that slots should be at work; the rest is room for peaks.
     ``min``, ``max``: slots of a stage, at least and at most.
@@ -149,6 +154,8 @@ def autoscale(
     ``shrink_after``: fewer slots must have been enough for so long before there are fewer.
     ``catch_up``: how long working off a backlog may take; None does not add slots for a backlog.
     ``rescales_per_hour``: the last guard. What it holds back is reported.
+    ``slots_per_executor``: request executors from Spark's cluster manager, and release them to it, so that each has about so many slots of
+    the largest stage; an executor's cores are a good number. None leaves the executors as they are.
 
     Durations are seconds or text such as ``"90s"``.
 
@@ -167,5 +174,6 @@ def autoscale(
         warmup_epochs=warmup_epochs,
         catch_up=seconds(catch_up),
         rescales_per_hour=rescales_per_hour,
+        slots_per_executor=slots_per_executor,
         **{name: value for name, value in durations.items() if value is not None},
     )

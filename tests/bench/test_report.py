@@ -85,6 +85,18 @@ def test_peers_have_as_many_state_partitions_as_meander_has_slots() -> None:
         (("growth", "--keys", "many"), "write whole numbers"),
         (("growth", "--keys", "0"), "at least one number above 0"),
         (("floor", "--plot", "no/such/folder/out.png"), "does not exist"),
+        (("rescale", "--state", "big"), "write a size such as 100MB or 1GB"),
+        (("rescale", "--state", ","), "give at least one size"),
+        (("rescale", "--strategies", "hasty"), "there are eager, lazy, prefetch, hybrid"),
+        (("rescale", "--strategies", ""), "give some of eager"),
+        (("rescale", "--against", "flink"), "there is no such peer; there is spark-repartition"),
+        (("rescale", "--from", "2", "--to", "2"), "that is no rescale"),
+        (("rescale", "--rate", "0"), "--rate 0: must be above 0"),
+        (("rescale", "--master", "local[2]"), "give at least two"),
+        (("scaling", "--slots", "0"), "at least one number above 0"),
+        (("scaling", "--slots", "many"), "write whole numbers"),
+        (("scaling", "--shapes", "join"), "there are map, count"),
+        (("scaling", "--share", "0"), "--share 0: must be above 0"),
     ],
 )
 def test_what_cannot_be_measured_is_said_before_anything_is(words: tuple[str, ...], message: str) -> None:

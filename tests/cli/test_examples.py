@@ -19,7 +19,7 @@ SCRIPTS = {
     "dead_letters.py": ["dead_letters=3", "not JSON", "conversion from `str` to `f64` failed", "strict=True stops"],
     "custom_aggregate.py": ["200,000 rows in 2 epochs", "equal to the geometric mean computed at once"],
 }
-FLOW_FILES = {"server_counts.py", "wikipedia.py"}
+FLOW_FILES = {"server_counts.py", "wikipedia.py", "workload.py"}
 # Each starts a Spark of its own, some of them twice.
 QUICK = {"orders.py", "dead_letters.py"}
 

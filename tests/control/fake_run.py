@@ -14,7 +14,10 @@ class FakeRun:
     def __init__(self) -> None:
         self.name = "edits"
         self.slots = {"counts": 2}
-        self.executors = {"0": {"slots": 2, "stages": [2], "leaving": False}, "1": {"slots": 0, "stages": [], "leaving": False}}
+        self.executors = {
+            "0": {"slots": 2, "stages": [2], "leaving": False, "introduced": True},
+            "1": {"slots": 0, "stages": [], "leaving": False, "introduced": True},
+        }
         self.asked: list[tuple[Any, ...]] = []
         self.failure: Exception | None = None
         self.state = "running"
@@ -49,7 +52,7 @@ class FakeRun:
 
     def evacuate(self, executor: str) -> None:
         self.asked.append(("evacuate", executor))
-        self.executors[executor] = {"slots": 0, "stages": [], "leaving": True}
+        self.executors[executor] = {"slots": 0, "stages": [], "leaving": True, "introduced": True}
 
     def stop(self) -> None:
         self.asked.append(("stop",))

@@ -68,6 +68,7 @@ def test_rescaling_an_operator_answers_with_what_is_in_force(http: TestClient, r
         "epoch": 13,
         "fetched": 0,
         "failures": [],
+        "fetched_from_store": 0,
     }
     assert run.asked == [("rescale", "counts", 4, "eager")]
 

@@ -325,6 +325,21 @@ def test_whatever_is_measured_decisions_stay_within_their_limits(
     assert len(memory.rescales) <= settings.rescales_per_hour
 
 
+@pytest.mark.parametrize("lost_at", range(5, 12))
+def test_fewer_slots_are_no_more_than_the_cores_that_are_left(lost_at: int) -> None:
+    """What was enough was asked while there were more cores."""
+    settings = md.autoscale(min=1, max=3, cooldown=0, warmup_epochs=0, shrink_after="20s")
+    memory, slots = Memory(), 3
+    for number in range(1, 13):
+        cores = 3 if number < lost_at else 1
+        facts = EpochFacts(number * 3.0, 3.0, 3000, 1000.0, 0, cores, (StageFacts("counts", 3000, 3.0, slots),))
+        scaling, memory = decide(settings, memory, facts)
+        for chosen in scaling.slots.values():
+            assert chosen <= cores
+            slots = chosen
+    assert slots < 3
+
+
 # -- settings ---------------------------------------------------------------------------------------------------------
 
 

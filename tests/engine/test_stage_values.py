@@ -21,7 +21,8 @@ from meander.engine.compaction import merge_entry, next_merge
 from meander.engine.compiled import compile_plan
 from meander.engine.messages import Common, Control, Report, SplitTask
 from meander.engine.open import _for_readers
-from meander.engine.stage import Outbox, Partial, StageTask
+from meander.engine.operators.contract import Partial
+from meander.engine.stage import Outbox, StageTask
 from meander.engine.tasks import _cut
 from meander.state import compaction as compaction_module
 from meander.state.compaction import run_merge
@@ -125,6 +126,9 @@ class Slots:
 
     def rescale(self, slots: int) -> None:
         self.routing = rebalance(self.routing, slots)
+
+    def scan(self, ref: SegmentRef) -> Segment:
+        return self.open(ref)
 
     def open(self, ref: SegmentRef, hashes: Hashes | None = None) -> Segment:
         data = self.store.map(ref.name)

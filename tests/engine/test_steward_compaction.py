@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Executor, Future
+from threading import Event
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from meander.clock import FakeClock
 from meander.coordinate.routing import rebalance, slots_of, spread
 from meander.engine import steward_compaction
+from meander.engine.peers import Unreachable
 from meander.engine.steward_compaction import StewardCompactor
 from meander.state import compaction as compaction_module
 from meander.state.manifest import Manifest, Table
@@ -61,6 +64,23 @@ class Stewards:
         self.done[address] = [[order["table"], [], [order["name"], 10, 100]]]
 
 
+class Inline(Executor):
+    """Calls that are answered at once."""
+
+    def submit(self, function: Any, /, *arguments: Any, **named: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(function(*arguments, **named))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+def collected(compactor: StewardCompactor) -> Any:
+    """What has come by the third time it is asked: one call begins the merge, one asks for it, one looks at the answer."""
+    return next((entry for _ in range(3) if (entry := compactor.collect()) is not None), None)
+
+
 class Helper:
     busy = False
 
@@ -82,7 +102,7 @@ def test_no_segment_is_in_two_merges_at_once_though_the_routing_changes_under_th
     manifest = Manifest(
         key_groups=KEY_GROUPS, position=0, generation=1, tables={"t": Table(("k",), refs)}, routing={"t": spread(KEY_GROUPS, 1)}
     )
-    compactor = StewardCompactor(Runner(), Helper(), FakeClock(), 1)  # type: ignore[arg-type]
+    compactor = StewardCompactor(Runner(), Helper(), FakeClock(), 1, Inline())  # type: ignore[arg-type]
     table = spread(KEY_GROUPS, 1)
     compactor.consider(manifest, {"t": table}, {"t": 1})
     assert set(stewards.orders) == {"a"}
@@ -90,7 +110,7 @@ def test_no_segment_is_in_two_merges_at_once_though_the_routing_changes_under_th
     compactor.consider(manifest, {"t": table}, {"t": slots_of(table)})
     assert set(stewards.orders) == {"a"}, "all segments are in the first merge, also for the key groups that have moved"
     stewards.finish("a")
-    entry = compactor.collect()
+    entry = collected(compactor)
     assert entry is not None
     after = manifest.apply({**entry, "position": 1, "generation": 1})
     assert [s.name for s in after.tables["t"].segments] == [entry["output"][0]]
@@ -104,17 +124,87 @@ def test_a_merge_that_is_done_but_not_in_the_log_yet_still_holds_its_segments(mo
     refs = tuple(SegmentRef(f"{'lh'[number % 2]}{number}", 10, 100, number, (low, high)[number % 2]) for number in range(8))
     table = [0, 0, 0, 0, 1, 1, 1, 1]
     manifest = Manifest(key_groups=KEY_GROUPS, position=0, generation=1, tables={"t": Table(("k",), refs)}, routing={"t": table})
-    compactor = StewardCompactor(Runner(), Helper(), FakeClock(), 1)  # type: ignore[arg-type]
+    compactor = StewardCompactor(Runner(), Helper(), FakeClock(), 1, Inline())  # type: ignore[arg-type]
     compactor.consider(manifest, {"t": table}, {"t": 2})
     assert set(stewards.orders) == {"a", "b"}
     stewards.finish("a")
     stewards.finish("b")
-    first = compactor.collect()
+    first = collected(compactor)
     assert first is not None
     manifest = manifest.apply({**first, "position": 1, "generation": 1})
     compactor.consider(manifest, {"t": table}, {"t": 2})
     assert stewards.orders == {}, "the other merge's result waits for its log entry"
-    second = compactor.collect()
+    second = collected(compactor)
     assert second is not None
     manifest = manifest.apply({**second, "position": 2, "generation": 1})
     assert len(manifest.tables["t"].segments) == 2
+
+
+def test_an_epoch_does_not_wait_for_a_steward_that_is_slow_to_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    stewards, answer = Stewards(), Event()
+
+    class Slow:
+        def __init__(self, peer: Any) -> None:
+            self.merge = peer.merge
+            self._merged = peer.merged
+
+        def merged(self) -> Any:
+            answer.wait(30)
+            return self._merged()
+
+    monkeypatch.setattr(steward_compaction.Peer, "at", lambda address, secret: Slow(stewards.at(address, secret)))
+    monkeypatch.setattr(compaction_module, "FEWEST", 2)
+    refs = tuple(SegmentRef(f"s{number}", 10, 100, number, ALL) for number in range(4))
+    table = spread(KEY_GROUPS, 1)
+    manifest = Manifest(key_groups=KEY_GROUPS, position=0, generation=1, tables={"t": Table(("k",), refs)}, routing={"t": table})
+    compactor = StewardCompactor(Runner(), Helper(), FakeClock(), 1)  # type: ignore[arg-type]
+    compactor.consider(manifest, {"t": table}, {"t": 1})
+    while not stewards.orders:
+        pass
+    stewards.finish("a")
+    assert [compactor.collect() for _ in range(100)] == [None] * 100, "each of them would have waited"
+    answer.set()
+    while (entry := compactor.collect()) is None:
+        pass
+    assert len(entry["inputs"]) == 4
+    compactor.close()
+
+
+def test_a_steward_that_is_gone_loses_its_merge_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(address: str, secret: str) -> Any:
+        class Peer:
+            def merge(self, order: Any) -> None:
+                raise Unreachable("gone")
+
+        return Peer()
+
+    monkeypatch.setattr(steward_compaction.Peer, "at", gone)
+    monkeypatch.setattr(compaction_module, "FEWEST", 2)
+    refs = tuple(SegmentRef(f"s{number}", 10, 100, number, ALL) for number in range(4))
+    table = spread(KEY_GROUPS, 1)
+    manifest = Manifest(key_groups=KEY_GROUPS, position=0, generation=1, tables={"t": Table(("k",), refs)}, routing={"t": table})
+    compactor = StewardCompactor(Runner(), Helper(), FakeClock(), 1, Inline())  # type: ignore[arg-type]
+    compactor.consider(manifest, {"t": table}, {"t": 1})
+    assert compactor.collect() is None
+    stewards = Stewards()
+    monkeypatch.setattr(steward_compaction.Peer, "at", stewards.at)
+    compactor.consider(manifest, {"t": table}, {"t": 1})
+    assert set(stewards.orders) == {"a"}
+
+
+def test_what_a_steward_tells_of_a_merge_that_was_given_up_is_not_taken_for_the_present_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    stewards = Stewards()
+    monkeypatch.setattr(steward_compaction.Peer, "at", stewards.at)
+    monkeypatch.setattr(compaction_module, "FEWEST", 2)
+    refs = tuple(SegmentRef(f"s{number}", 10, 100, number, ALL) for number in range(4))
+    table = spread(KEY_GROUPS, 1)
+    manifest = Manifest(key_groups=KEY_GROUPS, position=0, generation=1, tables={"t": Table(("k",), refs)}, routing={"t": table})
+    compactor = StewardCompactor(Runner(), Helper(), FakeClock(), 1, Inline())  # type: ignore[arg-type]
+    compactor.consider(manifest, {"t": table}, {"t": 1})
+    stewards.done["a"] = [["t", ["old"], ["segments/t/of-another-merge.arrow", 3, 30]]]
+    assert collected(compactor) is None, "the log would name rows of other segments in place of these"
+    stewards.finish("a")
+    entry = collected(compactor)
+    assert entry is not None
+    assert entry["inputs"] == ["s0", "s1", "s2", "s3"]
+    assert entry["output"][0] != "segments/t/of-another-merge.arrow"

@@ -7,14 +7,18 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from tests.simulation.parts import OPERATOR
 from tests.simulation.steady import as_state, expected, go_on, hurry, take_over
 
+from meander.engine.tidy import Tidy
 from meander.errors import Retryable
+from meander.state.manifest import Manifest
 from meander.state.reading import read_operator
 from meander.state.store import DirStore, MemoryStore
 
@@ -155,3 +159,35 @@ def test_a_sweep_that_cannot_delete_does_not_stop_the_start_and_is_made_up_for(m
     store.refuses = lambda name: False
     go_on(loop, 1)
     assert not set(orphans) & set(store.objects)
+
+
+class Waiting(MemoryStore):
+    """A store whose deletions take as long as they are let; the first one fails."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go_on = threading.Event()
+        self.refuses = True
+
+    def delete(self, name: str) -> None:
+        self.go_on.wait(30)
+        if self.refuses:
+            self.refuses = False
+            raise Retryable("busy")
+        super().delete(name)
+
+
+def test_an_epoch_does_not_wait_for_deletions_that_run_beside_it_and_none_is_forgotten() -> None:
+    store = Waiting()
+    for name in "abcd":
+        store.put(name, b"")
+    with ThreadPoolExecutor(1) as beside:
+        tidy = Tidy(store, Manifest(), 1, beside=beside)
+        tidy.published(Manifest(staged={"out": [{"name": "a"}, {"name": "b"}]}))
+        for _ in range(100):
+            tidy.collect(Manifest())  # each would have waited
+        assert set(store.objects) == set("abcd")
+        tidy.published(Manifest(staged={"out": [{"name": "c"}]}))
+        store.go_on.set()
+        while set(store.objects) != {"d"}:
+            tidy.collect(Manifest())

@@ -18,7 +18,7 @@ from meander.state import compaction as compaction_module
 from meander.state import log as log_module
 from meander.state.log import Log
 from meander.state.manifest import Json
-from meander.state.reading import plan_name
+from meander.state.reading import AggregateReader, plan_name
 from meander.state.store import Store
 
 ROWS = 5
@@ -83,7 +83,7 @@ def take_over(store: Store, retain: int = 1, clock: Clock | None = None, source:
     clock = clock or FakeClock(1_000.0)
     log = Log.take_over(store, clock, key_groups=4)
     aggs = (aggregates.count(), aggregates.sum("value"))
-    store.put_if_absent(plan_name(PLAN["digest"]), pickle.dumps({OPERATOR: (("key",), aggs, pl.Schema())}))
+    store.put_if_absent(plan_name(PLAN["digest"]), pickle.dumps({OPERATOR: AggregateReader(OPERATOR, ("key",), aggs, pl.Schema())}))
     rng = random.Random(log.manifest.generation)
     runner = SimulatedRunner(store, clock, log.manifest.generation, rng, 0.0)  # type: ignore[arg-type]
     compactor = SimulatedCompactor(store, clock, log.manifest, rng)  # type: ignore[arg-type]

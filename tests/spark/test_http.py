@@ -74,7 +74,7 @@ def test_a_run_that_serves_itself_is_rescaled_over_http_while_events_flow(tmp_pa
         assert status["operators"]["totals"]["parallelism"] == 5
         assert sorted(set(status["operators"]["totals"]["routing"])) == [0, 1, 2, 3, 4]
         assert [[op["name"] for op in stage["operators"]] for stage in status["stages"]] == [["events"], ["totals", "out"]]
-        assert status["executors"] == {"driver": {"slots": 5, "stages": [2], "leaving": False}}
+        assert status["executors"] == {"driver": {"slots": 5, "stages": [2], "leaving": False, "introduced": True}}
         assert (status["waiting"], status["autoscaler"]) == (0, None)
         found = metrics(client.url)
         assert found["meander_parallelismtotals"] == 5

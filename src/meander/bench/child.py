@@ -1,4 +1,4 @@
-"""The main of a measuring process: runs one system as its request says, and answers on a pipe. See ``isolation``."""
+"""The main of a measuring process: does the work that its request names, and answers on a pipe. See ``isolation``."""
 
 from __future__ import annotations
 
@@ -7,25 +7,47 @@ import os
 import sys
 import time
 import traceback
+from collections.abc import Callable
 
-from meander.bench.isolation import Request
+from meander.bench import rescale_ours, rescale_peer, scaling_ours
+from meander.bench.isolation import Progress, Request
 from meander.bench.ours import run_meander
 from meander.bench.peers import PEERS, run_peer
+from meander.bench.rescale_request import RescaleRequest
+from meander.bench.scaling_request import ScalingRequest
+from meander.bench.statistics import Json
+
+
+def _totals(fields: Json, progress: Progress) -> Json:
+    request = Request.from_json(fields)
+    return run_peer(request, progress) if request.system in PEERS else run_meander(request, progress)
+
+
+def _rescale(fields: Json, progress: Progress) -> Json:
+    request = RescaleRequest.from_json(fields)
+    return rescale_peer.run(request, progress) if request.strategy is None else rescale_ours.run(request, progress)
+
+
+def _scaling(fields: Json, progress: Progress) -> Json:
+    return scaling_ours.run(ScalingRequest.from_json(fields), progress)
+
+
+WORK: dict[str, Callable[[Json, Progress], Json]] = {Request.work: _totals, RescaleRequest.work: _rescale, ScalingRequest.work: _scaling}
 
 
 def main() -> None:
-    request = Request.from_json(json.loads(sys.stdin.read()))
+    asked = json.loads(sys.stdin.read())
     answers = os.fdopen(int(sys.argv[1]), "w", buffering=1)
     spoken = time.monotonic()
 
-    def progress(epoch: int) -> None:
+    def progress(epoch: int | str) -> None:
         nonlocal spoken
-        if time.monotonic() - spoken > 1.0:
+        if isinstance(epoch, str) or time.monotonic() - spoken > 1.0:
             spoken = time.monotonic()
             print(json.dumps({"epoch": epoch}), file=answers)
 
     try:
-        answer = run_peer(request, progress) if request.system in PEERS else run_meander(request, progress)
+        answer = WORK[asked["work"]](asked["request"], progress)
     except Exception:
         print(json.dumps({"error": traceback.format_exc()}), file=answers)
         return

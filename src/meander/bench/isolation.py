@@ -15,17 +15,37 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any, ClassVar, Protocol
 
 from meander import MeanderError
 from meander.bench.input import Input
 from meander.bench.processes import end_session
 from meander.bench.statistics import Json
 
+Progress = Callable[[int | str], None]
+"""Told the epoch that is done, or what is being done."""
+
+
+class Asked(Protocol):
+    """What a child can be asked to measure: a frozen dataclass of plain data. ``work`` is its name in ``child.WORK``."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+    work: ClassVar[str]
+
+    @property
+    def system(self) -> str:
+        """Who is measured, for messages."""
+
+    @property
+    def folder(self) -> str:
+        """Where it keeps its state and its log."""
+
 
 @dataclass(frozen=True)
 class Request:
     """What a child measures: one system over one input."""
 
+    work: ClassVar[str] = "totals"
     system: str
     input: Input
     folder: str
@@ -44,7 +64,7 @@ class Request:
         return Request(**{**fields, "input": Input(**fields["input"])})
 
 
-def run_isolated(request: Request, timeout: float, progress: Callable[[int], None] = lambda epoch: None) -> Json:
+def run_isolated(request: Asked, timeout: float, progress: Progress = lambda epoch: None) -> Json:
     """The child's answer. Whatever happens, no process of the child's is alive afterwards."""
     Path(request.folder).mkdir(parents=True, exist_ok=True)
     log = Path(request.folder) / "log"
@@ -64,14 +84,14 @@ def run_isolated(request: Request, timeout: float, progress: Callable[[int], Non
         try:
             assert child.stdin is not None
             with child.stdin as stdin:
-                stdin.write(json.dumps(asdict(request)).encode())
+                stdin.write(json.dumps({"work": request.work, "request": asdict(request)}).encode())
             return _await_answer(request, answers.fileno(), time.monotonic() + timeout, timeout, progress, log)
         finally:
             end_session(child.pid)
             child.wait()
 
 
-def _await_answer(request: Request, pipe: int, deadline: float, timeout: float, progress: Callable[[int], None], log: Path) -> Json:
+def _await_answer(request: Asked, pipe: int, deadline: float, timeout: float, progress: Progress, log: Path) -> Json:
     pending = b""
     while True:
         if not select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))[0]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import meander as md
+from meander.bench.plot_elastic import draw_rescale, draw_scaling
 from meander.bench.report import Report, short
 
 _OURS, _PEER = "#0b7285", "#adb5bd"
@@ -21,16 +22,21 @@ def check_can_plot(path: str) -> None:
 
 
 def plot(report: Report, path: str) -> None:
-    """The report as a picture: lines over the state's size for growth, bars of the systems for the others."""
+    """The report as a picture: latency over time for rescale, lines over sizes for growth and scaling, bars for the others."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4), layout="constrained")
-    axes: Any = figure.subplots()
-    if report.bench == "growth":
-        _draw_growth(axes, report)
+    if report.bench == "rescale":
+        draw_rescale(figure, report)
+    elif report.bench == "scaling":
+        draw_scaling(figure, report)
     else:
-        _draw_systems(axes, report)
-    axes.spines[["top", "right"]].set_visible(False)
+        axes: Any = figure.subplots()
+        if report.bench == "growth":
+            _draw_growth(axes, report)
+        else:
+            _draw_systems(axes, report)
+        axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=150)
 
 

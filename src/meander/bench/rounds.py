@@ -121,7 +121,7 @@ def measure_one(request: Request, timeout: float, title: str) -> Json:
     say(shown, end="")
     live = sys.stderr.isatty()
 
-    def progress(epoch: int) -> None:
+    def progress(epoch: int | str) -> None:
         if live:
             say(f"\r{shown}epoch {epoch} of {request.input.epochs} ", end="")
 

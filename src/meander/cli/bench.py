@@ -8,7 +8,9 @@ from meander.errors import ConfigError
 _EXAMPLES = """examples:
   meander bench throughput --events 10000000 --keys 1000000
   meander bench growth --json
-  meander bench floor"""
+  meander bench floor
+  meander bench rescale --state 1GB --plot rescale.png
+  meander bench scaling --slots 1,2,4"""
 
 
 def register(commands: Commands, with_options: bool = True) -> None:

@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Callable, Sequence
 
 from meander import __version__
-from meander.cli import bench, change, control_plane, dead_letters, demo, run, state, status, task_manager
+from meander.cli import bench, change, control_plane, dead_letters, demo, run, state, status, task_manager, workgen
 from meander.cli.parser import Commands, Parser
 from meander.errors import MeanderError
 
@@ -29,6 +29,7 @@ COMMANDS: dict[str, Callable[[Commands], None]] = {
     "evacuate": change.register_evacuate,
     "control-plane": control_plane.register,
     "task-manager": task_manager.register,
+    "workgen": workgen.register,
     "bench": bench.register,
 }
 _EXAMPLES = """examples:

@@ -70,6 +70,7 @@ def add_flow_options(parser: Parser) -> None:
     parser.add_argument("--strict", action="store_true", help="stop at the first bad row instead of writing it to the dead letters")
     parser.add_argument("--takeover", action="store_true", help="take the store from a run that still looks alive")
     parser.add_argument("--latency-file", metavar="F", help="write ingestion time and latency of every event there, in milliseconds")
+    parser.add_argument("--pushgateway", metavar="URL", help="push metrics to a Prometheus Pushgateway, every 10 s and at the end")
     parser.add_argument("--json", action="store_true", help="print a summary as JSON on standard output; progress goes to standard error")
     parser.add_argument("--no-color", action="store_true", help="plain text")
 
@@ -126,6 +127,8 @@ def run_flow(arguments: argparse.Namespace, flow: Flow, port: int | None, make_s
     restore = stop.on_signals()
     try:
         began = run.status()["epoch"]
+        if arguments.pushgateway is not None:
+            run.push_metrics(arguments.pushgateway)
         if port is not None:
             server = run.serve(arguments.host, port, arguments.token, on_stop=stop.wanted.set)
             console.print(f"control plane: {server.url} (/status, /metrics, /scale; /docs lists all)", soft_wrap=True)

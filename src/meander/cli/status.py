@@ -148,8 +148,8 @@ def _print_running(status: dict[str, Any], no_color: bool) -> None:
     for title in ("executor", "slots", "of stages"):
         executors.add_column(title)
     for name, executor in status["executors"].items():
-        leaving = ", leaving" if executor["leaving"] else ""
-        executors.add_row(name, f"{executor['slots']}{leaving}", ", ".join(map(str, executor["stages"])) or "-")
+        note = ", leaving" if executor["leaving"] else "" if executor["introduced"] else ", being introduced"
+        executors.add_row(name, f"{executor['slots']}{note}", ", ".join(map(str, executor["stages"])) or "-")
     console.print(executors)
 
 

@@ -24,7 +24,7 @@ _EXAMPLES = """examples:
   meander task-manager --port 8028                 another one beside it
   meander task-manager --cores 4 --memory 4g --master spark://127.0.0.1:7078 --url http://127.0.0.1:9010
 
-An executor that joined gets slots with the next rescaling: meander rescale OPERATOR N."""
+An executor that joined gets slots with the next rescaling: meander rescale OPERATOR N. It runs them once its Python has started."""
 _DRAIN = 60.0
 _SETTLE = 3.0
 

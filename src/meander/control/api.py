@@ -60,6 +60,7 @@ class Rescaled(BaseModel):
     epoch: int = Field(description="the first epoch under the new routing table")
     fetched: int = Field(0, description="bytes that were brought into the new owners' caches ahead of their use")
     failures: list[str] = Field([], description="what could not be brought, and is fetched on first use")
+    fetched_from_store: int = Field(0, description="how many of the fetched bytes came from the store, and not from other executors")
 
 
 def make_app(run: Running, policy: Policy, clock: Clock, on_stop: Callable[[], object] | None = None) -> FastAPI:

@@ -56,11 +56,15 @@ class Exposition:
 
     def text(self, status: dict[str, Any]) -> bytes:
         """All of it, with what is read from the status at this moment."""
+        text: bytes = generate_latest(self.registry(status))
+        return text
+
+    def registry(self, status: dict[str, Any]) -> CollectorRegistry:
+        """The same for who writes the text itself."""
         self._read(status)
         registry = CollectorRegistry(auto_describe=False)
         registry.register(_Families(list(self._families())))
-        text: bytes = generate_latest(registry)
-        return text
+        return registry
 
     def _read(self, status: dict[str, Any]) -> None:
         recorder = self.recorder

@@ -93,7 +93,7 @@ def decide(settings: Autoscale, memory: Memory, facts: EpochFacts) -> tuple[Scal
         began = restart(memory, facts.at) if memory.slots else memory
         memory = replace(began, slots=slots)
     if memory.warm < settings.warmup_epochs:
-        return Scaling(reasons=("warming up",)), replace(memory, warm=memory.warm + 1)
+        return Scaling(reasons=("warming up",)), replace(memory, warm=memory.warm + (facts.seconds > 0))
     memory = _gather(settings, memory, facts)
     if memory.pending or len(memory.samples) < _IN_A_ROW:
         return Scaling(reasons=("measuring",)), memory
@@ -142,7 +142,9 @@ def _smaller(settings: Autoscale, memory: Memory, found: _Found, at: float) -> t
     ever = {name: max(asked.slots[name] for asked in memory.asked) for name in found.now}
     if sum(ever.values()) >= sum(found.now.values()):
         return None
-    enough = {name: max(asked.slots[name] for asked in memory.asked if _within(settings, asked, at)) for name in found.now}
+    enough = {
+        name: min(found.most[name], max(asked.slots[name] for asked in memory.asked if _within(settings, asked, at))) for name in found.now
+    }  # what was asked while there were more cores is bounded by those there are
     changes = {name: number for name, number in enough.items() if number != found.now[name]}
     span = f"{settings.shrink_after / 60:g} minutes" if settings.shrink_after >= 60 else f"{settings.shrink_after:g} s"
     return changes, tuple(
@@ -162,8 +164,8 @@ class _Found:
         self.now = dict(memory.slots)
         reach = min(settings.max, self._sample.key_groups)
         self._wide = dict.fromkeys(self.now, max(1, reach))
-        self._most = dict.fromkeys(self.now, max(1, min(reach, self._sample.cores)))
-        self._least = {name: min(settings.min, most) for name, most in self._most.items()}
+        self.most = dict.fromkeys(self.now, max(1, min(reach, self._sample.cores)))
+        self._least = {name: min(settings.min, most) for name, most in self.most.items()}
 
     def corrected(self) -> tuple[dict[str, int], tuple[str, ...]] | None:
         """Slots outside their limits, such as after the loss of an executor; if it lasts."""
@@ -171,7 +173,7 @@ class _Found:
         outside = {name: number for name, number in self.now.items() if number > max(1, most) or number < self._least[name]}
         if not outside:
             return None
-        clamped = {name: min(max(self.now[name], self._least[name]), self._most[name]) for name in self.now}
+        clamped = {name: min(max(self.now[name], self._least[name]), self.most[name]) for name in self.now}
         need = self._require(clamped)
         changes = {name: number for name, number in need.slots.items() if number != self.now[name]}
         limits = f"between {self._settings.min} and {self._settings.max} are allowed and {self._sample.cores} cores are there"
@@ -192,7 +194,7 @@ class _Found:
 
     def sparing(self) -> Need:
         """What would be enough with the band to spare, so that after it nothing asks for more again."""
-        return require(self._sample, self._rate, self._target * (1 - self._settings.band), self._least, self._most)
+        return require(self._sample, self._rate, self._target * (1 - self._settings.band), self._least, self.most)
 
     def cores(self) -> int:
         needed = require(self._sample, self._rate, self._target, dict.fromkeys(self.now, 1), self._wide).slots
@@ -210,10 +212,10 @@ class _Found:
 
     def notes(self) -> tuple[str, ...]:
         sample, notes = self._sample, []
-        possible = capacity(sample, self._most)
+        possible = capacity(sample, self.most)
         if sample.stages and sample.offered > possible * self._target * (1 + self._settings.band):
-            slowest = max(sample.stages, key=lambda s: s.unit / self._most.get(s.name, s.slots))
-            number = self._most.get(slowest.name, slowest.slots)
+            slowest = max(sample.stages, key=lambda s: s.unit / self.most.get(s.name, s.slots))
+            number = self.most.get(slowest.name, slowest.slots)
             why = "which follow its splits" if slowest.fixed else f"the most that max={self._settings.max} and {sample.cores} cores allow"
             verdict = "cannot keep up" if sample.offered > possible else f"runs at {sample.offered / possible:.0%}"
             notes.append(
@@ -230,7 +232,7 @@ class _Found:
         return tuple(notes)
 
     def _require(self, least: Mapping[str, int]) -> Need:
-        most = {name: max(self._most[name], least[name]) for name in least}
+        most = {name: max(self.most[name], least[name]) for name in least}
         return require(self._sample, self._rate, self._target, least, most)
 
     def _above_band(self, sample: Sample) -> bool:

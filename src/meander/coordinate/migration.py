@@ -77,7 +77,7 @@ def hot_groups(moved: Sequence[int], load: Sequence[float] | None) -> set[int]:
 
 @dataclass(frozen=True)
 class Fetch:
-    """A part of a segment that a slot's new owner does not have: its key groups, and who may have it."""
+    """A part of a segment that a slot's owner will look into: its key groups, some of which it may have, and who may have the others."""
 
     name: str
     bytes: int
@@ -88,12 +88,14 @@ class Fetch:
 def plan_fetches(
     before: Sequence[int], after: Sequence[int], segments: Iterable[tuple[str, int, int]], holders: Mapping[str, str]
 ) -> dict[int, list[Fetch]]:
-    """Per new owner, what moves to it. ``segments`` are (name, bytes, key groups it is alive for), newest first is best."""
-    moved = sum(1 << group for group, (a, b) in enumerate(zip(before, after, strict=True)) if a != b)
+    """Per slot that gains key groups, all segments it is going to look into, each with all of its key groups: a lookup wants them in one
+    piece, and what the slot had never fetched of those it owned before is as far away as the others. ``segments`` are (name, bytes, key
+    groups it is alive for), newest first is best."""
+    gaining = sorted({b for a, b in zip(before, after, strict=True) if a != b})
     found: dict[int, list[Fetch]] = {}
-    gained = {slot: groups_of(after, slot) & moved for slot in range(slots_of(after))}
+    owned = {slot: groups_of(after, slot) for slot in gaining}
     for name, size, alive in segments:
-        for slot, groups in gained.items():
+        for slot, groups in owned.items():
             if groups & alive:
                 found.setdefault(slot, []).append(Fetch(name, size, groups & alive, holders.get(name)))
     return found

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 from pathlib import Path
 from urllib.parse import quote
 
@@ -41,6 +42,15 @@ class Cache:
                 return _map(folder / entry)
         return None
 
+    def parts(self, name: str) -> list[tuple[int, pa.Buffer]]:
+        """All parts of a segment, with the key groups of each."""
+        try:
+            there = [entry for entry in sorted(os.listdir(self._parts(name))) if not entry.startswith(".")]
+        except FileNotFoundError:
+            return []
+        found = ((int(entry, 16), _map(self._parts(name) / entry)) for entry in there)
+        return [(groups, data) for groups, data in found if data is not None]
+
     def has(self, name: str, groups: int) -> bool:
         return self._whole(name).exists() or self.part(name, groups) is not None
 
@@ -51,6 +61,11 @@ class Cache:
         folder = self._parts(name)
         folder.mkdir(exist_ok=True)
         _write(folder / f"{groups:x}", data)
+
+    def drop(self, name: str) -> None:
+        """A segment that nobody needs any more, with its parts. Who has it mapped keeps what it sees."""
+        self._whole(name).unlink(missing_ok=True)
+        shutil.rmtree(self._parts(name), ignore_errors=True)
 
     def evict(self, limit: int) -> int:
         """Remove what was not used for longest until the rest is within the limit: how many bytes went. The steward's work."""

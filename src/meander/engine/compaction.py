@@ -32,6 +32,10 @@ class Compactor(Protocol):
     def collect(self) -> Json | None:
         """The log entry of a finished merge, or None."""
 
+    @property
+    def busy(self) -> bool:
+        """Whether a merge is under way, or done and not collected."""
+
     def close(self) -> None: ...
 
 

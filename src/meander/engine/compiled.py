@@ -1,4 +1,4 @@
-"""A plan made ready to run: levels, who feeds whom, and every aggregate's state columns. Spark-free.
+"""A plan made ready to run: levels, who feeds whom, and its stateful operators. Spark-free.
 
 Compiled once per process and plan, from the plan's pickled bytes; tasks find it by them.
 """
@@ -9,36 +9,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-import polars as pl
 from pyspark import cloudpickle
 
-from meander.aggregates import Part
+from meander.coordinate.watermarks import Rule
+from meander.engine.operators import make_ready
+from meander.engine.operators.contract import Stateful
 from meander.errors import FlowError
+from meander.plan.eventtime import Watermark
 from meander.plan.graph import Node, Plan
-from meander.plan.operators import Aggregate, MapBatches, SinkOp, SourceOp
+from meander.plan.operators import MapBatches, SinkOp, SourceOp
 from meander.plan.stages import levels
-from meander.state.values import ValueTable
-
-
-@dataclass(frozen=True)
-class Keyed:
-    """A stateful operator, ready: its keys, its state columns, and how its output is made of them."""
-
-    name: str
-    number: int
-    level: int
-    source: str
-    keys: tuple[str, ...]
-    parts: Mapping[str, Part]
-    """What partial states consist of."""
-    stored: Mapping[str, Part]
-    """What a key's row consists of: the same, but for values that have a table of their own and are only counted here."""
-    values: tuple[ValueTable, ...]
-    output: tuple[pl.Expr, ...]
-
-    def tables(self) -> dict[str, tuple[str, ...]]:
-        """All its tables, and the columns that tell their rows apart."""
-        return {self.name: self.keys, **{table.name: table.identity for table in self.values}}
 
 
 @dataclass(frozen=True)
@@ -50,8 +30,8 @@ class Level:
     keyed: tuple[str, ...]
     stateless: tuple[Node, ...]
     sinks: tuple[Node, ...]
-    feeds: tuple[tuple[str, str], ...]
-    """(operator of this level, stateful operator of a later one)."""
+    feeds: tuple[tuple[str, str, int], ...]
+    """(operator of this level, stateful operator of a later one, which of its inputs)."""
     carries: tuple[tuple[str, int], ...]
     """(operator of this level, later level whose stateless operators need its rows)."""
 
@@ -62,10 +42,20 @@ class Compiled:
 
     plan: Plan
     digest: str
-    keyed: Mapping[str, Keyed]
+    keyed: Mapping[str, Stateful]
     levels: tuple[Level, ...]
     sources: Mapping[str, SourceOp] = field(default_factory=dict)
     sinks: Mapping[str, SinkOp] = field(default_factory=dict)
+
+    @cached_property
+    def rules(self) -> dict[str, Rule]:
+        """The watermarks there are."""
+        return {n.name: Rule(n.op.grace, n.op.idle) for n in self.plan.nodes if isinstance(n.op, Watermark)}
+
+    @cached_property
+    def timed(self) -> dict[str, Stateful]:
+        """The stateful operators that follow time."""
+        return {name: keyed for name, keyed in self.keyed.items() if keyed.timing is not None}
 
     @cached_property
     def repeatable_first_stage(self) -> bool:
@@ -77,16 +67,8 @@ class Compiled:
 def compile_plan(plan: Plan) -> Compiled:
     """Derive what tasks need from a validated plan."""
     level_of = levels(plan)
-    keyed: dict[str, Keyed] = {}
-    for number, node in enumerate(plan.nodes):
-        if isinstance(node.op, Aggregate):
-            schema = plan.schema(node.inputs[0])
-            parts = {f"{agg.name}.{part}": spec for agg in node.op.aggs for part, spec in agg.parts(schema).items()}
-            values = tuple(ValueTable.of(node.name, node.op.keys, agg) for agg in node.op.aggs if agg.keeps)
-            counted = {table.values: (table.count, table.count_part()) for table in values}
-            stored = dict(counted.get(name, (name, part)) for name, part in parts.items())
-            output = (*(pl.col(k) for k in node.op.keys), *(agg.finish() for agg in node.op.aggs))
-            keyed[node.name] = Keyed(node.name, number, level_of[node.name], node.inputs[0], node.op.keys, parts, stored, values, output)
+    stateful = [(number, node) for number, node in enumerate(plan.nodes) if node.op.stateful]
+    keyed = {node.name: make_ready(plan, node, number, level_of[node.name]) for number, node in stateful}
     depth = max(level_of.values()) + 1
     return Compiled(
         plan,
@@ -100,22 +82,22 @@ def compile_plan(plan: Plan) -> Compiled:
 
 def _compile_level(plan: Plan, level_of: dict[str, int], number: int) -> Level:
     here = [node for node in plan.nodes if level_of[node.name] == number]
-    feeds: list[tuple[str, str]] = []
+    feeds: list[tuple[str, str, int]] = []
     carries: list[tuple[str, int]] = []
     for node in here:
         later: set[int] = set()
         for name in plan.consumers(node.name):
             consumer = plan.node(name)
-            if isinstance(consumer.op, Aggregate):
-                feeds.append((node.name, consumer.name))
+            if consumer.op.stateful:
+                feeds.extend((node.name, name, side) for side, of in enumerate(consumer.inputs) if of == node.name)
             elif level_of[consumer.name] > number:
                 later.add(level_of[consumer.name])
         carries.extend((node.name, level) for level in sorted(later))
     return Level(
         number,
         tuple(n.name for n in here if isinstance(n.op, SourceOp)),
-        tuple(n.name for n in here if isinstance(n.op, Aggregate)),
-        tuple(n for n in here if not isinstance(n.op, SourceOp | Aggregate | SinkOp)),
+        tuple(n.name for n in here if n.op.stateful),
+        tuple(n for n in here if not n.op.stateful and not isinstance(n.op, SourceOp | SinkOp)),
         tuple(n for n in here if isinstance(n.op, SinkOp)),
         tuple(feeds),
         tuple(carries),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -24,11 +25,14 @@ from meander.coordinate.capacity import StageFacts
 from meander.coordinate.routing import groups_of, slots_of
 from meander.engine.compiled import Compiled, pack_plan
 from meander.engine.exchange import SparkJobs, Started
+from meander.engine.marks import evictions, lates
 from meander.engine.messages import Common, Control, Report, Seen, SplitTask, Task
+from meander.engine.peers import Peer, Unreachable
 from meander.engine.placement import Placement
 from meander.engine.session import executors
 from meander.errors import Retryable
-from meander.state.manifest import Json, Manifest
+from meander.plan.windows import NEVER
+from meander.state.manifest import Json, Manifest, operator_of
 
 SMALL_ROWS = 20_000
 SMALL_BYTES = 4_000_000
@@ -45,6 +49,10 @@ class Decision:
     offsets: dict[str, Json]
     seen: dict[str, list[str]] = field(default_factory=dict)
     batch: Json | None = None
+    late: dict[str, int] = field(default_factory=dict)
+    """Per operator that follows time, the mark up to which everything had closed before this epoch."""
+    flush: bool = False
+    """Close everything."""
 
     @property
     def rows(self) -> int:
@@ -69,6 +77,10 @@ class Outcome:
     """What each level did."""
     records: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Per stage, the rows that came into it and those that it handed on."""
+    heard: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Per watermark and partition, the largest event time."""
+    closed: int = NEVER
+    """The largest end of a window that closed."""
     load: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)
     """Per stateful operator, the seconds of work that each key group was."""
 
@@ -103,7 +115,6 @@ class SparkRunner:
         clock: Clock,
         strict: bool = False,
         small_epochs: bool = True,
-        cores: int | None = None,
         mode: str = "hybrid",
     ) -> None:
         self._context = context
@@ -114,7 +125,6 @@ class SparkRunner:
         self._store = store_url
         self._strict = strict
         self._small_epochs = small_epochs
-        self._cores = cores or max(1, context.defaultParallelism)
         self.placement = Placement(lambda: executors(context), clock)
         self._mode = mode
         self.secret = clock.new_id() + clock.new_id()
@@ -122,6 +132,7 @@ class SparkRunner:
         """Segments that are in an executor's cache: its id."""
         self.stewards: dict[str, str] = {}
         """By executor, as tasks have reported them."""
+        self._errands = ThreadPoolExecutor(1, thread_name_prefix="meander-errands")
         self._ahead: Started | None = None
         self._running: Started | None = None
         self._unwanted: list[Started] = []
@@ -145,7 +156,7 @@ class SparkRunner:
         depth = len(self._compiled.levels)
         if depth == 1:
             slots = self._slots(routing, self._source_tasks(decision))
-            result = self._jobs.run_single(self._source_controls(decision, routing, slots))
+            result = self._jobs.run_single(self._source_controls(decision, routing, slots), self.placement.anywhere())
             return lambda: self._check(result(), {(0, i) for i in range(slots[0])})
         if len(self._holders) > _HOLDERS_KEPT + 2 * sum(len(table.segments) for table in manifest.tables.values()):
             alive = manifest.segment_names()
@@ -193,6 +204,16 @@ class SparkRunner:
         """A segment is in the cache beside this steward."""
         self._holders.update((name, executor) for executor, known in self.stewards.items() if known == address)
 
+    def collected(self, segments: list[str]) -> None:
+        """Segments are gone from the store: no cache need keep them. Told beside the epochs, to everyone: anyone may have fetched them."""
+        for name in segments:
+            self._holders.pop(name, None)
+        for address in set(self.stewards.values()):
+            self._errands.submit(_have_dropped, address, self.secret, segments)
+
+    def close(self) -> None:
+        self._errands.shutdown(wait=False, cancel_futures=True)
+
     def steward_of(self, operator: str, slot: int) -> str | None:
         """The address of the steward beside a slot, where there is one."""
         slots = self.placement.where().get(self.level_of(operator), [])
@@ -215,13 +236,23 @@ class SparkRunner:
         return self._small_epochs and fits and self._compiled.repeatable_first_stage
 
     def _source_tasks(self, decision: Decision) -> int:
-        return max(1, min(len(decision.splits), self._cores))
+        return max(1, min(len(decision.splits), self.placement.cores()))
 
     def _slots(self, routing: dict[str, list[int]], source_tasks: int) -> tuple[int, ...]:
         """Tasks per level; 0 for the first where it is part of the second."""
         return (source_tasks, *(max(slots_of(routing[name]) for name in level.keyed) for level in self._compiled.levels[1:]))
 
-    def _common(self, decision: Decision, routing: dict[str, list[int]], slots: tuple[int, ...]) -> Common:
+    def introduction(self, key_groups: int) -> Common:
+        """What an executor is told of this run when it is introduced: all that does not change from epoch to epoch."""
+        return Common(0, self._generation, self._store, self._packed, key_groups, {}, (), self._strict, self._mode, self.secret)
+
+    def met(self, executor: str, steward: str) -> None:
+        """An executor has a steward: it can be sent state before it runs its first task."""
+        self.stewards[executor] = steward
+
+    def _common(
+        self, decision: Decision, routing: dict[str, list[int]], slots: tuple[int, ...], manifest: Manifest | None = None
+    ) -> Common:
         key_groups = len(next(iter(routing.values()))) if routing else 1
         return Common(
             decision.epoch,
@@ -234,6 +265,9 @@ class SparkRunner:
             self._strict,
             self._mode,
             self.secret,
+            decision.late if manifest is None else lates(self._compiled.timed, manifest, decision.epoch),
+            {} if manifest is None else evictions(self._compiled.timed, manifest, decision.now, decision.flush),
+            decision.now,
         )
 
     def _split_tasks(self, decision: Decision) -> list[SplitTask]:
@@ -252,7 +286,10 @@ class SparkRunner:
     def _state_controls(
         self, decision: Decision, manifest: Manifest, routing: dict[str, list[int]], slots: tuple[int, ...], all_splits: bool = False
     ) -> list[list[Control]]:
-        common = self._common(decision, routing, slots)
+        common = self._common(decision, routing, slots, manifest)
+        tables: dict[str, list[str]] = {}
+        for name in manifest.tables:
+            tables.setdefault(operator_of(name), []).append(name)
         levels = []
         for level in self._compiled.levels[1:]:
             controls = []
@@ -260,8 +297,7 @@ class SparkRunner:
                 segments = {
                     name: manifest.tables[name].alive_for(groups_of(routing[operator], slot))
                     for operator in level.keyed
-                    for name in self._compiled.keyed[operator].tables()
-                    if name in manifest.tables
+                    for name in tables.get(operator, ())
                 }
                 splits = tuple(self._split_tasks(decision)) if all_splits and level.number == 1 else ()
                 held = self.holders(ref.name for refs in segments.values() for ref in refs)
@@ -270,9 +306,8 @@ class SparkRunner:
         return levels
 
     def _start_first_stage(self, decision: Decision, routing: dict[str, list[int]], slots: tuple[int, ...]) -> Started:
-        # Source tasks run where Spark likes, unless an executor is to be left alone.
-        places = list(self.placement.executors().values()) if self.placement.leaving else []
-        return self._jobs.start_first_stage(self._source_controls(decision, routing, slots), slots[1], places)
+        # Source tasks run where Spark likes, unless an executor is to be left alone: it leaves, or was not introduced yet.
+        return self._jobs.start_first_stage(self._source_controls(decision, routing, slots), slots[1], self.placement.anywhere())
 
     def _check(self, seen: Sequence[Seen], expected: set[Task]) -> Outcome:
         """One attempt per task, seen by everyone, or the epoch runs again."""
@@ -291,6 +326,7 @@ class SparkRunner:
         counts: dict[str, int] = {}
         seconds: dict[str, float] = {}
         units: dict[int, int] = {}
+        heard: dict[str, dict[str, int]] = {}
         reports = sorted((r for s in seen for r in s.reports), key=lambda r: r.task)
         for report in reports:
             if report.executor:
@@ -304,10 +340,14 @@ class SparkRunner:
             for name, value in report.counts.items():
                 counts[name] = counts.get(name, 0) + value
             units.update(report.units)
+            for mark, partitions in report.heard.items():
+                known = heard.setdefault(mark, {})
+                known.update((partition, max(largest, known.get(partition, NEVER))) for partition, largest in partitions.items())
             for part, spent in report.seconds.items():
                 seconds[part] = seconds.get(part, 0.0) + spent
         facts, records = self._stage_facts(reports), self._records(reports)
-        return Outcome(segments, staged, counts, seconds, units, facts, records, _load_by_group(reports))
+        closed = max((report.closed for report in reports), default=NEVER)
+        return Outcome(segments, staged, counts, seconds, units, facts, records, heard, closed, _load_by_group(reports))
 
     def _stage_facts(self, reports: Sequence[Report]) -> tuple[StageFacts, ...]:
         """Stage 1 is level 0, whose tasks follow from the splits there are."""
@@ -328,6 +368,11 @@ class SparkRunner:
             came = sum(grouped) if level else sum(r.counts.get("rows_in", 0) for r in reports)
             found[f"{level + 1}"] = (came, sum(r.out.get(level, 0) for r in reports))
         return found
+
+
+def _have_dropped(address: str, secret: str, segments: list[str]) -> None:
+    with contextlib.suppress(Unreachable):  # then its cache lets go of what was not used for longest
+        Peer.at(address, secret).drop(segments)
 
 
 def _busy(report: Report) -> float:

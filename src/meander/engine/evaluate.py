@@ -60,7 +60,7 @@ def _apply(node: Node, rows: Rows) -> Rows:
     if result.height == rows.frame.height:
         return rows.with_frame(result)
     if rows.units is None:
-        return Rows(result, rows.unit, place=rows.place)
+        return Rows(result, rows.unit, place=rows.place, partition=rows.partition)
     # Rows were dropped or added: only a call per unit tells which unit each row belongs to.
     return _stack([Rows(op.apply(part.frame), part.unit, place=part.place) for part in rows.by_unit()], rows)
 

@@ -60,15 +60,17 @@ class SparkJobs:
         self._array_list, self._collections, self._hash_map = jvm.java.util.ArrayList, jvm.java.util.Collections, jvm.java.util.HashMap
         self._python_utils, self._python_rdd, self._pairwise_rdd = jvm.PythonUtils, jvm.PythonRDD, jvm.PairwiseRDD
         self._partitioner, self._collection_rdd = jvm.PythonPartitioner, jvm.org.apache.spark.rdd.ParallelCollectionRDD
+        self._milliseconds = jvm.java.util.concurrent.TimeUnit.MILLISECONDS
         self._functions: dict[str, Any] = {}
-        self._hints: dict[tuple[str, ...], Any] = {}
+        self._hints: dict[tuple[str | tuple[str, ...], ...], Any] = {}
         self._shuffles: list[int] = []
 
     # -- building ------------------------------------------------------------------------------------------------
 
-    def start_first_stage(self, controls: Sequence[Control], slots: int, places: Sequence[str] = ()) -> Started:
-        """Build the first stage and its exchange, and submit it, ahead of the job that needs it."""
-        exchanged, shuffle_id = self._exchange(self._stage(tasks.first_stage, self._located(controls, 1, places), _RAW), slots)
+    def start_first_stage(self, controls: Sequence[Control], slots: int, among: Sequence[str] = ()) -> Started:
+        """Build the first stage and its exchange, and submit it, ahead of the job that needs it. Its tasks run among some places."""
+        located = self._located(controls, 1, _each_of(among, len(controls)))
+        exchanged, shuffle_id = self._exchange(self._stage(tasks.first_stage, located, _RAW), slots)
         map_stage = self._scala_context.submitMapStage(exchanged.rdd().dependencies().head())
         return Started(exchanged, shuffle_id, map_stage, len(controls))
 
@@ -86,9 +88,13 @@ class SparkJobs:
             senders = len(controls)
         raise AssertionError("an epoch with an exchange has a level after it")
 
-    def run_single(self, controls: Sequence[Control]) -> Callable[[], list[Seen]]:
-        """A flow without state: one stage."""
-        return self._collect(self._stage(tasks.only_stage, self._located(controls, 1, ()), _RAW))
+    def run_single(self, controls: Sequence[Control], among: Sequence[str] = ()) -> Callable[[], list[Seen]]:
+        """A flow without state: one stage, whose tasks run among some places."""
+        return self._collect(self._stage(tasks.only_stage, self._located(controls, 1, _each_of(among, len(controls))), _RAW))
+
+    def run_pinned(self, function: Callable[..., Any], messages: Sequence[Any], places: Sequence[str], patience: float) -> list[Any]:
+        """Something that is no epoch: one task per message, each at its place. Retryable where it fails, or is not done in time."""
+        return self._collect(self._stage(function, self._located(messages, 1, places), _RAW), patience)()
 
     def run_small(self, levels: Sequence[Sequence[Control]], places: Places) -> Callable[[], list[Seen]]:
         """A small epoch: the first two levels in one stage, without an exchange between them."""
@@ -121,7 +127,7 @@ class SparkJobs:
         self._shuffles.append(shuffle_id)
         return exchanged, shuffle_id
 
-    def _located(self, controls: Sequence[Control], elements: int, places: Sequence[str]) -> Any:
+    def _located(self, controls: Sequence[Any], elements: int, places: Sequence[str | tuple[str, ...]]) -> Any:
         """One partition per control message, with a preference for a place: the routing table as Spark sees it."""
         messages = self._array_list()
         padding = self._collections.nCopies(elements - 1, bytearray()) if elements > 1 else None
@@ -133,7 +139,8 @@ class SparkJobs:
         located = self._collection_rdd(self._scala_context, data, len(controls), self._preferences(len(controls), places), self._any)
         return located.toJavaRDD()
 
-    def _preferences(self, count: int, places: Sequence[str]) -> Any:
+    def _preferences(self, count: int, places: Sequence[str | tuple[str, ...]]) -> Any:
+        """One place per task, or several that are as good as each other."""
         wanted = tuple(places[i % len(places)] for i in range(count)) if places else ()
         if wanted not in self._hints:
             if len(self._hints) >= _HINTS_KEPT:
@@ -141,23 +148,34 @@ class SparkJobs:
             preferences = self._hash_map()
             for index, place in enumerate(wanted):
                 one = self._array_list()
-                one.add(place)
+                for hint in (place,) if isinstance(place, str) else place:
+                    one.add(hint)
                 preferences.put(index, self._python_utils.toSeq(one))
             self._hints[wanted] = self._python_utils.toScalaMap(preferences)
         return self._hints[wanted]
 
-    def _collect(self, stage: Any) -> Callable[[], list[Seen]]:
+    def _collect(self, stage: Any, patience: float | None = None) -> Callable[[], list[Any]]:
         future = stage.collectAsync()
 
-        def result() -> list[Seen]:
+        def result() -> list[Any]:
             try:
-                found = future.get()
+                if patience is None:
+                    found = future.get()
+                else:
+                    try:
+                        found = future.get(int(patience * 1000), self._milliseconds)
+                    finally:
+                        future.cancel(True)  # nothing where it is done
                 # By number: the end of a Java iterator is an exception, which PySpark takes 40 ms to classify.
                 return [pickle.loads(bytes(found.get(i))) for i in range(found.size())]
             except (Py4JJavaError, Py4JError) as error:
                 raise Retryable(f"a Spark job failed: {reason_of(_messages(error))}") from error
 
         return result
+
+
+def _each_of(among: Sequence[str], tasks: int) -> list[tuple[str, ...]]:
+    return [tuple(among)] * tasks if among else []
 
 
 def _messages(error: Py4JError) -> list[str]:

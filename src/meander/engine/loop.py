@@ -17,8 +17,8 @@ import contextlib
 import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
-from dataclasses import dataclass
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
@@ -26,13 +26,15 @@ from meander.clock import Clock
 from meander.connect.sink import Sink, Staged, StagedFile
 from meander.connect.source import Choice, Cursor, Source, Split
 from meander.coordinate.routing import groups_of, rebalance, slots_of, spread
+from meander.coordinate.watermarks import Rule, advance, flushed
 from meander.engine.compaction import Compactor
 from meander.engine.epoch import Decision, Outcome, Runner
+from meander.engine.marks import Timed, anything_due, anything_open, evictions, lates, over
 from meander.engine.tidy import Tidy
 from meander.errors import ConfigError, Corrupted, Retryable
 from meander.plan.diff import explain_difference
 from meander.state.log import Log
-from meander.state.manifest import Json, Manifest, operator_of
+from meander.state.manifest import Json, Manifest, operator_of, whole_table
 from meander.state.reading import plan_record_name
 from meander.state.seen import flush_seen, load_seen
 from meander.state.store import Store
@@ -55,6 +57,10 @@ class Parts:
     sinks: Mapping[str, Sink]
     keyed: Mapping[str, Mapping[str, tuple[str, ...]]]
     """Stateful operators, their tables, and the columns that tell the rows of each apart."""
+    rules: Mapping[str, Rule] = field(default_factory=dict)
+    """The watermarks."""
+    timed: Mapping[str, Timed] = field(default_factory=dict)
+    """The stateful operators that follow time."""
 
     def tables(self) -> dict[str, tuple[str, ...]]:
         return {name: keys for tables in self.keyed.values() for name, keys in tables.items()}
@@ -86,19 +92,25 @@ class Loop:
         retain: int = 64,
         listener: Callable[[EpochDone], None] = lambda done: None,
         ahead: bool = True,
+        deletions: Executor | None = None,
     ) -> None:
         self.log = log
         self._store, self._clock, self._parts, self._runner = store, clock, parts, runner
         self._compactor = compactor
         self._listener = listener
         self._work_ahead = ahead
-        self._tidy = Tidy(store, log.manifest, retain)
+        self._tidy = Tidy(store, log.manifest, retain, lambda segments: self.collected(segments), deletions)
         self._next: tuple[Decision, Any] | None = None
         self._keys = parts.tables()
         self._changes: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._at_work = threading.RLock()
         self._asked = parallelism
         self._share = 1.0
+        self._decided = 0.0
+        self.collected: Callable[[list[str]], None] = lambda segments: None
+        """Called with segments that were removed from the store."""
+        self.resting: Callable[[], None] = lambda: None
+        """Called between epochs when there is no input for one."""
         self._chosen: dict[str, Choice | None] = {}
         """What sources have given for a decision that is not made yet: their cursors have moved on, so it must not be forgotten."""
         manifest = log.manifest
@@ -157,12 +169,21 @@ class Loop:
             self._runner.discard(prepared)
             self._next = (decision, None)
 
-    def step(self, everything: bool = False) -> bool:
-        """Run one epoch if there is input for one."""
+    def finish_merges(self, timeout: float) -> None:
+        """Let no merge be under way: what one gives out stands where it was made, and whoever takes over would not have it."""
+        deadline = self._clock.monotonic() + timeout
+        while self._compactor.busy and self._clock.monotonic() < deadline:
+            self._take_merge()
+            self._clock.sleep(0.01)
+
+    def step(self, everything: bool = False, flush: bool = False) -> bool:
+        """Run one epoch if there is input for one, or something is due without. ``flush``: where there is no input, close what is open."""
         with self._at_work, self._fenced_first():
             self.make_changes()
             decision, prepared = self._next or (self._decide(self.log.manifest.epoch + 1, everything), None)
             self._next = None
+            if decision is None:
+                decision = self._decide_without_input(flush)
             if decision is None:
                 self._rest()
                 return False
@@ -172,19 +193,23 @@ class Loop:
     def run_epoch(self, decision: Decision) -> None:
         """Run, commit and publish one epoch that somebody else decided."""
         with self._at_work, self._fenced_first():
-            self._run_epoch(decision, None, lambda: None)
+            late = lates(self._parts.timed, self.log.manifest, decision.epoch)
+            self._run_epoch(replace(decision, late=late), None, lambda: None)
 
     def _run_epoch(self, decision: Decision, prepared: Any, meanwhile: Callable[[], None]) -> None:
         began = self._clock.monotonic()
         outcome = self._run(decision, prepared, meanwhile)
         ran = self._clock.monotonic()
         before = self.log.manifest
-        manifest = self.log.append(self._entry(decision, outcome))
+        entry = self._entry(decision, outcome)
+        manifest = self.log.append(entry)
         committed = self._clock.monotonic()
         self._publish(manifest)
         published = self._clock.monotonic()
         self._runner.settle()
         self._tidy.published(before)
+        if entry["drops"]:
+            self._tidy.dropped(before, manifest)
         self._release(decision.seen)
         self._tidy_up()
         seconds = {
@@ -200,8 +225,9 @@ class Loop:
         return sum(cursor.waiting(self.now()) for cursor in self._cursors.values())
 
     def now(self) -> float:
-        """The decision's clock: never behind the last decision, whoever made it."""
-        return max(self._clock.now(), self.log.manifest.now)
+        """The decision's clock: never behind the last decision, whoever made it, and also where that one is not committed yet."""
+        self._decided = max(self._clock.now(), self.log.manifest.now, self._decided)
+        return self._decided
 
     def finished(self) -> bool:
         """Whether no source can ever have more."""
@@ -229,6 +255,7 @@ class Loop:
         with contextlib.suppress(Retryable):  # the next look tells
             self.log.check_owner()
         self._tidy_up(idle=True)
+        self.resting()
 
     def _decide(self, epoch: int, everything: bool) -> Decision | None:
         now = self.now()
@@ -246,7 +273,21 @@ class Loop:
             offsets[name] = choice.offset
             if choice.seen:
                 seen[name] = list(choice.seen)
-        return Decision(epoch, now, tuple(splits), offsets, seen) if splits else None
+        late = lates(self._parts.timed, self.log.manifest, epoch)
+        return Decision(epoch, now, tuple(splits), offsets, seen, late=late) if splits else None
+
+    def _decide_without_input(self, flush: bool) -> Decision | None:
+        """An epoch for what is due by event time alone, or because a partition that held it back has become idle."""
+        timed, manifest, now = self._parts.timed, self.log.manifest, self.now()
+        if not timed:
+            return None
+        epoch = manifest.epoch + 1
+        late, evict = lates(timed, manifest, epoch), evictions(timed, manifest, now)
+        then = evictions(timed, replace(manifest, times=advance(manifest.times, self._parts.rules, {}, now)), now)
+        due = anything_due(timed, manifest, late, evict) or (then != evict and anything_due(timed, manifest, evict, then))
+        if due or (flush and anything_open(timed, manifest)):
+            return Decision(epoch, now, (), {}, late=late, flush=flush and not due)
+        return None
 
     def _look_ahead(self, current: Decision, everything: bool) -> None:
         """Decide the next epoch early and begin it, where input for a whole one is waiting. A flow that keeps up does better to wait."""
@@ -283,6 +324,9 @@ class Loop:
             return None
 
     def _entry(self, decision: Decision, outcome: Outcome) -> Json:
+        timed, before = self._parts.timed, self.log.manifest
+        evict = evictions(timed, before, decision.now, decision.flush)
+        times = advance(before.times, self._parts.rules, outcome.heard, decision.now)
         return {
             "kind": "epoch",
             "epoch": decision.epoch,
@@ -294,10 +338,15 @@ class Loop:
             "batch": decision.batch,
             "routing": self.routing,
             "asked": self._asked,
-            "tables": {name: {"keys": self._keys[name], "segments": segments} for name, segments in outcome.segments.items()},
+            "tables": {name: {"keys": self._keys_of(name), "segments": segments} for name, segments in outcome.segments.items()},
+            "drops": over(timed, before.tables, evict),
+            "times": flushed(times, outcome.closed) if decision.flush else times,
             "staged": outcome.staged,
             "counts": {"epochs": 1, **outcome.counts},
         }
+
+    def _keys_of(self, table: str) -> tuple[str, ...]:
+        return self._keys[whole_table(table)]
 
     def _publish(self, manifest: Manifest) -> None:
         for name, files in manifest.staged.items():
@@ -335,10 +384,15 @@ class Loop:
             for cursor in self._cursors.values():
                 cursor.slow_down(share)
 
-    def _tidy_up(self, idle: bool = False) -> None:
+    def _take_merge(self) -> None:
         finished = self._compactor.collect()
-        if finished is not None:
+        if finished is not None and finished["table"] not in self.log.manifest.tables:
+            self._tidy.unwanted(finished["output"][0])  # its bucket of time is over
+        elif finished is not None:
             self._tidy.dropped(self.log.manifest, self.log.append(finished))
+
+    def _tidy_up(self, idle: bool = False) -> None:
+        self._take_merge()
         slots = {name: slots_of(table) for name, table in self.routing.items()}
         self._compactor.consider(self.log.manifest, self.routing, slots)
         self._relieve()
@@ -355,7 +409,7 @@ def share_of_input(runs: int) -> float:
 
     Compaction that falls behind makes every lookup slower: less input per epoch leaves it time to catch up.
 
-    >>> [round(share_of_input(runs), 2) for runs in (1, 20, 30, 60)]
+    >>> [round(share_of_input(runs), 2) for runs in (1, 40, 60, 120)]
     [1.0, 1.0, 0.44, 0.11]
     """
     return min(1.0, max(0.05, (_COMFORTABLE_RUNS / max(runs, 1)) ** 2))

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from meander.plan.windows import NEVER
 from meander.state.segment import SegmentRef
 
 Task = tuple[int, int]
@@ -46,6 +47,12 @@ class Common:
     """Where reads of state go: see segments.py."""
     secret: str = ""
     """What stewards of this run know each other by."""
+    late: Mapping[str, int] = field(default_factory=dict)
+    """Per operator that follows time, the mark (in microseconds) up to which everything had closed before this epoch."""
+    evict: Mapping[str, int] = field(default_factory=dict)
+    """The one up to which things close with it. Not known to what is begun ahead of time."""
+    now: float = 0.0
+    """The decision's time."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +85,10 @@ class Report:
     """Per stateful operator, the rows that came in for each key group."""
     out: dict[int, int] = field(default_factory=dict)
     """Per level it did the work of, the rows that it handed on, to later levels and to sinks."""
+    heard: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Per watermark and partition, the largest event time."""
+    closed: int = NEVER
+    """The largest end of a window that it emitted because it closed."""
     executor: str = ""
     steward: str | None = None
     """The address of the steward beside the executor it ran in."""

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,20 +20,22 @@ from meander.connect.parquet import ParquetSink
 from meander.connect.source import Split
 from meander.engine.compaction import Compactor, ProcessCompactor
 from meander.engine.compiled import Compiled, compile_plan, pack_plan
+from meander.engine.crew import hire
 from meander.engine.epoch import SparkRunner
+from meander.engine.introduction import Introducer
 from meander.engine.loop import EpochDone, Loop, Parts
 from meander.engine.migration import Migration
 from meander.engine.placement import Placement
 from meander.engine.probe import probe_store
 from meander.engine.scaling import Autoscaler, LoadMeter
-from meander.engine.session import prepare_context
+from meander.engine.session import is_local, prepare_context
 from meander.engine.session import spark as make_session
 from meander.engine.stage import DEAD_LETTERS
 from meander.engine.steward_compaction import StewardCompactor
 from meander.engine.structured import Driver, drive
 from meander.errors import ConfigError, FlowError
 from meander.plan.graph import Plan
-from meander.plan.operators import Aggregate, MapBatches
+from meander.plan.operators import MapBatches
 from meander.settings import Settings
 from meander.state.folder import refuse_file
 from meander.state.lease import Lease, refuse_beside_live
@@ -89,6 +92,9 @@ def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: 
         helper = ProcessCompactor(store.url, clock, generation, log.manifest.key_groups)
         compactor: Compactor = helper if store.local("") is not None else StewardCompactor(runner, helper, clock, generation)
         listeners: list[Callable[[EpochDone], None]] = []
+        deletions = None if store.local("") is not None else ThreadPoolExecutor(1, thread_name_prefix="meander-deletions")
+        if deletions is not None:  # what is not removed by then, the next start sweeps
+            close.insert(0, lambda: deletions.shutdown(wait=True, cancel_futures=True))
         loop = Loop(
             store,
             clock,
@@ -100,9 +106,14 @@ def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: 
             settings.retain_epochs,
             lambda done: _tell(listeners, done),
             settings.work_ahead,
+            deletions,
         )
-        close.insert(0, loop.close)
+        loop.collected = runner.collected
+        close[:0] = [loop.close, runner.close]
         loop.recover()
+        if not is_local(context):  # a local Spark is one executor, which the probe has met
+            common = runner.introduction(log.manifest.key_groups)
+            close.insert(0, Introducer(context, runner.placement, store, common, clock, runner.met).start().close)
     except BaseException:
         for undo in close:
             undo()
@@ -118,8 +129,12 @@ def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: 
     listeners.append(lambda done: meter.add(done.outcome.load))
     if settings.autoscale is not None:
         stages = {str(level.number + 1): level.keyed for level in compiled.levels if level.keyed}
-        autoscaler = Autoscaler(settings.autoscale, loop, meter, stages, lambda: context.defaultParallelism, clock)
+        crew = hire(context, runner.placement, settings.autoscale.slots_per_executor, clock)
+        autoscaler = Autoscaler(settings.autoscale, loop, meter, stages, runner.placement.cores, clock, crew)
         listeners.append(autoscaler)
+        loop.resting = autoscaler.idle
+        if crew is not None:
+            close.insert(0, crew.close)
     driver = drive(loop, compiled, store, settings)
     migration = Migration(loop, runner, meter, clock, needs_fetching=settings.state_mode != "hybrid" or store.local("") is None)
     return Opened(driver, close, listeners, runner.placement, migration, autoscaler, made, context.applicationId)
@@ -176,6 +191,8 @@ def _parts(compiled: Compiled, dead_letters: str) -> Parts:
         {name: op.source for name, op in compiled.sources.items()},
         sinks,
         {name: keyed.tables() for name, keyed in compiled.keyed.items()},
+        compiled.rules,
+        compiled.timed,
     )
 
 
@@ -200,16 +217,14 @@ def _check_folders(compiled: Compiled) -> None:
 
 
 def _for_readers(compiled: Compiled) -> dict[str, Any]:
-    operators = {node.name: node.op for node in compiled.plan.nodes if isinstance(node.op, Aggregate)}
-    return {name: (op.keys, op.aggs, compiled.plan.schema(name)) for name, op in operators.items()}
+    return {name: keyed.reader() for name, keyed in compiled.keyed.items()}
 
 
 def _ship_user_modules(compiled: Compiled) -> None:
     """Functions of a user's own files travel by value: executors cannot import a script or a notebook's neighbour."""
     functions: list[Any] = [node.op.fn for node in compiled.plan.nodes if isinstance(node.op, MapBatches)]
     for node in compiled.plan.nodes:
-        if isinstance(node.op, Aggregate):
-            functions.extend(type(getattr(agg, "user", agg)) for agg in node.op.aggs)
+        functions.extend(type(getattr(agg, "user", agg)) for agg in getattr(node.op, "aggs", ()))
     for function in functions:
         module = sys.modules.get(getattr(function, "__module__", None) or "")
         path = getattr(module, "__file__", None) if module else None

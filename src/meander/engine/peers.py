@@ -41,6 +41,16 @@ def join(header: dict[str, Any], data: bytes | pa.Buffer = b"") -> Iterator[byte
         yield bytes(view[begin : begin + _PIECE])
 
 
+def backroom_of(address: str) -> str:
+    """Where a steward does what takes long. Its address names the port of its counter, and then that of its backroom.
+
+    >>> backroom_of("127.0.0.1:4001/4002")
+    '127.0.0.1:4002'
+    """
+    counter, _, port = address.partition("/")
+    return f"{counter.rpartition(':')[0]}:{port}" if port else counter
+
+
 class Peer:
     """A steward, seen from elsewhere."""
 
@@ -55,7 +65,8 @@ class Peer:
 
     def __init__(self, address: str, secret: str) -> None:
         self.address = address
-        self._client = flight.FlightClient(f"grpc://{address}")
+        self._counter = flight.FlightClient(f"grpc://{address.partition('/')[0]}")
+        self._backroom = flight.FlightClient(f"grpc://{backroom_of(address)}")
         self._headers = [(b"authorization", f"Bearer {secret}".encode())]
         self._silent_until = 0.0
 
@@ -76,6 +87,10 @@ class Peer:
     def fetched(self) -> dict[str, Any]:
         return self._ask("fetched", {})[0]
 
+    def drop(self, names: list[str]) -> None:
+        """Nobody needs these segments any more."""
+        self._ask("drop", {"names": names})
+
     def merge(self, order: dict[str, Any]) -> None:
         self._ask("merge", order)
 
@@ -87,8 +102,9 @@ class Peer:
         if _CLOCK.monotonic() < self._silent_until:
             raise Unreachable(self.address)
         options = flight.FlightCallOptions(timeout=patience, headers=self._headers)
+        client = self._counter if what == "rows" else self._backroom
         try:
-            pieces = [r.body for r in self._client.do_action(flight.Action(what, b"".join(join(header, body))), options)]
+            pieces = [r.body for r in client.do_action(flight.Action(what, b"".join(join(header, body))), options)]
         except (flight.FlightError, pa.ArrowException, OSError) as error:
             self._silent_until = _CLOCK.monotonic() + _LEFT_ALONE
             raise Unreachable(f"{self.address}: {str(error).splitlines()[0]}") from error

@@ -26,9 +26,26 @@ class _Look:
 
         list(items)
         try:
-            yield open_store(self._url).get(self._name) or b""
-        except MeanderError as error:  # such as credentials that only the driver has
+            store = open_store(self._url)
+        except MeanderError as error:
             yield str(error).encode()
+            return
+        yield look(store, self._name)
+
+
+def look(store: Store, name: str) -> bytes:
+    """What an executor sees of a probe; an error's words where it cannot look, such as for credentials that only the driver has."""
+    try:
+        return store.get(name) or b""
+    except MeanderError as error:
+        return str(error).encode()
+
+
+def put_probe(store: Store, clock: Clock) -> tuple[str, bytes]:
+    """A name in the store, and what is there."""
+    name, nonce = f"probe/{clock.new_id()}", clock.new_id().encode()
+    store.put(name, nonce)
+    return name, nonce
 
 
 def probe_put_if_absent(store: Store, clock: Clock) -> tuple[str, bytes]:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import polars as pl
 
 Units = npt.NDArray[np.uint64]
+UNIT = "__unit"
 
 
 def source_unit(split: int) -> int:
@@ -44,6 +45,8 @@ class Rows:
     """Where the rows come from, for people: a file, a partition, an operator."""
     locate: Callable[[int], str] | None = None
     """Where a row with this index stands, where its source can tell. Does not cross an exchange."""
+    partition: str = ""
+    """The partition of the source that they come from, for watermarks. Does not cross an exchange."""
 
     def filter(self, mask: pl.Series) -> Rows:
         if mask.null_count():

@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping
 from hashlib import sha256
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 
 from meander.clock import SystemClock
@@ -37,6 +38,7 @@ CACHE_BYTES = 8 << 30
 _KEPT = 256
 _ASK_AGAIN = 2.0
 _CLOCK = SystemClock()
+NO_HASHES: Hashes = np.zeros(0, np.uint64)
 
 _opened: OrderedDict[str, Segment] = OrderedDict()
 _ordered: OrderedDict[tuple[str, int], None] = OrderedDict()
@@ -47,6 +49,9 @@ class Mapped:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+
+    def scan(self, ref: SegmentRef) -> Segment:
+        return self.open(ref, NO_HASHES)
 
     def open(self, ref: SegmentRef, _: Hashes) -> Segment:
         return _keep(f"{self._store.url}/{ref.name}", ref.name, lambda: self._store.map(ref.name), self._store.url)
@@ -61,6 +66,9 @@ class Remote:
     def __init__(self, store: Store, report: Report) -> None:
         self._store, self._report = store, report
         self._task: dict[str, Segment] = {}
+
+    def scan(self, ref: SegmentRef) -> Segment:
+        return self.open(ref, NO_HASHES)
 
     def open(self, ref: SegmentRef, _: Hashes) -> Segment:
         if ref.name not in self._task:
@@ -80,6 +88,12 @@ class Cached:
         self._store, self._cache, self._is_local = store, cache, mode == "local"
         self._groups, self._key_groups, self._holders, self._secret, self._report = groups, key_groups, holders, secret, report
         self._task: dict[str, Segment] = {}
+
+    def scan(self, ref: SegmentRef) -> Segment:
+        """All of its rows that are of our key groups: what is not there is copied."""
+        groups = ref.groups & self._groups
+        cached = self._own(ref.name, groups)
+        return self._copy(ref, groups) if cached is None else cached
 
     def open(self, ref: SegmentRef, hashes: Hashes) -> Segment:
         groups = ref.groups & self._groups
@@ -200,6 +214,14 @@ class Household:
                 self._address = json.loads((self.folder / "steward.json").read_text())["address"]
         return self._address
 
+    def wait_for_steward(self, patience: float) -> str | None:
+        """The same, waiting for one that is being started."""
+        deadline = _CLOCK.monotonic() + patience
+        while self.address() is None and self._process is not None and _CLOCK.monotonic() < deadline:
+            self._asked = 0.0
+            _CLOCK.sleep(0.05)
+        return self._address
+
     def _start(self) -> bool:
         """Whoever gets the lock starts it, and the process inherits the lock: as long as it lives nobody else does."""
         lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
@@ -219,6 +241,12 @@ class Household:
         process.stdin.close()
         os.close(lock)
         return True
+
+
+def this_executor() -> str | None:
+    """The id of the executor that this worker belongs to; None where the system does not tell."""
+    found = _executor_id(_executor_process())
+    return None if found == "driver" else found
 
 
 def _executor_id(process: int | None) -> str:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from meander.engine.placement import Executor
 from meander.errors import ConfigError
 
 SETTINGS = {
@@ -106,12 +107,17 @@ def prepare_context(context: SparkContext) -> None:
         context.environment[name] = value
 
 
-def executors(context: SparkContext) -> dict[str, str]:
-    """The live executors, by id: the location hint that pins a task to each."""
+def executors(context: SparkContext) -> dict[str, Executor]:
+    """The live executors, by id: the location hint that pins a task to each, and its cores."""
     jvm, jsc = context._jvm, context._jsc.sc()
     assert jvm is not None
     listed = jvm.scala.jdk.javaapi.CollectionConverters.asJava(jsc.statusStore().executorList(True))
-    hosts = {str(e.id()): str(e.hostPort()).rsplit(":", 1)[0] for e in listed}
-    if len(hosts) > 1:
-        hosts.pop("driver", None)
-    return {name: f"executor_{host}_{name}" for name, host in sorted(hosts.items())}
+    found = {str(e.id()): (str(e.hostPort()).rsplit(":", 1)[0], int(e.totalCores())) for e in listed}
+    if len(found) > 1:
+        found.pop("driver", None)
+    return {name: Executor(f"executor_{host}_{name}", cores) for name, (host, cores) in sorted(found.items())}
+
+
+def is_local(context: SparkContext) -> bool:
+    """Whether the driver is the only executor, and always will be."""
+    return (context.master or "").partition("[")[0] == "local"

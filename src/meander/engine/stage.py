@@ -1,11 +1,12 @@
 """One stage's work in one task: rows in, state merged, rows out. Spark-free: tests call it without a session.
 
-The order of work: read sources or merge state, run the stateless operators in the plan's order, stage what sinks get, and fold
-what later stateful operators need into partial states, within units.
+The order of work: read sources or have stateful operators work, run the stateless operators in the plan's order, stage what sinks get,
+and prepare what goes to later stateful operators. What these do is behind one contract: see ``operators.contract``.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -17,30 +18,24 @@ import pyarrow as pa
 from meander.clock import Clock
 from meander.connect.parquet import encode_parquet
 from meander.coordinate.routing import groups_of
-from meander.engine.compiled import Compiled, Keyed
+from meander.engine.compiled import Compiled
 from meander.engine.evaluate import DeadLetter, evaluate
+from meander.engine.marks import micros_of
 from meander.engine.messages import Control, Report
+from meander.engine.operators.contract import Emitted, Partial, Seat, Stateful
+from meander.engine.operators.desk import Desk
 from meander.engine.rows import Rows, Units, source_unit, state_unit
 from meander.errors import BadInput
+from meander.plan.eventtime import Late, Watermark
+from meander.plan.graph import Node
 from meander.plan.operators import Union
-from meander.state.grouping import fold_rows, fold_states, group_rows
-from meander.state.hashing import Hashes, hash_keys, in_groups, key_groups_of
+from meander.plan.windows import NEVER
+from meander.state.hashing import Hashes, key_groups_of
+from meander.state.manifest import operator_of
 from meander.state.segment import HASH, Segment, SegmentRef, encode_segment
 from meander.state.store import Store
-from meander.state.table import Open, upsert
-from meander.state.values import lengths, new_members, numbered, whole_lists
 
-UNIT = "__unit"
 DEAD_LETTERS = "__dead_letters"
-
-
-@dataclass(frozen=True)
-class Partial:
-    """Partial states on their way to a stateful operator, ascending by hash. ``unit`` is None where they have a unit column."""
-
-    operator: str
-    unit: int | None
-    frame: pl.DataFrame
 
 
 @dataclass(frozen=True)
@@ -64,6 +59,8 @@ class Segments(Protocol):
     """How a task comes by segments, and where it leaves those it writes."""
 
     def open(self, ref: SegmentRef, hashes: Hashes) -> Segment: ...
+
+    def scan(self, ref: SegmentRef) -> Segment: ...
 
     def wrote(self, name: str, data: pa.Buffer) -> None: ...
 
@@ -107,7 +104,8 @@ class StageTask:
             place = str(split.payload.get("path", f"{split.source}/{split.unit}"))
             if "start" in split.payload and "path" not in split.payload:
                 place = f"{split.source}[{split.payload.get('partition', 0)}]+{split.payload['start']}"
-            rows = Rows(batch.frame, source_unit(split.unit), place=place, locate=batch.position)
+            partition = f"{split.source}/{split.payload.get('partition', 0)}"
+            rows = Rows(batch.frame, source_unit(split.unit), place=place, locate=batch.position, partition=partition)
             self._run_level(0, {split.source: [rows]}, box, only_groups, mine)
 
     def run_state(self, partials: Iterable[Partial], carried: Iterable[Carried], box: Outbox) -> None:
@@ -116,7 +114,7 @@ class StageTask:
         values: dict[str, list[Rows]] = {}
         arrived = list(partials)
         for name in self.compiled.levels[level].keyed:
-            changed = self._merge(self.compiled.keyed[name], [p for p in arrived if p.operator == name])
+            changed = self._work(self.compiled.keyed[name], [p for p in arrived if p.operator == name and p.frame.height])
             values[name] = [] if changed is None else [changed]
         for item in carried:
             values.setdefault(item.node, []).append(item.rows)
@@ -133,6 +131,9 @@ class StageTask:
                 columns = list(self.compiled.plan.schema(node.name))
                 values[node.name] = [rows.with_frame(rows.frame.select(columns)) for rows in inputs]
                 continue
+            if isinstance(node.op, Watermark | Late):
+                values[node.name] = [self._timed(node, rows, mine) for rows in inputs if rows.frame.height]
+                continue
             dead: list[DeadLetter] = []
             values[node.name] = [evaluate(node, rows, dead, self.control.common.epoch, self.control.common.strict) for rows in inputs]
             if mine:
@@ -147,79 +148,92 @@ class StageTask:
                 box.carried.extend(Carried(name, later, rows) for rows in values.get(name, []))
                 self.report.handed_on(number, sum(rows.frame.height for rows in values.get(name, [])))
         began = self.clock.monotonic()
-        for name, operator in level.feeds:
+        for name, operator, side in level.feeds:
             keyed = self.compiled.keyed[operator]
             keep = None if only_groups is None or keyed.level != 1 else only_groups[operator]
             if mine or keep is not None:
-                folded = [self._fold(keyed, rows, keep) for rows in values.get(name, []) if rows.frame.height]
-                box.partials.extend(folded)
-                self.report.handed_on(number, sum(partial.frame.height for partial in folded))
+                sent = self._before(keyed, side, values.get(name, []), keep, mine)
+                box.partials.extend(sent)
+                self.report.handed_on(number, sum(partial.frame.height for partial in sent))
         self._spend("fold", began)
 
-    def _fold(self, keyed: Keyed, rows: Rows, keep: int | None) -> Partial:
-        """Rows to partial states, one per key and unit."""
-        hashes = hash_keys(rows.frame.select(keyed.keys))
-        if keep is not None:
-            mask = in_groups(hashes, keep, self.control.common.key_groups)
-            if not mask.all():
-                rows, hashes = rows.filter(pl.Series(mask)), hashes[mask]
-        keys = rows.frame.select(keyed.keys)
-        groups = group_rows(keys, hashes, rows.units)
-        states = fold_rows(rows.frame, groups, keyed.parts)
-        columns = [pl.Series(HASH, groups.hashes), *keys[groups.heads].get_columns(), *states.values()]
-        if rows.units is not None:
-            columns.append(pl.Series(UNIT, rows.units[groups.heads]))
-        return Partial(keyed.name, rows.unit, pl.DataFrame(columns))
-
-    def _merge(self, keyed: Keyed, partials: list[Partial]) -> Rows | None:
-        """Fold partial states in unit order, merge them with the stored ones, and write what changed as a segment."""
+    def _before(self, keyed: Stateful, side: int, rows: list[Rows], keep: int | None, mine: bool) -> list[Partial]:
+        """What one input of a stateful operator sends through the exchange."""
         common = self.control.common
-        began = self.clock.monotonic()
-        partials = [p for p in partials if p.frame.height]
-        if not partials:
-            return None
-        frame, hashes, units = _stack(partials)
-        self.report.groups[keyed.name] = np.bincount(key_groups_of(hashes, common.key_groups), minlength=common.key_groups)
-        keys = frame.select(keyed.keys)
-        if len(partials) > 1 or units is not None:
-            if units is not None:
-                order = np.argsort(units, kind="stable")
-                frame, hashes, keys = frame[order], hashes[order], keys[order]
-            groups = group_rows(keys, hashes)
-            states = fold_states(frame, groups, keyed.parts)
-            keys, hashes = keys[groups.heads], groups.hashes
-        else:
-            states = {name: frame.get_column(name) for name in keyed.parts}
-        self._spend("fold", began)
-        began = self.clock.monotonic()
-        written: dict[str, pl.DataFrame] = {}
-        for values in keyed.values:
-            lists = states[values.values]
-            counts = lengths(lists)
-            if not values.is_list:
-                counts, written[values.name] = new_members(values, *self._stored(values.name), keys, hashes, lists, common.key_groups)
-            states[values.count] = pl.Series(values.count, counts)
-        table = upsert(*self._stored(keyed.name), keys, hashes, states, keyed.stored, common.key_groups)
-        whole: list[pl.Series] = []
-        for values in keyed.values:
-            if values.is_list:
-                lists, totals = states[values.values], table.get_column(values.count).to_numpy()
-                written[values.name] = numbered(values, keys, hashes, lists, totals)
-                whole.append(whole_lists(values, *self._stored(values.name), keys, hashes, lists, totals, common.key_groups))
-        self._spend("state read", began)
-        began = self.clock.monotonic()
-        mask = groups_of(common.routing[keyed.name], self.control.index)
-        for name, rows in {keyed.name: table, **written}.items():
-            if rows.height:
-                self._write_segment(name, rows, mask)
-        self._spend("state write", began)
-        emitted = table.with_columns(whole).select(keyed.output)
-        groups_of_rows = key_groups_of(hashes, common.key_groups)
-        units_out: Units = groups_of_rows.astype(np.uint64) + np.uint64(state_unit(keyed.number, 0))
-        return Rows(emitted, None, units_out, place=keyed.name)
+        seat = Seat(common.key_groups, keep, micros_of(common.now))
+        in_time = [self._in_time(keyed, side, some, mine) for some in rows if some.frame.height]
+        return [Partial(keyed.name, some.unit, keyed.before(some, side, seat), side) for some in in_time if some.frame.height]
 
-    def _stored(self, table: str) -> tuple[tuple[SegmentRef, ...], Open]:
-        return self.control.segments.get(table, ()), self._segments.open
+    def _work(self, keyed: Stateful, arrived: list[Partial]) -> Rows | None:
+        """A stateful operator's part of the epoch: what has arrived meets what is stored; what changed is written."""
+        common, name = self.control.common, keyed.name
+        began = self.clock.monotonic()
+        if arrived:
+            groups = (key_groups_of(p.frame.get_column(HASH).to_numpy(), common.key_groups) for p in arrived)
+            self.report.groups[name] = np.sum([np.bincount(of, minlength=common.key_groups) for of in groups], axis=0)
+
+        def lap(part: str) -> None:
+            nonlocal began
+            began = self._spend(part, began)
+
+        mask = groups_of(common.routing[name], self.control.index)
+        segments = {table: refs for table, refs in self.control.segments.items() if operator_of(table) == name}
+        late, evict = common.late.get(name, NEVER), common.evict.get(name, NEVER)
+        found = (self._segments.open, self._segments.scan)
+        desk = Desk(name, late, evict, micros_of(common.now), mask, common.key_groups, segments, *found, lap)
+        emitted = keyed.work(desk, arrived)
+        lap("state read")
+        for table, rows in desk.written.items():
+            if keyed.timing is None or not keyed.is_over(table, evict):
+                self._write_segment(table, rows, mask)
+        lap("state write")
+        self.report.closed = max(self.report.closed, desk.closed)
+        return None if emitted is None or emitted.frame.height == 0 else self._placed(keyed, emitted)
+
+    def _placed(self, keyed: Stateful, emitted: Emitted) -> Rows:
+        groups = key_groups_of(emitted.hashes, self.control.common.key_groups)
+        units: Units = groups.astype(np.uint64) + np.uint64(state_unit(keyed.number, 0))
+        return Rows(emitted.frame, None, units, place=keyed.name)
+
+    # -- time -----------------------------------------------------------------------------------------------------
+
+    def _timed(self, node: Node, rows: Rows, mine: bool) -> Rows:
+        if isinstance(node.op, Late):
+            keyed = self.compiled.keyed[node.op.operator]
+            late = keyed.refuses(rows.frame, node.op.side, self.control.common.late[keyed.name])
+            return rows.filter(pl.Series(np.zeros(rows.frame.height, np.bool_) if late is None else late))
+        assert isinstance(node.op, Watermark)
+        known = rows.frame.get_column(node.op.column).is_not_null()
+        if not known.all():
+            self._refuse(node.name, rows.filter(~known), f"the event time {node.op.column} is null", mine, bad=True)
+            rows = rows.filter(known)
+        if rows.frame.height:
+            largest = rows.frame.get_column(node.op.column).dt.epoch("us").max()
+            assert isinstance(largest, int)
+            heard = self.report.heard.setdefault(node.name, {})
+            heard[rows.partition] = max(largest, heard.get(rows.partition, NEVER))
+        return rows
+
+    def _in_time(self, keyed: Stateful, side: int, rows: Rows, mine: bool) -> Rows:
+        """Without the rows that an operator refuses because they come too late: these are counted, and kept elsewhere."""
+        refused = keyed.refuses(rows.frame, side, self.control.common.late.get(keyed.name, NEVER))
+        if refused is None or not refused.any():
+            return rows
+        too_late = rows.filter(pl.Series(refused))
+        if mine:
+            self.report.count("late_rows", too_late.frame.height)
+        if side not in keyed.keeps_late:
+            self._refuse(keyed.name, too_late, keyed.why_late(), mine)
+        return rows.filter(pl.Series(~refused))
+
+    def _refuse(self, operator: str, rows: Rows, reason: str, mine: bool, bad: bool = False) -> None:
+        """Rows to the dead letters; what is bad, and not only late, stops a strict flow."""
+        if bad and self.control.common.strict:
+            raise BadInput(f"operator '{operator}', epoch {self.control.common.epoch}, row {rows.position(0)}: {reason}")
+        if mine:
+            for row in range(rows.frame.height):
+                content = json.dumps(rows.frame.row(row, named=True), default=str)
+                self._dead.append(DeadLetter(operator, rows.position(row), reason, content))
 
     def _write_segment(self, table: str, rows: pl.DataFrame, groups: int) -> None:
         common = self.control.common
@@ -258,21 +272,11 @@ class StageTask:
         slot = index + sum(common.slots[:level]) if sink == DEAD_LETTERS else index
         self.report.staged[sink] = {"name": name, "slot": slot, "rows": frame.height}
 
-    def _spend(self, part: str, began: float) -> None:
-        self.report.seconds[part] = self.report.seconds.get(part, 0.0) + self.clock.monotonic() - began
-
-
-def _stack(partials: list[Partial]) -> tuple[pl.DataFrame, Hashes, Units | None]:
-    """All partial states in the order of their units."""
-    if all(p.unit is not None for p in partials):
-        frames = [p.frame for p in sorted(partials, key=lambda p: p.unit or 0)]
-        frame = frames[0] if len(frames) == 1 else pl.concat(frames)
-        return frame, frame.get_column(HASH).to_numpy(), None
-    frames = [
-        p.frame if p.unit is None else p.frame.with_columns(pl.Series(UNIT, np.full(p.frame.height, p.unit, np.uint64))) for p in partials
-    ]
-    frame = pl.concat(frames)
-    return frame, frame.get_column(HASH).to_numpy(), frame.get_column(UNIT).to_numpy()
+    def _spend(self, part: str, began: float) -> float:
+        """The time since ``began`` was spent on this. Returns what it is now."""
+        now = self.clock.monotonic()
+        self.report.seconds[part] = self.report.seconds.get(part, 0.0) + now - began
+        return now
 
 
 def dead_letter_frame(epoch: int, letters: list[DeadLetter]) -> pl.DataFrame:

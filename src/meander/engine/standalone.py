@@ -22,7 +22,7 @@ from pyspark import SparkContext
 from pyspark.find_spark_home import _find_spark_home
 
 from meander.clock import Clock
-from meander.engine.session import executors
+from meander.engine.session import executors, is_local
 from meander.errors import ConfigError
 
 _MASTER, _WORKER = "org.apache.spark.deploy.master.Master", "org.apache.spark.deploy.worker.Worker"
@@ -134,8 +134,7 @@ class Worker(SparkProcess):
 
 def wait_for_executors(context: SparkContext, clock: Clock, check: Callable[[], None] = lambda: None) -> None:
     """Return when there is one. A local Spark is its own."""
-    local = (context.master or "").partition("[")[0] == "local"
-    while not local and set(executors(context)) <= {"driver"}:
+    while not is_local(context) and set(executors(context)) <= {"driver"}:
         check()
         clock.sleep(0.2)
 

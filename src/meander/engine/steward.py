@@ -1,12 +1,19 @@
-"""The steward: one helper process beside each executor, of low priority. It answers for the executor's cache.
+"""The steward: two helper processes beside each executor. They answer for the executor's cache.
+
+At the *counter*, of normal priority, since an epoch is waiting:
 
 - ``rows``: a segment's rows of some hashes. How a new owner fetches single keys from the one before it.
+
+In the *backroom*, of low priority, since it must not take the cores from the epochs:
+
 - ``part``: a segment's rows of some key groups. How a new owner fetches all there is to move.
 - ``fetch``: bring parts of segments into this cache, from another steward or from the store, in the background; ``fetched`` says how far.
+- ``drop``: segments that the driver has collected leave this cache.
 - ``merge``: compact segments of this executor's slots, in the background; ``merged`` gives what is done.
 
 Everything is an action of Arrow Flight: a JSON header and bytes, in both directions. Who does not know the run's secret is refused. It ends
-when its executor does. It shares nothing with the epochs but files that never change, so that it may die at any moment.
+when its executor does. It shares nothing with the epochs but files that never change, so that it may die at any moment. Two processes, and
+not two threads: an answer would wait for whoever has Python's lock, and he for a core that a low priority does not get him.
 """
 
 from __future__ import annotations
@@ -14,24 +21,27 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
+import pyarrow.compute  # otherwise the first question would wait for it
 from pyarrow import flight
 
 from meander.clock import SystemClock
 from meander.engine.cache import Cache
-from meander.engine.peers import Peer, Unreachable, join, split
+from meander.engine.peers import Peer, Unreachable, backroom_of, join, split
 from meander.engine.ranges import open_by_ranges
 from meander.state.compaction import Merge, run_merge
-from meander.state.segment import Segment, SegmentRef, encode_segment, rows_of_groups, rows_of_hashes
+from meander.state.segment import HASH, Segment, SegmentRef, encode_segment, rows_of_groups, rows_of_hashes
 from meander.state.store import Store, open_store
 
 _OPEN = 256
@@ -93,6 +103,13 @@ class Steward(flight.FlightServerBase):  # type: ignore[misc]
         failures, self._failures = self._failures, []
         return {"pending": len(self._pending), **self._bytes, "failures": failures}, b""
 
+    def _drop(self, header: dict[str, Any], body: bytes) -> tuple[dict[str, Any], Any]:
+        for name in header["names"]:
+            with self._lock:
+                self._opened.pop(name, None)
+            self._cache.drop(name)
+        return {}, b""
+
     def _merge(self, header: dict[str, Any], body: bytes) -> tuple[dict[str, Any], Any]:
         inputs = tuple(SegmentRef.from_json(fields) for fields in header["inputs"])
         merge = Merge(header["table"], tuple(header["keys"]), inputs, int(header["groups"], 16), header["bottom"])
@@ -122,25 +139,34 @@ class Steward(flight.FlightServerBase):  # type: ignore[misc]
         return segment
 
     def _bring(self, name: str, size: int, groups: int, holder: str | None) -> None:
-        """One part into the cache: from who has it, or from the store."""
+        """One part into the cache: what is not there from who has it, or from the store."""
         try:
             if self._cache.has(name, groups):
                 return
-            data: Any = None
-            if holder is not None and holder != self.address:
-                try:
-                    data = Peer.at(holder, self._secret).part(name, groups)
-                    self._bytes["peer"] += 0 if data is None else len(data)
-                except Unreachable:
-                    data = None
-            if data is None:
-                counted = _Counted(self._store)
-                segment = open_by_ranges(counted, name, size)
-                data = encode_part(segment, groups, self._key_groups)
-                self._bytes["store"] += counted.bytes
-            self._cache.add_part(name, groups, data)
+            pieces, wanted = [], groups
+            for there, piece in self._cache.parts(name):
+                if wanted & there:
+                    pieces.append((wanted & there, Segment(name, piece)))
+                    wanted &= ~there
+            if wanted:
+                pieces.append((wanted, Segment(name, self._from_afar(name, size, wanted, holder))))
+            self._cache.add_part(name, groups, _joined(pieces, self._key_groups))
         except Exception as error:  # epochs do not depend on it: they fetch what they need themselves
             self._failures.append(f"{name}: {type(error).__name__}: {error}")
+
+    def _from_afar(self, name: str, size: int, groups: int, holder: str | None) -> pa.Buffer:
+        data: Any = None
+        if holder is not None and backroom_of(holder) != self.address:
+            try:
+                data = Peer.at(holder, self._secret).part(name, groups)
+                self._bytes["peer"] += 0 if data is None else len(data)
+            except Unreachable:
+                data = None
+        if data is None:
+            counted = _Counted(self._store)
+            data = encode_part(open_by_ranges(counted, name, size), groups, self._key_groups)
+            self._bytes["store"] += counted.bytes
+        return pa.py_buffer(data)
 
     def _compact(self, merge: Merge, name: str, holders: dict[str, str]) -> None:
         answer: Any = None
@@ -182,25 +208,65 @@ def encode_part(segment: Segment, groups: int, key_groups: int) -> pa.Buffer:
     return encode_segment(rows_of_groups(segment, groups, key_groups))
 
 
+def _joined(pieces: list[tuple[int, Segment]], key_groups: int) -> pa.Buffer:
+    """Parts of one segment, each taken for some key groups, as one."""
+    frames = [rows_of_groups(segment, groups, key_groups) for groups, segment in pieces]
+    return encode_segment(frames[0] if len(frames) == 1 else pl.concat(frames).sort(HASH, maintain_order=True))
+
+
 def main() -> None:
     """Serve until the executor is gone. Called with a folder; the rest comes on standard input, the secret among it."""
-    folder, clock = Path(sys.argv[1]), SystemClock()
+    folder = Path(sys.argv[1])
     orders = json.loads(sys.stdin.readline())
+    if len(sys.argv) > 2:
+        _work_in_backroom(folder, orders)
+    else:
+        _stand_at_counter(folder, orders)
+    os._exit(0)  # gRPC's threads would keep the process
+
+
+def _stand_at_counter(folder: Path, orders: dict[str, Any]) -> None:
+    command = [sys.executable, "-m", "meander.engine.steward", str(folder), "backroom"]
+    backroom = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert backroom.stdin is not None
+    assert backroom.stdout is not None
+    backroom.stdin.write(json.dumps({**orders, "counter": os.getpid()}).encode() + b"\n")
+    backroom.stdin.close()
+    steward = _open(folder, orders)
+    port = backroom.stdout.readline().decode().strip()
+    if port:
+        staged = folder / ".steward.json"
+        staged.write_text(json.dumps({"address": f"{steward.address}/{port}", "process": os.getpid()}))
+        os.replace(staged, folder / "steward.json")
+    clock, is_alive = SystemClock(), _watch(orders["executor"])
+    while is_alive() and backroom.poll() is None:
+        clock.sleep(_WATCH_EVERY)
+    if not is_alive():
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _work_in_backroom(folder: Path, orders: dict[str, Any]) -> None:
     os.nice(10)
-    store = open_store(orders["store"])
-    steward = Steward(orders["host"], orders["secret"], Cache(folder / "cache"), store, orders["key_groups"])
-    note = folder / "steward.json"
-    staged = folder / ".steward.json"
-    staged.write_text(json.dumps({"address": steward.address, "process": os.getpid()}))
-    os.replace(staged, note)
-    executor, born, evicted = orders["executor"], _born(orders["executor"]), clock.monotonic()
-    while born is not None and _born(executor) == born:
+    steward = _open(folder, orders)
+    sys.stdout.write(f"{steward.port}\n")
+    sys.stdout.flush()
+    clock = SystemClock()
+    is_alive, evicted = _watch(orders["executor"]), clock.monotonic()
+    while is_alive() and os.getppid() == orders["counter"]:
         clock.sleep(_WATCH_EVERY)
         if clock.monotonic() - evicted > _EVICT_EVERY:
             steward._cache.evict(orders["limit"])
             evicted = clock.monotonic()
-    shutil.rmtree(folder, ignore_errors=True)
-    os._exit(0)  # gRPC's threads would keep the process
+
+
+def _open(folder: Path, orders: dict[str, Any]) -> Steward:
+    return Steward(orders["host"], orders["secret"], Cache(folder / "cache"), open_store(orders["store"]), orders["key_groups"])
+
+
+def _watch(process: int) -> Callable[[], bool]:
+    """Whether a process is still there: the same one, and not another of its number."""
+    born = _born(process)
+    return lambda: born is not None and _born(process) == born
 
 
 def _born(process: int) -> str | None:

@@ -50,8 +50,8 @@ class Driver(Protocol):
     def look(self) -> None:
         """Find all input that is there now: before the steps that ask for everything, once."""
 
-    def step(self, everything: bool) -> bool:
-        """One piece of work; False where there is none now."""
+    def step(self, everything: bool, flush: bool = False) -> bool:
+        """One piece of work; False where there is none now. ``flush``: close what is open where there is no input."""
 
     def finished(self) -> bool: ...
 
@@ -98,7 +98,8 @@ class Structured:
     def look(self) -> None:
         """Spark asks its source at every batch."""
 
-    def step(self, everything: bool) -> bool:
+    def step(self, everything: bool, flush: bool = False) -> bool:
+        """Spark runs the batches, in a thread of its own; here runs what is due without one."""
         if everything:
             active = self._query is not None and self._query.isActive
             if not active:
@@ -110,11 +111,11 @@ class Structured:
                 else:
                     self._query.awaitTermination()
             self._raise()
-            return False
+            return self.loop.step(everything, flush)
         if self._query is None:
             self._start(processingTime=f"{int((self._clock_trigger or 0.0) * 1000)} milliseconds")
         self._raise()
-        return False
+        return self.loop.step(everything, flush)
 
     def finished(self) -> bool:
         return False

@@ -22,9 +22,10 @@ from meander.clock import SystemClock
 from meander.coordinate.routing import groups_of
 from meander.engine.compiled import unpack_plan
 from meander.engine.messages import Common, Control, Report, Seen, Task
+from meander.engine.operators.contract import Partial
 from meander.engine.rows import Rows
 from meander.engine.segments import Cached, Household, Mapped, Remote
-from meander.engine.stage import Carried, Outbox, Partial, Segments, StageTask
+from meander.engine.stage import Carried, Outbox, Segments, StageTask
 from meander.errors import BadInput, Corrupted, FlowError
 from meander.state.hashing import key_group_bounds
 from meander.state.manifest import operator_of
@@ -93,14 +94,11 @@ def _guarded(seen: Seen, box: Outbox, work: Callable[[], None]) -> Seen:
 def _open_task(message: bytes) -> StageTask:
     control: Control = pickle.loads(message)
     common = control.common
-    if common.store not in _stores:
-        _stores[common.store] = open_store(common.store)
-    store = _stores[common.store]
+    store, household = settle_in(common)
 
     def find_segments(report: Report) -> Segments:
-        if common.mode == "hybrid" and store.local("") is not None:
+        if household is None:
             return Mapped(store)
-        household = _household(common)
         report.executor, report.steward = household.executor, household.address()
         if common.mode == "remote":
             return Remote(store, report)
@@ -132,6 +130,13 @@ def _household(common: Common) -> Household:
         _households.clear()
         _households[common.secret] = Household(common.store, common.secret, common.key_groups)
     return _households[common.secret]
+
+
+def settle_in(common: Common) -> tuple[Store, Household | None]:
+    """What the tasks of a run need: the store and, where segments are not mapped from it, this executor's cache. Opened once per worker."""
+    store = _stores[common.store] = _stores.get(common.store) or open_store(common.store)
+    maps = common.mode == "hybrid" and store.local("") is not None
+    return store, None if maps else _household(common)
 
 
 def _run_state(messages: Iterable[tuple[bytes, bytes]]) -> tuple[StageTask, Outbox, Seen]:
@@ -193,7 +198,7 @@ def _send(task: StageTask, box: Outbox, seen: Seen) -> Iterator[bytes]:
     for partial in box.partials:
         target = task.compiled.keyed[partial.operator].level
         for slot, frame in _cut(partial.frame, common.routing[partial.operator], common.key_groups):
-            items[slot % slots].append(("partial", partial.operator, target, slot, partial.unit, _pack(frame)))
+            items[slot % slots].append(("partial", partial.operator, target, slot, partial.unit, _pack(frame), partial.side))
     for item in box.carried:
         rows = item.rows
         slot = (index if rows.unit is None else rows.unit) % common.slots[item.level]
@@ -208,7 +213,8 @@ def _send(task: StageTask, box: Outbox, seen: Seen) -> Iterator[bytes]:
 def _receive(task: StageTask, item: Any, level: int, index: int, partials: list[Partial], carried: list[Carried], box: Outbox) -> None:
     kind, name, target, _slot, unit, data, *rest = item
     if kind == "partial":
-        partial = Partial(name, unit, _unpack(data))
+        (side,) = rest
+        partial = Partial(name, unit, _unpack(data), side)
         (partials if target == level else box.partials).append(partial)
         return
     units, place = rest

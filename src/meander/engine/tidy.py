@@ -11,6 +11,8 @@ Nothing waits for a deletion: one that fails is tried again with the next epoch.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
 from itertools import pairwise
 
 from meander.errors import Retryable
@@ -18,11 +20,26 @@ from meander.state.log import entry_name, history, read_snapshot, snapshot_name,
 from meander.state.manifest import Manifest
 from meander.state.store import Store, sweep_temporary
 
+Removed = tuple[list[str], list[str]]
+"""What is gone, and what is still there."""
+
 
 class Tidy:
     """The garbage of one generation's work, and when it may go."""
 
-    def __init__(self, store: Store, manifest: Manifest, retain: int) -> None:
+    def __init__(
+        self,
+        store: Store,
+        manifest: Manifest,
+        retain: int,
+        removed: Callable[[list[str]], None] = lambda segments: None,
+        beside: Executor | None = None,
+    ) -> None:
+        """``removed`` is told which segments have gone, so that caches need not keep them. ``beside`` is where deletions run, if an epoch
+        should not wait for them: where every call to the store is a message to another machine, and a snapshot sets many entries free."""
+        self._removed = removed
+        self._beside = beside
+        self._removing: Future[Removed] | None = None
         self._store = store
         self._retain = retain
         self._start = manifest
@@ -43,6 +60,10 @@ class Tidy:
         """Segments or name files were replaced: they go when no retained epoch reads them."""
         for name in sorted(_lasting(before) - _lasting(after)):
             self._garbage.append((after.epoch, name))
+
+    def unwanted(self, name: str) -> None:
+        """Written, and never named by the log."""
+        self._due.append(name)
 
     def snapshotted(self, manifest: Manifest) -> None:
         self._snapshots.append((manifest.epoch, manifest.generation, manifest.position))
@@ -68,14 +89,27 @@ class Tidy:
         self._oldest_own = max(self._oldest_own, last + 1)
 
     def _remove(self) -> None:
-        """Remove what is due, until the store does not answer: then an epoch should not wait for every other name, too."""
-        while self._due:
-            try:
-                self._store.delete(self._due[0])
-            except Retryable:
-                self._due.rotate(-1)  # behind the others: a file that can never be removed must not keep them
+        """Remove what is due, here or beside the epochs, one lot at a time."""
+        if self._removing is not None:
+            if not self._removing.done():
                 return
-            self._due.popleft()
+            self._settle(self._removing.result())
+            self._removing = None
+        if not self._due:
+            return
+        names = list(self._due)
+        self._due.clear()
+        if self._beside is None:
+            self._settle(_delete(self._store, names))
+        else:
+            self._removing = self._beside.submit(_delete, self._store, names)
+
+    def _settle(self, removed: Removed) -> None:
+        gone, left = removed
+        self._due.extend(left)
+        segments = [name for name in gone if name.startswith("segments/")]
+        if segments:
+            self._removed(segments)
 
     def sweep(self) -> None:
         """Once, at the start: take stock of what is retained, and remove what dead generations left behind."""
@@ -121,3 +155,13 @@ class Tidy:
 
 def _lasting(manifest: Manifest) -> set[str]:
     return manifest.segment_names() | {name for files in manifest.seen.values() for name in files}
+
+
+def _delete(store: Store, names: list[str]) -> Removed:
+    """Until the store does not answer: then nobody should wait for every other name, too."""
+    for number, name in enumerate(names):
+        try:
+            store.delete(name)
+        except Retryable:
+            return names[:number], [*names[number + 1 :], name]  # behind the others: a file that can never be removed must not keep them
+    return names, []

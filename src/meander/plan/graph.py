@@ -66,6 +66,10 @@ class Plan:
         """The columns that leave the operator (for a sink: that it is given)."""
         return self._schemas[self.node(name).name]
 
+    @property
+    def schemas(self) -> dict[str, pl.Schema]:
+        return self._schemas
+
     def consumers(self, name: str) -> tuple[str, ...]:
         """The names of the operators that read this one, in topological order."""
         self.node(name)

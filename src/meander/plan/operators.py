@@ -51,7 +51,7 @@ class SourceOp:
     source: Source
 
     def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
-        _expect_inputs(self.kind, name, inputs, 0)
+        expect_inputs(self.kind, name, inputs, 0)
         schema = pl.Schema(self.source.schema())
         if not schema:
             raise FlowError(f"source {name!r}: it has no columns; give it a schema")
@@ -78,7 +78,7 @@ class Filter:
     """What the user wrote, for people; the predicate decides."""
 
     def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
-        (schema,) = _expect_inputs(self.kind, name, inputs, 1)
+        (schema,) = expect_inputs(self.kind, name, inputs, 1)
         result = _check((self.predicate,), schema, self.kind, name, select=True)
         if len(result) != 1 or result.dtypes()[0] != pl.Boolean:
             raise FlowError(
@@ -115,7 +115,7 @@ class WithColumns:
     text: str | None = None
 
     def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
-        (schema,) = _expect_inputs(self.kind, name, inputs, 1)
+        (schema,) = expect_inputs(self.kind, name, inputs, 1)
         return _check(self.exprs, schema, self.kind, name, select=False)
 
     def apply(self, frame: pl.DataFrame) -> pl.DataFrame:
@@ -141,7 +141,7 @@ class Select:
     text: str | None = None
 
     def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
-        (schema,) = _expect_inputs(self.kind, name, inputs, 1)
+        (schema,) = expect_inputs(self.kind, name, inputs, 1)
         return _check(self.exprs, schema, self.kind, name, select=True)
 
     def apply(self, frame: pl.DataFrame) -> pl.DataFrame:
@@ -176,7 +176,7 @@ class MapBatches:
     deterministic: bool = False
 
     def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
-        (schema,) = _expect_inputs(self.kind, name, inputs, 1)
+        (schema,) = expect_inputs(self.kind, name, inputs, 1)
         if self.schema is not None:
             return self.schema
         try:
@@ -258,33 +258,10 @@ class Aggregate:
     aggs: tuple[Agg, ...]
 
     def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
-        (schema,) = _expect_inputs(self.kind, name, inputs, 1)
+        (schema,) = expect_inputs(self.kind, name, inputs, 1)
         if not self.keys or not self.aggs:
             raise FlowError(f"aggregate {name!r}: it needs at least one key column and one aggregate, as in key_by('k').aggregate(count())")
-        output: dict[str, pl.DataType] = {}
-        for key in self.keys:
-            if key not in schema:
-                raise FlowError(f"aggregate {name!r}: key_by: {missing_column(key, schema)}")
-            if not is_key_type(schema[key]):
-                raise FlowError(f"aggregate {name!r}: key column {key!r} is {schema[key]}; keys can be {KEY_TYPES}: cast it first")
-            if key in output:
-                raise FlowError(f"aggregate {name!r}: key column {key!r} is given twice")
-            output[key] = schema[key]
-        for agg in self.aggs:
-            for column in agg.inputs():
-                if column not in schema:
-                    raise FlowError(f"aggregate {name!r}: {agg.call()}: {missing_column(column, schema)}")
-            if agg.name in output:
-                raise FlowError(f"aggregate {name!r}: two columns would be named {agg.name!r}; rename one with .alias(...)")
-            try:
-                # State columns live beside the keys, so their names must not meet.
-                met = [column for column in agg.state_columns(schema) if column in self.keys]
-                if met:
-                    raise FlowError(f"{agg.call()}: its state column {met[0]!r} has the name of a key; rename it with .alias(...)")
-                output[agg.name] = agg.output(schema)
-            except FlowError as error:
-                raise FlowError(f"aggregate {name!r}: {error}") from error
-        return pl.Schema(output)
+        return aggregated(self.keys, self.aggs, schema, name)
 
     def describe(self) -> str:
         return f"by {', '.join(self.keys)}: {', '.join(agg.describe() for agg in self.aggs)}"
@@ -304,7 +281,7 @@ class SinkOp:
     sink: Sink
 
     def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
-        (schema,) = _expect_inputs(self.kind, name, inputs, 1)
+        (schema,) = expect_inputs(self.kind, name, inputs, 1)
         return schema
 
     def describe(self) -> str:
@@ -317,7 +294,35 @@ class SinkOp:
         return ""
 
 
-def _expect_inputs(kind: str, name: str, inputs: list[pl.Schema], count: int) -> list[pl.Schema]:
+def aggregated(keys: tuple[str, ...], aggs: tuple[Agg, ...], schema: pl.Schema, name: str) -> pl.Schema:
+    """The columns of an aggregation: the keys and the values; FlowError where it cannot run on these columns."""
+    output: dict[str, pl.DataType] = {}
+    for key in keys:
+        if key not in schema:
+            raise FlowError(f"aggregate {name!r}: key_by: {missing_column(key, schema)}")
+        if not is_key_type(schema[key]):
+            raise FlowError(f"aggregate {name!r}: key column {key!r} is {schema[key]}; keys can be {KEY_TYPES}: cast it first")
+        if key in output:
+            raise FlowError(f"aggregate {name!r}: key column {key!r} is given twice")
+        output[key] = schema[key]
+    for agg in aggs:
+        for column in agg.inputs():
+            if column not in schema:
+                raise FlowError(f"aggregate {name!r}: {agg.call()}: {missing_column(column, schema)}")
+        if agg.name in output:
+            raise FlowError(f"aggregate {name!r}: two columns would be named {agg.name!r}; rename one with .alias(...)")
+        try:
+            # State columns live beside the keys, so their names must not meet.
+            met = [column for column in agg.state_columns(schema) if column in keys]
+            if met:
+                raise FlowError(f"{agg.call()}: its state column {met[0]!r} has the name of a key; rename it with .alias(...)")
+            output[agg.name] = agg.output(schema)
+        except FlowError as error:
+            raise FlowError(f"aggregate {name!r}: {error}") from error
+    return pl.Schema(output)
+
+
+def expect_inputs(kind: str, name: str, inputs: list[pl.Schema], count: int) -> list[pl.Schema]:
     if len(inputs) != count:
         raise FlowError(f"{kind} {name!r}: it has {len(inputs)} inputs and takes {count}")
     return inputs

@@ -36,6 +36,30 @@ def operator_of(table: str) -> str:
     return table.split(".", 1)[0]
 
 
+def bucket_table(table: str, bucket: int) -> str:
+    """One bucket of a table that is cut by time."""
+    return f"{table}.@{bucket}"
+
+
+def bucket_of(table: str) -> int | None:
+    """The bucket a table is; None for any other table.
+
+    >>> bucket_of("visits.@-3"), bucket_of("visits.left.@7"), bucket_of("visits.pages"), bucket_of("visits")
+    (-3, 7, None, None)
+    """
+    _, at, number = table.rpartition(".@")
+    return int(number) if at else None
+
+
+def whole_table(table: str) -> str:
+    """The table that a bucket is of; any other table is itself.
+
+    >>> whole_table("visits.@-3"), whole_table("visits.left.@7"), whole_table("visits.pages")
+    ('visits', 'visits.left', 'visits.pages')
+    """
+    return table.rpartition(".@")[0] or table
+
+
 @dataclass(frozen=True)
 class Table:
     """One stateful operator's state: its key columns and its segments, oldest first."""
@@ -78,6 +102,8 @@ class Manifest:
     """The last batch of Structured Streaming that is an epoch here: query and batch id."""
     totals: dict[str, int] = field(default_factory=dict)
     now: float = 0.0
+    times: dict[str, Json] = field(default_factory=dict)
+    """Per watermark, what is known of event time: see ``coordinate.watermarks``."""
     asked: int | None = None
     """The parallelism that the last start asked for; what the routing has may have been changed since."""
 
@@ -102,6 +128,8 @@ class Manifest:
         for name, added in entry["tables"].items():
             before = tables.get(name, Table(tuple(added["keys"])))
             tables[name] = replace(before, segments=before.segments + tuple(SegmentRef.from_json(s) for s in added["segments"]))
+        for name in entry.get("drops", ()):
+            tables.pop(name, None)
         recent = {name: list(names) for name, names in self.recent.items()}
         for name, names in entry.get("seen", {}).items():
             recent.setdefault(name, []).extend(names)
@@ -118,6 +146,7 @@ class Manifest:
             batch=entry.get("batch") or self.batch,
             totals=totals,
             now=entry["now"],
+            times=entry.get("times", {}),
             asked=entry.get("asked"),
         )
 
@@ -165,6 +194,7 @@ class Manifest:
             "batch": self.batch,
             "totals": self.totals,
             "now": self.now,
+            "times": self.times,
             "asked": self.asked,
         }
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet
 
+from meander.aggregates import Agg
 from meander.errors import ConfigError, Corrupted, Retryable
 from meander.state.folder import refuse_file
 from meander.state.hashing import in_groups
@@ -75,8 +77,9 @@ def read_dead_letters(store: str | Path) -> pa.Table:
 
 def _tables(store: Store, manifest: Manifest, operator: str) -> dict[str, Table]:
     """The operator's own table and those of its aggregates' values."""
-    if operator in manifest.tables and operator_of(operator) == operator:
-        return {name: table for name, table in manifest.tables.items() if operator_of(name) == operator}
+    found = {name: table for name, table in manifest.tables.items() if operator_of(name) == operator}
+    if found and operator_of(operator) == operator:
+        return found
     if manifest.position < 0:
         raise ConfigError(f"store {store.url}: there is no flow in it")
     if manifest.epoch == 0 or operator in manifest.routing:
@@ -122,17 +125,30 @@ def _missing(store: Store, name: str) -> Corrupted:
 
 
 def _finish(store: Store, manifest: Manifest, operator: str, tables: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
-    """State columns to finished values, by the aggregates that the plan recorded. Unpickles: a store is trusted like a checkpoint."""
+    """What is stored as people want to see it, by the reader that the plan recorded. Unpickles: a store is trusted like a checkpoint."""
     data = store.get(plan_name(manifest.plan["digest"]))
     if data is None:
         raise Corrupted(f"store {store.url}: the plan {manifest.plan['digest']} is missing")
-    keys, aggregates, schema = pickle.loads(data)[operator]
-    rows = tables[operator]
-    for aggregate in aggregates:
-        if aggregate.keeps == "list":
-            values = ValueTable.of(operator, keys, aggregate)
-            rows = rows.with_columns(_lists(values, rows, tables.get(values.name), schema[aggregate.name]))
-    return rows.select([pl.col(key) for key in keys] + [aggregate.finish() for aggregate in aggregates])
+    shown: pl.DataFrame = pickle.loads(data)[operator].show(tables)
+    return shown
+
+
+@dataclass(frozen=True)
+class AggregateReader:
+    """Shows an aggregate's keys and finished values."""
+
+    operator: str
+    keys: tuple[str, ...]
+    aggregates: tuple[Agg, ...]
+    schema: pl.Schema
+
+    def show(self, tables: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
+        rows = tables[self.operator]
+        for aggregate in self.aggregates:
+            if aggregate.keeps == "list":
+                values = ValueTable.of(self.operator, self.keys, aggregate)
+                rows = rows.with_columns(_lists(values, rows, tables.get(values.name), self.schema[aggregate.name]))
+        return rows.select([pl.col(key) for key in self.keys] + [aggregate.finish() for aggregate in self.aggregates])
 
 
 def _lists(table: ValueTable, rows: pl.DataFrame, values: pl.DataFrame | None, dtype: pl.DataType) -> pl.Series:
@@ -151,5 +167,5 @@ def plan_record_name(digest: str) -> str:
 
 
 def plan_name(digest: str) -> str:
-    """Where the store keeps what readers need to know of a plan: keys, aggregates and output schemas of its stateful operators."""
+    """Where the store keeps what readers need to know of a plan: how the state of each of its stateful operators is shown."""
     return f"plan/{digest}"

@@ -158,11 +158,14 @@ def rows_of_hashes(segment: Segment, hashes: Hashes) -> pl.DataFrame:
         begin = 0 if number == 0 else int(np.searchsorted(hashes, first, "left"))
         end = len(hashes) if after is None else int(np.searchsorted(hashes, after, "left"))
         if begin < end:
-            block = segment.block(number)
-            at = np.minimum(np.searchsorted(hashes[begin:end], block.hashes), end - begin - 1)
-            wanted = np.flatnonzero(hashes[begin:end][at] == block.hashes)
-            if len(wanted):
-                found.append(block.frame[wanted])
+            block, probes = segment.block(number), hashes[begin:end]
+            probes = probes[np.append(True, probes[1:] != probes[:-1])]
+            left, right = (np.searchsorted(block.hashes, probes, side) for side in ("left", "right"))
+            count = right - left
+            wanted = np.repeat(left - (np.cumsum(count) - count), count) + np.arange(count.sum(), dtype=np.int64)
+            if len(wanted):  # taken by Arrow: a frame of the whole block would touch every row of it
+                at = pa.Array.from_buffers(pa.int64(), len(wanted), [None, pa.py_buffer(wanted)])  # pa.array would import pandas
+                found.append(pl.DataFrame(pl.from_arrow(block.batch.take(at))))
     return pl.concat(found) if found else segment.block(0).frame[:0]
 
 
@@ -196,9 +199,14 @@ def encode_blocks(blocks: list[pl.DataFrame], firsts: list[int]) -> pa.Buffer:
     out = pa.BufferOutputStream()
     with pa.ipc.new_file(out, schema) as writer:
         for table in tables:
-            (batch,) = table.combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], schema=table.schema)]
-            writer.write_batch(batch)
+            # Without rows a table has no batch at all, and making one of a list would import pandas: an answer would wait for that.
+            batches = table.combine_chunks().to_batches()
+            writer.write_batch(batches[0] if batches else _without_rows(table.schema))
     return out.getvalue()
+
+
+def _without_rows(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
 
 
 def _cut_between_hashes(hashes: Hashes, block_rows: int) -> list[int]:

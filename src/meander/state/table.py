@@ -22,6 +22,8 @@ Open = Callable[[SegmentRef, Hashes], Segment]
 """A segment, or something like it that has at least its rows of the given hashes (ascending)."""
 
 
+_OWNER = "__owner"
+
 Found = tuple[Block, Index, Index]
 """Rows of a block: which keys they are of, and where in the block they are."""
 
@@ -123,15 +125,57 @@ def find_all(
         probes = hashes[wanted]
         segment = open_segment(ref, probes)
         for block, begin, end in _blocks(segment, probes):
-            first = np.searchsorted(block.hashes, probes[begin:end], "left")
-            sizes = np.searchsorted(block.hashes, probes[begin:end], "right") - first
-            ends = np.cumsum(sizes)
-            rows = np.repeat(first - (ends - sizes), sizes) + np.arange(sizes.sum())
-            owners = np.repeat(wanted[begin:end], sizes)
+            owners, rows = _runs(block, probes[begin:end], wanted[begin:end])
             equal = _same_keys([(block, owners, rows)], keys)
             found.append((block, owners[equal], rows[equal]))
     which = np.concatenate([hits for _, hits, _ in found]) if found else np.zeros(0, np.intp)
     return which, {name: _gather(name, found) for name in columns} if found else {}
+
+
+def find_rows(
+    refs: Sequence[SegmentRef],
+    open_segment: Open,
+    keys: pl.DataFrame,
+    hashes: Hashes,
+    key_groups: int,
+    apart: Sequence[str],
+    columns: Sequence[str],
+) -> tuple[Index, pl.DataFrame]:
+    """The stored rows of the given keys (ascending by hash) where a key has many, told ``apart`` by more columns: whose each is, and both.
+
+    Unlike ``find_all`` it knows that rows are replaced and deleted: the newest of equal ones counts. In the order of keys, then ``apart``.
+    """
+    names = list(dict.fromkeys((*apart, *columns)))
+    frames: list[pl.DataFrame] = []
+    for ref in sorted(refs, key=lambda r: r.sequence, reverse=True):
+        wanted = np.flatnonzero(in_groups(hashes, ref.groups, key_groups))
+        if len(wanted) == 0:
+            continue
+        probes = hashes[wanted]
+        segment = open_segment(ref, probes)
+        possible = segment.may_have(probes)
+        if possible is not None:
+            wanted, probes = wanted[possible], probes[possible]
+        for block, begin, end in _blocks(segment, probes):
+            owners, rows = _runs(block, probes[begin:end], wanted[begin:end])
+            equal = _same_keys([(block, owners, rows)], keys)
+            owners, rows = owners[equal], rows[equal]
+            if len(rows):
+                gone = block.series(DELETED).gather(rows) if block.has_deletions else pl.repeat(False, len(rows), eager=True).alias(DELETED)
+                frames.append(pl.DataFrame([pl.Series(_OWNER, owners), gone, *(block.series(name).gather(rows) for name in names)]))
+    if not frames:
+        return np.zeros(0, np.intp), pl.DataFrame()
+    newest = pl.concat(frames).unique([_OWNER, *apart], keep="first", maintain_order=True)
+    alive = newest.filter(~pl.col(DELETED)).sort(_OWNER, *apart, maintain_order=True)
+    return alive.get_column(_OWNER).to_numpy().astype(np.intp), alive.select(names)
+
+
+def _runs(block: Block, probes: Hashes, owners: Index) -> tuple[Index, Index]:
+    """All rows of a block that have one of the hashes: whose they are, and where."""
+    first = np.searchsorted(block.hashes, probes, "left")
+    sizes = np.searchsorted(block.hashes, probes, "right") - first
+    ends = np.cumsum(sizes)
+    return np.repeat(owners, sizes), np.repeat(first - (ends - sizes), sizes) + np.arange(sizes.sum())
 
 
 def _blocks(segment: Segment, probes: Hashes) -> Iterator[tuple[Block, int, int]]:

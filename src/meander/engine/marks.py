@@ -1,0 +1,81 @@
+"""What the driver asks of operators that follow time: the marks of an epoch, what it drops, and whether something is due. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from meander.coordinate.watermarks import low
+from meander.engine.operators.contract import Timing
+from meander.plan.windows import FOREVER
+from meander.state.manifest import Manifest, operator_of
+
+
+class Timed(Protocol):
+    """A stateful operator as far as time concerns it."""
+
+    @property
+    def timing(self) -> Timing | None: ...
+
+    def is_over(self, table: str, evict: int) -> bool: ...
+
+    def is_due(self, table: str, late: int, evict: int) -> bool: ...
+
+
+Operators = Mapping[str, Timed]
+
+
+def micros_of(now: float) -> int:
+    """A decision's time as operators are told it."""
+    return int(now * 1e6)
+
+
+def evictions(operators: Operators, manifest: Manifest, now: float, flush: bool = False) -> dict[str, int]:
+    """Per operator, the mark up to which things close in the epoch after this manifest's, which is decided at ``now``."""
+    found = {}
+    for name, operator in operators.items():
+        if (timing := operator.timing) is None:
+            continue
+        if flush and timing.flushes:
+            found[name] = FOREVER
+        else:
+            found[name] = micros_of(now) if timing.by_clock else low(manifest.times, timing.marks, timing.delay, "mark")
+    return found
+
+
+def lates(operators: Operators, manifest: Manifest, epoch: int) -> dict[str, int]:
+    """Per operator, the mark up to which everything had closed before an epoch: the next one, or the one after it.
+
+    For what goes by the clock it is the last decision's time; what is begun ahead does not need it, since there no row is late.
+    """
+    which = "late" if epoch == manifest.epoch + 1 else "mark"
+    found = {}
+    for name, operator in operators.items():
+        if (timing := operator.timing) is not None:
+            found[name] = micros_of(manifest.now) if timing.by_clock else low(manifest.times, timing.marks, timing.delay, which)
+    return found
+
+
+def over(operators: Operators, tables: Iterable[str], evict: Mapping[str, int]) -> list[str]:
+    """The tables that nobody needs after an epoch that closes what these marks say."""
+    return [name for name in tables if (operator := operator_of(name)) in evict and operators[operator].is_over(name, evict[operator])]
+
+
+def anything_due(operators: Operators, manifest: Manifest, late: Mapping[str, int], evict: Mapping[str, int]) -> bool:
+    """Whether an epoch without input would have something to do."""
+    for table in manifest.tables:
+        name = operator_of(table)
+        if name in evict:
+            operator = operators[name]
+            if operator.is_due(table, late[name], evict[name]) or operator.is_over(table, evict[name]):
+                return True
+    return False
+
+
+def anything_open(operators: Operators, manifest: Manifest) -> bool:
+    """Whether closing everything would close something."""
+    for table in manifest.tables:
+        operator = operators.get(operator_of(table))
+        if operator is not None and (timing := operator.timing) is not None and timing.flushes and operator.is_over(table, FOREVER):
+            return True
+    return False

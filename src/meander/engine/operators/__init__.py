@@ -1,0 +1,36 @@
+"""Stateful operators, one file each, behind one contract. Here: which plan operator is made ready by what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from meander.engine.operators.aggregate import make_aggregation
+from meander.engine.operators.contract import Stateful
+from meander.engine.operators.deduplicate import make_deduplicate
+from meander.engine.operators.latest import make_latest
+from meander.engine.operators.place import Place
+from meander.engine.operators.sessions import make_sessions
+from meander.engine.operators.top import make_top
+from meander.engine.operators.window_top import make_window_top
+from meander.engine.operators.windows import make_windows
+from meander.plan.eventtime import Late, SessionAggregate, WindowAggregate
+from meander.plan.graph import Node, Plan
+from meander.plan.operators import Aggregate
+from meander.plan.rowwise import Deduplicate, Latest, Top, WindowTop
+
+_MAKERS: dict[type[Any], Callable[[Place, Any], Stateful]] = {
+    Aggregate: make_aggregation,
+    WindowAggregate: make_windows,
+    SessionAggregate: make_sessions,
+    Deduplicate: make_deduplicate,
+    Latest: make_latest,
+    Top: make_top,
+    WindowTop: make_window_top,
+}
+
+
+def make_ready(plan: Plan, node: Node, number: int, level: int) -> Stateful:
+    """A plan's stateful operator, ready to run."""
+    kept = frozenset(n.op.side for n in plan.nodes if isinstance(n.op, Late) and n.op.operator == node.name)
+    return _MAKERS[type(node.op)](Place(plan, node, number, level, kept), node.op)

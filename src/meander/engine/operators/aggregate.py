@@ -1,0 +1,73 @@
+"""Aggregates per key, for good: one row per key, and tables of values where aggregates keep many."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from meander.aggregates import Agg, Part
+from meander.engine.operators.contract import Emitted, Partial, Reader, Seat, Stateful
+from meander.engine.operators.desk import Desk
+from meander.engine.operators.folding import fold_after, fold_before
+from meander.engine.operators.place import Place, parts_of
+from meander.engine.rows import Rows
+from meander.plan.operators import Aggregate
+from meander.state.hashing import hash_keys
+from meander.state.reading import AggregateReader
+from meander.state.table import upsert
+from meander.state.values import ValueTable, lengths, new_members, numbered, whole_lists
+
+
+@dataclass(frozen=True)
+class Aggregation(Stateful):
+    """Folds rows into one state per key; emits every key that was touched."""
+
+    parts: Mapping[str, Part]
+    """What partial states consist of."""
+    stored: Mapping[str, Part]
+    """What a key's row consists of: the same, but for values that have a table of their own and are only counted here."""
+    values: tuple[ValueTable, ...]
+    aggs: tuple[Agg, ...]
+
+    def tables(self) -> dict[str, tuple[str, ...]]:
+        return {self.name: self.keys, **{table.name: table.identity for table in self.values}}
+
+    def before(self, rows: Rows, side: int, seat: Seat) -> pl.DataFrame:
+        return fold_before(rows, hash_keys(rows.frame.select(self.keys)), self.keys, self.parts, seat)
+
+    def work(self, desk: Desk, arrived: Sequence[Partial]) -> Emitted | None:
+        """Merge what has arrived with what is stored, and write what changed."""
+        if not arrived:
+            return None
+        keys, hashes, states = fold_after(arrived, self.keys, self.parts)
+        desk.lap("fold")
+        for values in self.values:
+            lists = states[values.values]
+            counts = lengths(lists)
+            if not values.is_list:
+                counts, rows = new_members(values, *desk.stored(values.name), keys, hashes, lists, desk.key_groups)
+                desk.write(values.name, rows)
+            states[values.count] = pl.Series(values.count, counts)
+        table = upsert(*desk.stored(self.name), keys, hashes, states, self.stored, desk.key_groups)
+        whole: list[pl.Series] = []
+        for values in self.values:
+            if values.is_list:
+                lists, totals = states[values.values], table.get_column(values.count).to_numpy()
+                whole.append(whole_lists(values, *desk.stored(values.name), keys, hashes, lists, totals, desk.key_groups))
+                desk.write(values.name, numbered(values, keys, hashes, lists, totals))
+        desk.write(self.name, table)
+        output = (*(pl.col(key) for key in self.keys), *(agg.finish() for agg in self.aggs))
+        return Emitted(table.with_columns(whole).select(output), hashes)
+
+    def reader(self) -> Reader:
+        return AggregateReader(self.name, self.keys, self.aggs, self.schema)
+
+
+def make_aggregation(place: Place, op: Aggregate) -> Aggregation:
+    parts = parts_of(op.aggs, place.schema())
+    values = tuple(ValueTable.of(place.node.name, op.keys, agg) for agg in op.aggs if agg.keeps)
+    counted = {table.values: (table.count, table.count_part()) for table in values}
+    stored = dict(counted.get(name, (name, part)) for name, part in parts.items())
+    return Aggregation(**place.common(op.keys), parts=parts, stored=stored, values=values, aggs=op.aggs)

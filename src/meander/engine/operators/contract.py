@@ -1,0 +1,143 @@
+"""What a stateful operator is to the engine: one contract, so that stages, epochs and the loop know no kinds of operators.
+
+The life of a row, from the operator's side:
+
+1. ``refuses`` says which rows come too late: they are counted, and go to the operator's late stream or to the dead letters
+2. ``before`` makes of the others what goes through the exchange: partial states, or the rows themselves (``wholerows``)
+3. ``work`` gets what has arrived for one slot, and a ``Desk``: the epoch's times, and the operator's tables; it returns rows
+4. the driver asks ``is_over`` which tables (buckets of time) the epoch's entry drops, and ``is_due`` whether an epoch without input
+   would have something to do
+
+A new operator is a plan operator, a file here, and a line in ``operators/__init__.py``.
+
+What must hold: equal rows arrive in an equal order at any parallelism and down both paths of a small epoch, so ``work`` may go by what
+it is given and by the desk, and by nothing else: no clock, no randomness, no state of its own between epochs. Its cost follows
+what has arrived and what is due.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from meander.engine.rows import Rows
+from meander.state.hashing import Hashes
+
+if TYPE_CHECKING:
+    from meander.engine.operators.desk import Desk
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Which time an operator follows."""
+
+    marks: frozenset[str] = frozenset()
+    """Watermarks, of which the smallest counts."""
+    delay: int = 0
+    """How far behind them rows can come, in microseconds."""
+    by_clock: bool = False
+    """Whether it follows the decisions' clock instead."""
+    flushes: bool = True
+    """Whether something is closed where everything is to be: otherwise the end of the input leaves its state alone."""
+
+
+@dataclass(frozen=True)
+class Partial:
+    """What goes to a stateful operator, ascending by hash. ``unit`` is None where the frame has a unit column."""
+
+    operator: str
+    unit: int | None
+    frame: pl.DataFrame
+    side: int = 0
+    """Which of the operator's inputs it came from."""
+
+
+@dataclass(frozen=True)
+class Emitted:
+    """Rows that leave an operator, and the hashes of their keys, ascending: a key group's rows stand together, in an order of its own."""
+
+    frame: pl.DataFrame
+    hashes: Hashes
+
+
+@dataclass
+class Seat:
+    """Where ``before`` works: which key groups are wanted (None: all), the decision's time, and how many rows of each unit there were."""
+
+    key_groups: int
+    groups: int | None
+    now: int
+    """In microseconds, from the decision."""
+    counted: dict[int, int] = field(default_factory=dict)
+    """Per unit, the rows that have come before: streams that were divided and united again have several pieces of one unit."""
+
+
+class Reader(Protocol):
+    """How people see an operator's state. Pickled into the store: it must not need Spark."""
+
+    def show(self, tables: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
+        """What is stored, by table, as people want to see it: keys and finished values."""
+
+
+@dataclass(frozen=True)
+class Stateful(ABC):
+    """A stateful operator of a plan, ready to run. Immutable: the same object serves all epochs."""
+
+    name: str
+    number: int
+    """Its place in the plan."""
+    level: int
+    inputs: tuple[str, ...]
+    keys: tuple[str, ...]
+    schema: pl.Schema
+    """The columns that leave it."""
+    keeps_late: frozenset[int]
+    """The inputs whose late rows a stream takes. Those of the others go to the dead letters."""
+
+    @property
+    def timing(self) -> Timing | None:
+        """None where it has nothing to do with time."""
+        return None
+
+    @abstractmethod
+    def tables(self) -> dict[str, tuple[str, ...]]:
+        """All its tables, and the columns that tell their rows apart. A table in buckets of time is named once, for all of them."""
+
+    @abstractmethod
+    def before(self, rows: Rows, side: int, seat: Seat) -> pl.DataFrame:
+        """What goes through the exchange for these rows of one input: ``__hash`` (ascending; its key group is the key's) and more.
+
+        Where the rows have units, so has the frame (``__unit``).
+        """
+
+    @abstractmethod
+    def work(self, desk: Desk, arrived: Sequence[Partial]) -> Emitted | None:
+        """One epoch of one slot. Called in every epoch, also where nothing has arrived."""
+
+    @abstractmethod
+    def reader(self) -> Reader:
+        """How its state is shown."""
+
+    def refuses(self, frame: pl.DataFrame, side: int, late: int) -> Mask | None:
+        """Which rows of an input come too late, where ``late`` is the mark that had been reached before the epoch. None: none ever does."""
+        return None
+
+    def why_late(self) -> str:
+        """The reason that dead letters give."""
+        return "late"
+
+    def is_over(self, table: str, evict: int) -> bool:
+        """Whether a table goes with the epoch that evicts up to this mark."""
+        return False
+
+    def is_due(self, table: str, late: int, evict: int) -> bool:
+        """Whether something of this table happens when time goes on from ``late`` to ``evict``, without any input."""
+        return False

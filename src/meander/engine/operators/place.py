@@ -1,0 +1,49 @@
+"""Where an operator stands in its plan: what is looked up once, when it is made ready."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from meander.aggregates import Agg, Part
+from meander.plan.eventtime import Time, time_of
+from meander.plan.graph import Node, Plan
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an operator stands in its plan."""
+
+    plan: Plan
+    node: Node
+    number: int
+    level: int
+    keeps_late: frozenset[int]
+
+    def common(self, keys: tuple[str, ...]) -> dict[str, Any]:
+        """What every stateful operator is told."""
+        node = self.node
+        return {
+            "name": node.name,
+            "number": self.number,
+            "level": self.level,
+            "inputs": node.inputs,
+            "keys": keys,
+            "schema": self.plan.schema(node.name),
+            "keeps_late": self.keeps_late,
+        }
+
+    def schema(self, side: int = 0) -> pl.Schema:
+        """The columns of an input."""
+        return self.plan.schema(self.node.inputs[side])
+
+    def time(self, side: int = 0) -> Time | None:
+        """The time of an input's rows."""
+        return time_of(self.plan.nodes, self.plan.schemas, self.node.inputs[side])
+
+
+def parts_of(aggs: Sequence[Agg], schema: pl.Schema) -> dict[str, Part]:
+    return {f"{agg.name}.{part}": spec for agg in aggs for part, spec in agg.parts(schema).items()}

@@ -1,0 +1,206 @@
+"""The best rows of every key and window, when the window closes. State is those rows, in the bucket of their window's beginning.
+
+Windows share nothing here, so that each is a key of its own: also a stream without a key is spread over the slots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from meander.engine.operators.contract import Emitted, Mask, Partial, Seat, Stateful, Timing
+from meander.engine.operators.desk import Desk
+from meander.engine.operators.place import Place
+from meander.engine.operators.top import ARRIVAL, OWNER, Order
+from meander.engine.operators.wholerows import in_order, positions_of, send_whole
+from meander.engine.rows import UNIT, Rows
+from meander.plan.eventtime import END, START
+from meander.plan.rowwise import RANK, WindowTop
+from meander.plan.windows import Times, Window
+from meander.state.grouping import group_rows
+from meander.state.manifest import bucket_of, bucket_table
+from meander.state.segment import DELETED, HASH
+
+WINDOW, PLACE = "__window", "__place"
+_SECOND = 1_000_000
+_BUCKETS = 32
+
+
+@dataclass(frozen=True)
+class BestOfWindows(Stateful):
+    """Emits a window's list once, when it closes."""
+
+    order: Order
+    window: Window
+    columns: tuple[str, ...]
+    """Those of the rows."""
+    time: str | None
+    shift: int
+    dtype: pl.Datetime
+    follows: Timing
+
+    @property
+    def timing(self) -> Timing:
+        return self.follows
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """What tells lists apart."""
+        return (*self.keys, WINDOW)
+
+    @property
+    def bucket(self) -> int:
+        """How much time is stored together: whole steps."""
+        return self.window.step * max(1, -(-max(_SECOND, self.window.size // _BUCKETS) // self.window.step))
+
+    def tables(self) -> dict[str, tuple[str, ...]]:
+        return {self.name: (*self.identity, PLACE)}
+
+    def refuses(self, frame: pl.DataFrame, side: int, late: int) -> Mask | None:
+        if self.time is None:
+            return None
+        found: Mask = self.window.last_start(self._times(frame, 0)) + self.window.size <= late
+        return found
+
+    def why_late(self) -> str:
+        return f"late: its windows of {self.time} had closed"
+
+    def before(self, rows: Rows, side: int, seat: Seat) -> pl.DataFrame:
+        """The best rows of a key, window and unit; a row is in several windows where they slide."""
+        last = self.window.last_start(self._times(rows.frame, seat.now))
+        frame, positions = rows.frame.select(self.columns), positions_of(rows, seat)
+        sent = []
+        for back in range(self.window.per_pane):
+            mine = rows.with_frame(frame.with_columns(pl.Series(WINDOW, last - back * self.window.step)))
+            sent.append(self._best_by_unit(send_whole(mine, self.identity, seat, positions), rows.units is not None))
+        return sent[0] if len(sent) == 1 else pl.concat(sent).sort(HASH, maintain_order=True)
+
+    def _best_by_unit(self, frame: pl.DataFrame, has_units: bool) -> pl.DataFrame:
+        units = frame.get_column(UNIT).to_numpy() if has_units else None
+        groups = group_rows(frame.select(self.identity), frame.get_column(HASH).to_numpy(), units)
+        if len(groups.starts) == frame.height:
+            return frame
+        owned = frame[groups.order].with_columns(groups.ids().alias(OWNER), pl.Series(ARRIVAL, np.arange(frame.height)))
+        return self.order.best(owned).select(frame.columns)
+
+    def work(self, desk: Desk, arrived: Sequence[Partial]) -> Emitted | None:
+        self._merge(desk, arrived)
+        desk.lap("state read")
+        size, end = self.window.size, pl.col(WINDOW) + self.window.size
+        found = []
+        for bucket, table in desk.buckets(self.name):
+            if self._may_close(bucket, desk.late, desk.evict):
+                rows = desk.scan(table, (*self.identity, PLACE))
+                found.append(rows.filter((end > desk.late) & (end <= desk.evict)))
+        filled = [rows for rows in found if rows.height]
+        if not filled:
+            return None
+        rows = pl.concat([frame.select(filled[0].columns) for frame in filled]).sort(HASH, *self.identity, PLACE, maintain_order=True)
+        if not self.follows.by_clock:
+            desk.closed = int(rows.get_column(WINDOW).to_numpy().max()) + size
+        return Emitted(self.reader().finish(rows), rows.get_column(HASH).to_numpy())
+
+    def _merge(self, desk: Desk, arrived: Sequence[Partial]) -> None:
+        """The lists of the windows that have got rows, bucket by bucket."""
+        found = in_order(arrived)
+        if found is None:
+            return
+        frame = found[0].filter(pl.col(WINDOW) + self.window.size > desk.late)
+        buckets = (frame.get_column(WINDOW).to_numpy() - self.window.offset) // self.bucket
+        for bucket in np.unique(buckets).tolist():
+            self._merge_bucket(desk, bucket_table(self.name, bucket), frame.filter(pl.Series(buckets == bucket)))
+
+    def _merge_bucket(self, desk: Desk, table: str, frame: pl.DataFrame) -> None:
+        groups = group_rows(frame.select(self.identity), frame.get_column(HASH).to_numpy())
+        keys = frame.select(self.identity)[groups.heads]
+        content = [column for column in self.columns if column not in self.keys]
+        owned = [OWNER, ARRIVAL, PLACE, *content]
+        new = frame[groups.order].with_columns(groups.ids().cast(pl.Int64).alias(OWNER), pl.Series(ARRIVAL, np.arange(frame.height)))
+        rows = [new.with_columns(pl.lit(None, pl.Int64).alias(PLACE)).select(owned)]
+        which, stored = desk.find_rows(table, keys, groups.hashes, (PLACE,), content)
+        if len(which):
+            old = stored.with_columns(pl.Series(OWNER, which.astype(np.int64)))
+            rows.append(old.with_columns(self.order.arrival_of_stored(pl.col(PLACE)).alias(ARRIVAL)).select(owned))
+        full = self.order.best(pl.concat(rows)).with_columns(pl.int_range(pl.len(), dtype=pl.Int64).over(OWNER).alias("__now"))
+        moved = full.filter(pl.col("__now").ne_missing(pl.col(PLACE)))
+        best = moved.with_columns(pl.col("__now").alias(PLACE)).select(*owned, pl.lit(False).alias(DELETED))
+        if len(which):
+            # Equals that count together can all be driven out by one that is better: then a list gets shorter.
+            gone = rows[1].join(full.group_by(OWNER).len("__length"), on=OWNER).filter(pl.col(PLACE) >= pl.col("__length"))
+            best = pl.concat([best, gone.select(*owned, pl.lit(True).alias(DELETED))])
+        owners = best.get_column(OWNER).to_numpy()
+        best = best.with_columns(pl.Series(HASH, groups.hashes[owners]), *keys[owners].get_columns())
+        columns = [HASH, *self.identity, PLACE, *content]
+        best = best.select(*columns, *([DELETED] if best.get_column(DELETED).any() else [])).sort(HASH, *self.identity, PLACE)
+        desk.write(table, best)
+
+    def _times(self, frame: pl.DataFrame, now: int) -> Times:
+        if self.time is None:
+            return np.full(frame.height, now, np.int64)
+        found: Times = frame.get_column(self.time).dt.epoch("us").to_numpy()
+        return found + self.shift
+
+    def _last_end(self, bucket: int) -> int:
+        return (bucket + 1) * self.bucket - self.window.step + self.window.offset + self.window.size
+
+    def _may_close(self, bucket: int, late: int, evict: int) -> bool:
+        """Whether a window in this bucket can end in (late, evict]."""
+        return bucket * self.bucket + self.window.offset + self.window.size <= evict and self._last_end(bucket) > late
+
+    def is_over(self, table: str, evict: int) -> bool:
+        bucket = bucket_of(table)
+        return bucket is not None and self._last_end(bucket) <= evict
+
+    def is_due(self, table: str, late: int, evict: int) -> bool:
+        """By the clock an epoch without input waits until a whole bucket is over: otherwise there would be one at every look."""
+        bucket = bucket_of(table)
+        return bucket is not None and not self.follows.by_clock and self._may_close(bucket, late, evict)
+
+    def reader(self) -> WindowTopReader:
+        return WindowTopReader(self.identity, self.order, self.window.size, self.dtype, tuple(self.schema))
+
+
+@dataclass(frozen=True)
+class WindowTopReader:
+    """Shows the lists of windows, rank by rank."""
+
+    identity: tuple[str, ...]
+    order: Order
+    size: int
+    dtype: pl.Datetime
+    columns: tuple[str, ...]
+
+    def show(self, tables: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
+        return self.finish(pl.concat(list(tables.values())).sort(*self.identity, PLACE))
+
+    def finish(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Rows in order, list by list, with their windows and ranks."""
+        zoned = pl.Datetime("us", self.dtype.time_zone)
+        times = [
+            moment.cast(zoned).dt.cast_time_unit(self.dtype.time_unit)
+            for moment in (pl.col(WINDOW).alias(START), (pl.col(WINDOW) + self.size).alias(END))
+        ]
+        owned = rows.with_columns((pl.col(PLACE) == 0).cast(pl.UInt32).cum_sum().alias(OWNER))
+        return owned.with_columns(*times, self.order.rank().alias(RANK)).select(self.columns)
+
+
+def make_window_top(place: Place, op: WindowTop) -> BestOfWindows:
+    dtype, follows = pl.Datetime("us"), Timing(by_clock=True)
+    if op.time is not None:
+        found, time = place.schema()[op.time], place.time()
+        assert time is not None
+        assert isinstance(found, pl.Datetime)
+        dtype, follows = found, Timing(time.marks, time.delay)
+    return BestOfWindows(
+        **place.common(op.keys),
+        order=Order(op.n, op.by, op.descending, op.ties),
+        window=op.window,
+        columns=tuple(column for column in place.schema() if column not in (START, END)),
+        time=op.time,
+        shift=op.shift,
+        dtype=dtype,
+        follows=follows,
+    )

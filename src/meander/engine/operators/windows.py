@@ -1,0 +1,287 @@
+"""Aggregates per key and window: which rows are late, what is stored of a window, and what comes out when it closes. Spark-free.
+
+State is one row per key and *pane*, in one table per bucket of time (see ``plan.windows``). The driver drops a bucket when no window
+needs it any more; a task writes nothing into a bucket that goes with this epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from meander.aggregates import Agg, Part
+from meander.engine.operators.contract import Emitted, Mask, Partial, Seat, Stateful, Timing
+from meander.engine.operators.desk import Desk
+from meander.engine.operators.folding import fold_after, fold_before
+from meander.engine.operators.place import Place, parts_of
+from meander.engine.rows import Rows
+from meander.plan.eventtime import END, START, WindowAggregate
+from meander.plan.windows import Times, Window
+from meander.state.grouping import fold_states, group_rows
+from meander.state.hashing import Hashes, hash_keys, spread_within_groups
+from meander.state.manifest import bucket_of, bucket_table
+from meander.state.segment import HASH
+from meander.state.table import upsert
+
+PANE = "__pane"
+
+
+@dataclass(frozen=True)
+class Windowing:
+    """How rows are cut into windows, and how long these are kept."""
+
+    window: Window
+    time: str | None
+    """The column of the rows' time; None where it is the decision's."""
+    shift: int
+    dtype: pl.Datetime
+    emit: str
+    lateness: int
+
+    def times(self, frame: pl.DataFrame, now: int) -> Times:
+        if self.time is None:
+            return np.full(frame.height, now, np.int64)
+        found: Times = frame.get_column(self.time).dt.epoch("us").to_numpy()
+        return found + self.shift
+
+    def is_over(self, bucket: int, evict: int) -> bool:
+        return self.window.expires(bucket) + self.lateness <= evict
+
+    def is_due(self, bucket: int, late: int, evict: int) -> bool:
+        """Whether a window that needs this bucket ends after ``late`` and not after ``evict``."""
+        window = self.window
+        newest = (min(evict, window.expires(bucket)) - window.offset - window.size) // window.step * window.step
+        return newest + window.offset + window.size > late and newest + window.offset + window.size >= window.first_due(bucket)
+
+
+@dataclass(frozen=True)
+class WindowReader:
+    """Shows windows, finished; to a reader of the state their panes."""
+
+    keys: tuple[str, ...]
+    aggs: tuple[Agg, ...]
+    windowing: Windowing
+
+    def show(self, tables: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
+        return self.finish(pl.concat(list(tables.values())))
+
+    def finish(self, rows: pl.DataFrame) -> pl.DataFrame:
+        window, dtype = self.windowing.window, self.windowing.dtype
+        begin, size = (START, window.size) if START in rows.columns else (PANE, window.pane)
+        return finish_windows(rows, self.keys, self.aggs, pl.col(begin), pl.col(begin) + size, dtype)
+
+
+def finish_windows(
+    rows: pl.DataFrame, keys: Sequence[str], aggs: Sequence[Agg], start: pl.Expr, end: pl.Expr, dtype: pl.Datetime
+) -> pl.DataFrame:
+    """Windows' states, with two times in microseconds, to what is shown of them."""
+    counted = [pl.col(f"{agg.name}.values").list.len().cast(pl.Int64).alias(f"{agg.name}.n") for agg in aggs if agg.keeps == "set"]
+    zoned = pl.Datetime("us", dtype.time_zone)
+    times = [moment.cast(zoned).dt.cast_time_unit(dtype.time_unit) for moment in (start.alias(START), end.alias(END))]
+    return rows.with_columns(counted).select(*(pl.col(key) for key in keys), *times, *(agg.finish() for agg in aggs))
+
+
+@dataclass(frozen=True)
+class WindowAggregation(Stateful):
+    """Folds rows into panes; emits windows when they close, or whenever they change."""
+
+    parts: Mapping[str, Part]
+    aggs: tuple[Agg, ...]
+    windowing: Windowing
+    follows: Timing
+
+    @property
+    def timing(self) -> Timing:
+        return self.follows
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        return (*self.keys, PANE)
+
+    def tables(self) -> dict[str, tuple[str, ...]]:
+        return {self.name: self.identity}
+
+    def refuses(self, frame: pl.DataFrame, side: int, late: int) -> Mask | None:
+        """Rows of which every window has closed, and is not open for what comes late either. By the clock, no row is late."""
+        if self.windowing.time is None:
+            return None
+        window = self.windowing.window
+        found: Mask = window.last_start(self.windowing.times(frame, 0)) + (window.size + self.windowing.lateness) <= late
+        return found
+
+    def why_late(self) -> str:
+        return f"late: its windows of {self.windowing.time} had closed"
+
+    def before(self, rows: Rows, side: int, seat: Seat) -> pl.DataFrame:
+        panes = self.windowing.window.pane_of(self.windowing.times(rows.frame, seat.now))
+        rows = rows.with_frame(rows.frame.with_columns(pl.Series(PANE, panes)))
+        return fold_before(rows, hash_panes(rows.frame, self.keys, self.windowing.window), self.identity, self.parts, seat)
+
+    def work(self, desk: Desk, arrived: Sequence[Partial]) -> Emitted | None:
+        merge = WindowMerge(self.name, self.windowing, self.keys, self.parts, desk)
+        if arrived:
+            folded = fold_after(arrived, self.identity, self.parts)
+            desk.lap("fold")
+            merge.merge(*folded)
+        rows = merge.emit()
+        if rows.height == 0:
+            return None
+        if self.windowing.emit == "closed" and not self.follows.by_clock:
+            desk.closed = int(rows.get_column(START).to_numpy().max()) + self.windowing.window.size
+        return Emitted(self.reader().finish(rows), rows.get_column(HASH).to_numpy())
+
+    def reader(self) -> WindowReader:
+        return WindowReader(self.keys, self.aggs, self.windowing)
+
+    def is_over(self, table: str, evict: int) -> bool:
+        bucket = bucket_of(table)
+        return bucket is not None and self.windowing.is_over(bucket, evict)
+
+    def is_due(self, table: str, late: int, evict: int) -> bool:
+        bucket = bucket_of(table)
+        return bucket is not None and self.windowing.emit == "closed" and self.windowing.is_due(bucket, late, evict)
+
+
+def make_windows(place: Place, op: WindowAggregate) -> WindowAggregation:
+    dtype, follows = timing_of(place, op)
+    assert isinstance(op.window, Window)
+    windowing = Windowing(op.window, op.time, op.shift, dtype, op.emit, op.lateness)
+    # A window's content is bounded: what aggregates keep of it stays in its row.
+    parts = parts_of(op.aggs, place.schema())
+    return WindowAggregation(**place.common(op.keys), parts=parts, aggs=op.aggs, windowing=windowing, follows=follows)
+
+
+def timing_of(place: Place, op: WindowAggregate) -> tuple[pl.Datetime, Timing]:
+    """The type of a window's times, and what it follows."""
+    if op.time is None:
+        return pl.Datetime("us"), Timing(by_clock=True)
+    dtype, time = place.schema()[op.time], place.time()
+    assert time is not None
+    assert isinstance(dtype, pl.Datetime)
+    return dtype, Timing(time.marks, time.delay)
+
+
+def hash_panes(frame: pl.DataFrame, keys: Sequence[str], window: Window, column: str = PANE) -> Hashes:
+    """A key's rows stay in the key's group, whatever their time: windows share panes. Time is the key where there is no other."""
+    whole = hash_keys(frame.select(*keys, column))
+    if not keys and window.per_pane == 1:
+        return whole
+    return spread_within_groups(hash_keys(frame.select(keys)) if keys else np.zeros(frame.height, np.uint64), whole)
+
+
+class WindowMerge:
+    """One operator in one epoch: merges what has arrived, and makes rows of the windows that are to be emitted."""
+
+    def __init__(self, name: str, windowing: Windowing, keys: tuple[str, ...], parts: Mapping[str, Part], desk: Desk) -> None:
+        self._name, self._windowing, self._keys, self._parts, self._desk = name, windowing, keys, parts, desk
+        self._window = windowing.window
+        self._new: list[pl.DataFrame] = []
+
+    def merge(self, keys: pl.DataFrame, hashes: Hashes, states: Mapping[str, pl.Series]) -> None:
+        """Panes that have arrived, one row per key and pane, ascending by hash."""
+        buckets = self._window.bucket_of(keys.get_column(PANE).to_numpy())
+        for bucket in np.unique(buckets).tolist():
+            here = buckets == bucket
+            mask, table = pl.Series(here), bucket_table(self._name, bucket)
+            mine = {name: states[name].filter(mask) for name in self._parts}
+            rows = upsert(*self._desk.stored(table), keys.filter(mask), hashes[here], mine, self._parts, self._desk.key_groups)
+            self._new.append(rows)
+            self._desk.write(table, rows)
+
+    def emit(self) -> pl.DataFrame:
+        """The windows to emit: hash, keys, start and state. Ascending by hash."""
+        late, evict, slack = self._desk.late, self._desk.evict, self._windowing.lateness
+        if self._windowing.emit == "update":
+            found = [self._touched(late - slack + 1, None)]
+        else:
+            found = [self._closing(late, evict)]
+            if slack:  # a window that has closed and still takes rows is emitted again
+                found.append(self._touched(late - slack + 1, late + 1))
+        filled = [frame for frame in found if frame.height]
+        if len(filled) < 2:
+            return filled[0] if filled else found[0]
+        return pl.concat(filled).sort(HASH, maintain_order=True)
+
+    # -- windows that close ---------------------------------------------------------------------------------------
+
+    def _closing(self, late: int, evict: int) -> pl.DataFrame:
+        live = self._desk.buckets(self._name)
+        due = [self._desk.scan(name, (*self._keys, PANE)) for bucket, name in live if self._windowing.is_due(bucket, late, evict)]
+        return self._windows(pl.concat(due), late + 1, evict + 1) if due else self._nothing()
+
+    def _windows(self, panes: pl.DataFrame, first: int, end: int | None) -> pl.DataFrame:
+        """Windows with an end in [first, end), made of these panes."""
+        starts = self._starts(panes, first, end)
+        if not starts:
+            return self._nothing()
+        rows = pl.concat([panes.filter(pl.Series(mask)).with_columns(pl.Series(START, at[mask])) for mask, at in starts])
+        if self._window.per_pane == 1:
+            return rows.select(HASH, *self._keys, START, *self._parts).sort(HASH, maintain_order=True)
+        return self._fold(rows.sort(PANE, maintain_order=True))
+
+    def _fold(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Panes of each window, in the order of time, to one state."""
+        keys = rows.select(*self._keys, START)
+        groups = group_rows(keys, hash_panes(rows, self._keys, self._window, START))
+        states = fold_states(rows, groups, self._parts)
+        return pl.DataFrame([pl.Series(HASH, groups.hashes), *keys[groups.heads].get_columns(), *states.values()])
+
+    def _starts(self, panes: pl.DataFrame, first: int, end: int | None) -> list[tuple[npt.NDArray[np.bool_], Times]]:
+        """For the windows a pane is in, the newest first: whether each ends in [first, end), and where it begins."""
+        window = self._window
+        last = window.last_start(panes.get_column(PANE).to_numpy())
+        if len(last) == 0:
+            return []
+        fewest = 0 if end is None else max(0, -(-(int(last.min()) + window.size - end + 1) // window.step))
+        most = min(window.per_pane - 1, (int(last.max()) + window.size - first) // window.step)
+        found = []
+        for back in range(fewest, most + 1):
+            starts = last - back * window.step
+            ends = starts + window.size
+            mask = ends >= first if end is None else (ends >= first) & (ends < end)
+            if mask.any():
+                found.append((mask, starts))
+        return found
+
+    # -- windows that have changed --------------------------------------------------------------------------------
+
+    def _touched(self, first: int, end: int | None) -> pl.DataFrame:
+        """Windows with an end in [first, end) of which a pane has changed."""
+        if not self._new:
+            return self._nothing()
+        changed = pl.concat(self._new).sort(HASH, maintain_order=True)
+        if self._window.per_pane == 1:
+            return self._windows(changed, first, end)
+        starts = self._starts(changed, first, end)
+        if not starts:
+            return self._nothing()
+        named = [changed.filter(pl.Series(mask)).with_columns(pl.Series(START, at[mask])).select(*self._keys, START) for mask, at in starts]
+        windows = pl.concat(named).unique()
+        wanted = [
+            windows.with_columns((pl.col(START) + step * self._window.pane).alias(PANE))
+            for step in range(self._window.size // self._window.pane)
+        ]
+        panes = self._look_up(pl.concat(wanted))
+        return self._fold(panes.sort(PANE, maintain_order=True)) if panes.height else self._nothing()
+
+    def _look_up(self, wanted: pl.DataFrame) -> pl.DataFrame:
+        """The stored or just arrived panes of these windows: keys, start, pane and state."""
+        found = []
+        buckets = self._window.bucket_of(wanted.get_column(PANE).to_numpy())
+        for bucket in np.unique(buckets).tolist():
+            rows = wanted.filter(pl.Series(buckets == bucket))
+            hashes = hash_panes(rows, self._keys, self._window)
+            order = np.argsort(hashes, kind="stable")
+            rows, hashes = rows[order], hashes[order]
+            table = bucket_table(self._name, bucket)
+            which, states = self._desk.find(table, rows.select(*self._keys, PANE), hashes, list(self._parts))
+            if len(which):
+                found.append(rows[which].with_columns(list(states.values())))
+        return pl.concat(found) if found else wanted[:0]
+
+    def _nothing(self) -> pl.DataFrame:
+        return pl.DataFrame()

@@ -1,0 +1,195 @@
+"""Operators of event time, and which column is a stream's time. What they do to rows is the engine's business."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
+
+import polars as pl
+
+from meander.aggregates import Agg
+from meander.errors import FlowError
+from meander.plan.operators import Aggregate, Union, aggregated, expect_inputs
+from meander.plan.schemas import missing_column, show_schema
+from meander.plan.windows import Session, Window, show_duration
+
+if TYPE_CHECKING:
+    from meander.plan.graph import Node
+
+START, END = "window_start", "window_end"
+
+
+@dataclass(frozen=True)
+class Time:
+    """Where the rows of a stream have their time, and which watermarks it follows."""
+
+    column: str
+    shift: int
+    """Microseconds that are added to the column: a window's row is at its last microsecond."""
+    marks: frozenset[str]
+    delay: int = 0
+    """How far behind the marks rows of this stream can come."""
+
+
+@runtime_checkable
+class KeepsTime(Protocol):
+    """A stateful operator whose rows have a time. One that does not say so gives out rows without."""
+
+    def time_after(self, inputs: Sequence[Time | None]) -> Time | None:
+        """The time of the rows that leave it, given that of the rows of each input."""
+
+
+@runtime_checkable
+class HasLate(Protocol):
+    """A stateful operator that refuses rows which come too late."""
+
+    @property
+    def has_late(self) -> bool: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Watermark:
+    """Says which column is the time of a row, and how much out of order rows can be."""
+
+    kind: ClassVar[str] = "watermark"
+    stateful: ClassVar[bool] = False
+    column: str
+    grace: int
+    idle: int | None
+
+    def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
+        (schema,) = expect_inputs(self.kind, name, inputs, 1)
+        if self.column not in schema:
+            raise FlowError(f"watermark {name!r}: {missing_column(self.column, schema)}")
+        if not isinstance(schema[self.column], pl.Datetime):
+            raise FlowError(f"watermark {name!r}: column {self.column!r} is {schema[self.column]}; it must be a Datetime: cast it first")
+        return schema
+
+    def describe(self) -> str:
+        idle = "" if self.idle is None else f", idle after {show_duration(self.idle)}"
+        return f"{self.column}, grace {show_duration(self.grace)}{idle}"
+
+    def canonical(self) -> str:
+        return f"{self.column} {self.grace} {self.idle}"
+
+    def code(self) -> str:
+        return ""
+
+
+@dataclass(frozen=True, eq=False)
+class WindowAggregate:
+    """Aggregates per key and window. Emits a window when it closes, or whenever it changes."""
+
+    kind: ClassVar[str] = "window"
+    stateful: ClassVar[bool] = True
+    keys: tuple[str, ...]
+    aggs: tuple[Agg, ...]
+    window: Window | Session
+    time: str | None
+    """The column of the rows' time; None where windows go by the clock."""
+    shift: int
+    emit: str
+    lateness: int
+
+    @property
+    def has_late(self) -> bool:
+        return self.time is not None
+
+    def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
+        (schema,) = expect_inputs(self.kind, name, inputs, 1)
+        if self.time is not None and self.time not in schema:
+            raise FlowError(f"window {name!r}: its time: {missing_column(self.time, schema)}")
+        if not self.aggs:
+            raise FlowError(f"window {name!r}: it needs at least one aggregate, as in .window(...).aggregate(count())")
+        inner = aggregated(self.keys, self.aggs, schema, name)
+        output: dict[str, pl.DataType] = {key: schema[key] for key in self.keys}
+        for column in (START, END):
+            if column in output or column in {agg.name for agg in self.aggs}:
+                raise FlowError(f"window {name!r}: a column is named {column!r}, which is the window's own; rename it first")
+            output[column] = pl.Datetime("us") if self.time is None else schema[self.time]
+        output.update((agg.name, inner[agg.name]) for agg in self.aggs)
+        return pl.Schema(output)
+
+    def time_after(self, inputs: Sequence[Time | None]) -> Time | None:
+        (before,) = inputs
+        if before is None or self.time is None:
+            return None
+        # A session closes when the mark is above its end, and not yet when it is there.
+        return Time(END, 0 if isinstance(self.window, Session) else -1, before.marks, before.delay + self.lateness)
+
+    def describe(self) -> str:
+        by = f"by {', '.join(self.keys)}, " if self.keys else ""
+        late = f", lateness {show_duration(self.lateness)}" if self.lateness else ""
+        aggs = ", ".join(agg.describe() for agg in self.aggs)
+        of = "" if self.time is None else f" of {self.time}"
+        return f"{by}{self.window.describe()}{of}: {aggs}; emit {self.emit}{late}"
+
+    def canonical(self) -> str:
+        return f"{list(self.keys)} {self.window} {self.time} {self.shift} {self.emit} {self.lateness} {[a.describe() for a in self.aggs]}"
+
+    def code(self) -> str:
+        return Aggregate(self.keys, self.aggs).code()
+
+
+class SessionAggregate(WindowAggregate):
+    """Aggregates per key and session. Sessions that meet become one."""
+
+    kind: ClassVar[str] = "session"
+
+
+@dataclass(frozen=True, eq=False)
+class Late:
+    """The rows of an operator's input that came too late for it."""
+
+    kind: ClassVar[str] = "late"
+    stateful: ClassVar[bool] = False
+    operator: str
+    side: int = 0
+    """Which of its inputs."""
+
+    def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
+        (schema,) = expect_inputs(self.kind, name, inputs, 1)
+        return schema
+
+    def describe(self) -> str:
+        return f"what came too late for {self.operator}"
+
+    def canonical(self) -> str:
+        return f"{self.operator} {self.side}" if self.side else self.operator
+
+    def code(self) -> str:
+        return ""
+
+
+def time_of(nodes: Sequence[Node], schemas: Mapping[str, pl.Schema], name: str) -> Time | None:
+    """The time of the rows that leave an operator; None where they have none."""
+    by_name = {node.name: node for node in nodes}
+
+    def find(at: str) -> Time | None:
+        node = by_name[at]
+        if isinstance(node.op, Watermark):
+            return Time(node.op.column, 0, frozenset([at]))
+        if not node.inputs:
+            return None
+        found = [find(name) for name in node.inputs]
+        if node.op.stateful:
+            return node.op.time_after(found) if isinstance(node.op, KeepsTime) else None
+        first = found[0]
+        if first is None or first.column not in schemas[at]:
+            return None
+        if not isinstance(node.op, Union):
+            return first
+        known = [time for time in found if time is not None]
+        if len(known) < len(found) or any((time.column, time.shift) != (first.column, first.shift) for time in known):
+            return None
+        return Time(first.column, first.shift, frozenset().union(*(t.marks for t in known)), max(t.delay for t in known))
+
+    return find(name)
+
+
+def no_time(operator: str, stream: str, schema: pl.Schema) -> FlowError:
+    return FlowError(
+        f"{operator} after {stream!r}: its rows have no event time; write .watermark('column', grace='5s') before it, and keep that "
+        f"column; columns are {show_schema(schema)}"
+    )

@@ -1,0 +1,190 @@
+"""Operators that keep whole rows per key: the first of equal ones, the newest, the best. What they do to rows is the engine's business."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import polars as pl
+
+from meander.errors import FlowError
+from meander.plan.eventtime import END, START, Time
+from meander.plan.operators import expect_inputs
+from meander.plan.schemas import KEY_TYPES, is_key_type, missing_column
+from meander.plan.windows import Window, show_duration
+
+RANK, CHANGED = "rank", "changed"
+
+
+@dataclass(frozen=True, eq=False)
+class Deduplicate:
+    """The first row of every key; with a time to live, the first and every one that is at least that much later than the last one kept."""
+
+    kind: ClassVar[str] = "deduplicate"
+    stateful: ClassVar[bool] = True
+    keys: tuple[str, ...]
+    ttl: int | None = None
+    time: str | None = None
+    shift: int = 0
+
+    @property
+    def has_late(self) -> bool:
+        return self.ttl is not None
+
+    def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
+        (schema,) = expect_inputs(self.kind, name, inputs, 1)
+        check_keys(self.kind, name, self.keys, schema)
+        if self.time is not None and self.time not in schema:
+            raise FlowError(f"deduplicate {name!r}: its time: {missing_column(self.time, schema)}")
+        return schema
+
+    def time_after(self, inputs: Sequence[Time | None]) -> Time | None:
+        return inputs[0]
+
+    def describe(self) -> str:
+        return f"by {', '.join(self.keys)}" + ("" if self.ttl is None else f", within {show_duration(self.ttl)} of {self.time}")
+
+    def canonical(self) -> str:
+        return f"{list(self.keys)} {self.ttl} {self.time} {self.shift}"
+
+    def code(self) -> str:
+        return ""
+
+
+@dataclass(frozen=True, eq=False)
+class Latest:
+    """The newest row of every key, by some columns, or by arrival."""
+
+    kind: ClassVar[str] = "latest"
+    stateful: ClassVar[bool] = True
+    keys: tuple[str, ...]
+    order: tuple[str, ...] = ()
+
+    def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
+        (schema,) = expect_inputs(self.kind, name, inputs, 1)
+        check_keys(self.kind, name, self.keys, schema)
+        check_order(self.kind, name, "order", self.order, schema)
+        return schema
+
+    def time_after(self, inputs: Sequence[Time | None]) -> Time | None:
+        """It gives out only rows that have just come in."""
+        return inputs[0]
+
+    def describe(self) -> str:
+        return f"by {', '.join(self.keys)}, " + (f"the largest {', '.join(self.order)}" if self.order else "the last to arrive")
+
+    def canonical(self) -> str:
+        return f"{list(self.keys)} {list(self.order)}"
+
+    def code(self) -> str:
+        return ""
+
+
+@dataclass(frozen=True, eq=False)
+class Top:
+    """The best rows of every key, ranked."""
+
+    kind: ClassVar[str] = "top"
+    stateful: ClassVar[bool] = True
+    keys: tuple[str, ...]
+    n: int
+    by: tuple[str, ...]
+    descending: tuple[bool, ...]
+    ties: str
+
+    def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
+        (schema,) = expect_inputs(self.kind, name, inputs, 1)
+        check_keys(self.kind, name, self.keys, schema)
+        if not self.by:
+            raise FlowError(f"top {name!r}: say by which column, as in top(10, by='price')")
+        check_order(self.kind, name, "by", self.by, schema)
+        for column in (RANK, CHANGED):
+            if column in schema:
+                raise FlowError(f"top {name!r}: a column is named {column!r}, which is its own; rename it first")
+        return pl.Schema({**schema, RANK: pl.Int64(), CHANGED: pl.Boolean()})
+
+    def describe(self) -> str:
+        by = ", ".join(f"{column}{' descending' if down else ''}" for column, down in zip(self.by, self.descending, strict=True))
+        return f"{self.n} by {', '.join(self.keys)}: by {by}, of equals the {self.ties}"
+
+    def canonical(self) -> str:
+        return f"{list(self.keys)} {self.n} {list(self.by)} {list(self.descending)} {self.ties}"
+
+    def code(self) -> str:
+        return ""
+
+
+@dataclass(frozen=True, eq=False)
+class WindowTop:
+    """The best rows of every key and window, ranked, when the window closes."""
+
+    kind: ClassVar[str] = "window_top"
+    stateful: ClassVar[bool] = True
+    keys: tuple[str, ...]
+    n: int
+    by: tuple[str, ...]
+    descending: tuple[bool, ...]
+    ties: str
+    window: Window
+    time: str | None
+    shift: int
+
+    @property
+    def has_late(self) -> bool:
+        return self.time is not None
+
+    def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
+        (schema,) = expect_inputs(self.kind, name, inputs, 1)
+        if self.keys:
+            check_keys(self.kind, name, self.keys, schema)
+        if self.time is not None and self.time not in schema:
+            raise FlowError(f"top {name!r}: its time: {missing_column(self.time, schema)}")
+        if not self.by:
+            raise FlowError(f"top {name!r}: say by which column, as in top(10, by='price')")
+        check_order(self.kind, name, "by", self.by, schema)
+        if RANK in schema:
+            raise FlowError(f"top {name!r}: a column is named {RANK!r}, which is its own; rename it first")
+        if own := [column for column in (*self.keys, *self.by) if column in (START, END)]:
+            raise FlowError(f"top {name!r}: {own[0]!r} is a column of windows, and there are new ones here; rename it first")
+        # The windows of a window's rows are others: the new ones take their place.
+        rows = {column: dtype for column, dtype in schema.items() if column not in (START, END)}
+        when = pl.Datetime("us") if self.time is None else schema[self.time]
+        return pl.Schema({START: when, END: when, **rows, RANK: pl.Int64()})
+
+    def time_after(self, inputs: Sequence[Time | None]) -> Time | None:
+        (before,) = inputs
+        return None if before is None or self.time is None else Time(END, -1, before.marks, before.delay)
+
+    def describe(self) -> str:
+        by = ", ".join(f"{column}{' descending' if down else ''}" for column, down in zip(self.by, self.descending, strict=True))
+        keys = f" by {', '.join(self.keys)}" if self.keys else ""
+        return f"{self.n} per {self.window.describe()}{keys}: by {by}, of equals {'all' if self.ties == 'all' else f'the {self.ties}'}"
+
+    def canonical(self) -> str:
+        return f"{list(self.keys)} {self.n} {list(self.by)} {list(self.descending)} {self.ties} {self.window} {self.time} {self.shift}"
+
+    def code(self) -> str:
+        return ""
+
+
+def check_keys(kind: str, name: str, keys: Sequence[str], schema: pl.Schema) -> None:
+    """FlowError where the keys cannot be ones."""
+    if not keys:
+        raise FlowError(f"{kind} {name!r}: no column is given to tell rows apart")
+    for key in keys:
+        if key not in schema:
+            raise FlowError(f"{kind} {name!r}: {missing_column(key, schema)}")
+        if not is_key_type(schema[key]):
+            raise FlowError(f"{kind} {name!r}: column {key!r} is {schema[key]}; keys can be {KEY_TYPES}: cast it first")
+        if list(keys).count(key) > 1:
+            raise FlowError(f"{kind} {name!r}: column {key!r} is given twice")
+
+
+def check_order(kind: str, name: str, what: str, columns: Sequence[str], schema: pl.Schema) -> None:
+    """FlowError where rows cannot be ordered by these columns."""
+    for column in columns:
+        if column not in schema:
+            raise FlowError(f"{kind} {name!r}: {what}: {missing_column(column, schema)}")
+        if schema[column].is_nested() or isinstance(schema[column], pl.Object):
+            raise FlowError(f"{kind} {name!r}: {what}: column {column!r} is {schema[column]}, which has no order; compute a number first")

@@ -1,0 +1,151 @@
+"""Windows of time: how time is cut, and when what is stored of it can go. Pure arithmetic on microseconds since 1970."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from meander.errors import FlowError
+from meander.settings import seconds
+
+Times = npt.NDArray[np.int64]
+_SECOND = 1_000_000
+_BUCKETS = 32
+_PER_GAP = 4
+NEVER = -(1 << 62)
+"""Before all times."""
+FOREVER = 1 << 62
+
+
+@dataclass(frozen=True)
+class Window:
+    """Windows of one size that begin every ``step``; side by side where the step is the size. Made by ``tumbling`` and ``sliding``."""
+
+    size: int
+    step: int
+    offset: int = 0
+    clock: str = "event"
+    """Whose time: the rows' own (``event``), or that at which the flow takes them in (``processing``)."""
+
+    @property
+    def pane(self) -> int:
+        """The pieces that all windows are made of."""
+        return math.gcd(self.size, self.step)
+
+    @property
+    def per_pane(self) -> int:
+        """How many windows a pane is in."""
+        return self.size // self.step
+
+    @property
+    def bucket(self) -> int:
+        """How much time is stored together: whole panes, and not many buckets per window."""
+        return self.pane * max(1, -(-max(_SECOND, self.size // _BUCKETS) // self.pane))
+
+    def pane_of(self, times: Times) -> Times:
+        """The beginning of the pane that each time is in."""
+        return (times - self.offset) // self.pane * self.pane + self.offset
+
+    def last_start(self, times: Times) -> Times:
+        """The beginning of the last window that each time is in."""
+        return (times - self.offset) // self.step * self.step + self.offset
+
+    def bucket_of(self, panes: Times) -> Times:
+        return (panes - self.offset) // self.bucket
+
+    def expires(self, bucket: int) -> int:
+        """When the last window that needs this bucket ends."""
+        last_pane = (bucket + 1) * self.bucket - self.pane + self.offset
+        return int(self.last_start(np.array([last_pane]))[0]) + self.size
+
+    def first_due(self, bucket: int) -> int:
+        """When the first window that needs this bucket ends."""
+        return bucket * self.bucket + self.offset + self.pane + (-(bucket * self.bucket + self.pane - self.size)) % self.step
+
+    def describe(self) -> str:
+        size = show_duration(self.size)
+        clock = "" if self.clock == "event" else ", processing time"
+        return f"tumbling({size}{clock})" if self.size == self.step else f"sliding({size}, {show_duration(self.step)}{clock})"
+
+
+@dataclass(frozen=True)
+class Session:
+    """Windows that last as long as no pause between two rows of a key is longer than ``gap``. Made by ``session``."""
+
+    gap: int
+    clock: str = "event"
+
+    @property
+    def bucket(self) -> int:
+        """How much time is stored together."""
+        return max(_SECOND, self.gap // _PER_GAP)
+
+    def describe(self) -> str:
+        return f"session({show_duration(self.gap)}{'' if self.clock == 'event' else ', processing time'})"
+
+
+def tumbling(size: float | str, offset: float | str = 0, time: str = "event") -> Window:
+    """Windows side by side: every row is in one. ``offset`` shifts where they begin, from whole multiples of the size since 1970 (UTC).
+
+    ``time="processing"`` goes by the clock at which rows are taken in, and not by a column: no watermark is needed, and no row is late.
+    All rows of an epoch have one time, that of the epoch's decision, so that a restart gives the same windows.
+
+    >>> tumbling("10s").describe(), tumbling("1m", time="processing").describe()
+    ('tumbling(10s)', 'tumbling(1m, processing time)')
+    """
+    length = micros(size, "tumbling")
+    return Window(length, length, micros(offset, "tumbling", least=0) % length, _clock("tumbling", time))
+
+
+def sliding(size: float | str, step: float | str, offset: float | str = 0, time: str = "event") -> Window:
+    """A window of ``size`` every ``step``: a row is in size / step of them."""
+    length, every = micros(size, "sliding"), micros(step, "sliding")
+    if length % every:
+        raise FlowError(f"sliding({size!r}, {step!r}): the size must be a multiple of the step")
+    return Window(length, every, micros(offset, "sliding", least=0) % every, _clock("sliding", time))
+
+
+def session(gap: float | str, time: str = "event") -> Session:
+    """Per key, rows that follow each other with pauses of at most ``gap``. A row that comes late can make one session of two.
+
+    A session's ``window_start`` is the time of its first row, its ``window_end`` that of its last plus the gap.
+
+    >>> session("30s").describe()
+    'session(30s)'
+    """
+    return Session(micros(gap, "session"), _clock("session", time))
+
+
+def _clock(what: str, time: str) -> str:
+    if time not in ("event", "processing"):
+        raise FlowError(f"{what}: time={time!r}; there are 'event', the time in the rows, and 'processing', that of the flow's own clock")
+    return time
+
+
+def micros(value: float | str, what: str, least: int = 1) -> int:
+    """A duration in whole microseconds.
+
+    >>> micros("10s", "tumbling"), micros(0.5, "tumbling")
+    (10000000, 500000)
+    """
+    try:
+        length = seconds(value)
+    except Exception as error:
+        raise FlowError(f"{what}: {value!r} is not a duration; write '10s', '500ms', '1h' or a number of seconds") from error
+    if length is None or round(length * _SECOND) < least:
+        raise FlowError(f"{what}: {value!r} is too short; write a duration such as '10s'")
+    return round(length * _SECOND)
+
+
+def show_duration(length: int) -> str:
+    """
+    >>> show_duration(10_000_000), show_duration(1_500), show_duration(7_200_000_000)
+    ('10s', '1.5ms', '2h')
+    """
+    for unit, size in (("d", 86_400 * _SECOND), ("h", 3_600 * _SECOND), ("m", 60 * _SECOND), ("s", _SECOND)):
+        if length >= size and length % size == 0:
+            return f"{length // size}{unit}"
+    return f"{length / 1000:g}ms"

@@ -1,0 +1,220 @@
+"""A whole flow without Spark: the real driver loop, the real tasks, the real store and log, with Spark's part played in this process.
+
+Blobs are pickled and cut as on the wire, so that what a flow computes here is what it computes on a cluster; what Spark itself does
+(placement, retries, lost executors) is tested on Spark.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import polars as pl
+
+import meander as md
+from meander.clock import SystemClock
+from meander.connect.source import Batch, Choice, Split
+from meander.engine import epoch as epoch_module
+from meander.engine import tasks
+from meander.engine.compaction import merge_entry, next_merge
+from meander.engine.compiled import compile_plan
+from meander.engine.epoch import SparkRunner
+from meander.engine.loop import EpochDone, Loop
+from meander.engine.messages import Control, Seen
+from meander.engine.open import _for_readers, _parts
+from meander.state.compaction import run_merge
+from meander.state.log import Log
+from meander.state.reading import plan_name
+from meander.state.segment import Segment, SegmentRef
+from meander.state.store import DirStore
+
+
+@dataclass(frozen=True)
+class Script:
+    """A source with a written-down future: per epoch its splits, each (partition, rows)."""
+
+    columns: dict[str, Any]
+    epochs: tuple[tuple[tuple[int, tuple[tuple[Any, ...], ...]], ...], ...]
+
+    def schema(self) -> pl.Schema:
+        return pl.Schema(self.columns)
+
+    def cursor(self, offset: dict[str, Any], seen: set[str], throttle: float = 1.0) -> ScriptCursor:
+        return ScriptCursor(self, offset.get("next", 0))
+
+    def read(self, payload: dict[str, Any]) -> Batch:
+        schema = pl.Schema({n: pl.Int64() if isinstance(t, pl.Datetime) else t for n, t in self.schema().items()})
+        return Batch(pl.DataFrame(payload["rows"], schema, orient="row").cast(dict(self.schema())))
+
+    def describe(self) -> str:
+        return "script"
+
+    def canonical(self) -> str:
+        return "script"
+
+
+@dataclass
+class ScriptCursor:
+    script: Script
+    next: int
+
+    def look(self) -> None: ...
+
+    def choose(self, now: float, everything: bool) -> Choice | None:
+        if self.next == len(self.script.epochs):
+            return None
+        splits = self.script.epochs[self.next]
+        self.next += 1
+        return Choice(tuple(Split({"partition": p, "rows": rows}, len(rows), 8 * len(rows)) for p, rows in splits), {"next": self.next})
+
+    def backlog(self, now: float) -> bool:
+        return self.next < len(self.script.epochs)
+
+    def waiting(self, now: float) -> int:
+        return 0
+
+    def slow_down(self, share: float) -> None: ...
+
+    def finished(self) -> bool:
+        return self.next == len(self.script.epochs)
+
+    def release(self, names: Sequence[str]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass
+class LocalStarted:
+    blobs: list[list[bytes]]
+    shuffle_id: int = 0
+
+    def is_over(self) -> bool:
+        return True
+
+
+class LocalJobs:
+    """What ``SparkJobs`` does, here and now."""
+
+    def __init__(self, _: Any = None) -> None: ...
+
+    def start_first_stage(self, controls: Sequence[Control], slots: int, places: Sequence[str] = ()) -> LocalStarted:
+        return LocalStarted(_exchange([list(tasks.first_stage(0, [pickle.dumps(c)])) for c in controls], slots))
+
+    def run_rest(self, started: LocalStarted, levels: Sequence[Sequence[Control]], places: Any) -> Callable[[], list[Seen]]:
+        def run() -> list[Seen]:
+            blobs = started.blobs
+            for number, controls in enumerate(levels):
+                pairs = [
+                    [(blob, pickle.dumps(control) if nth == 0 else b"") for nth, blob in enumerate(blobs[slot])]
+                    for slot, control in enumerate(controls)
+                ]
+                if number == len(levels) - 1:
+                    return [pickle.loads(next(iter(tasks.last_stage(0, pair)))) for pair in pairs]
+                blobs = _exchange([list(tasks.next_stage(0, pair)) for pair in pairs], len(levels[number + 1]))
+            raise AssertionError("no level")
+
+        return run
+
+    def run_single(self, controls: Sequence[Control]) -> Callable[[], list[Seen]]:
+        return lambda: [pickle.loads(next(iter(tasks.only_stage(0, [pickle.dumps(c)])))) for c in controls]
+
+    def run_small(self, levels: Sequence[Sequence[Control]], places: Any) -> Callable[[], list[Seen]]:
+        if len(levels) == 1:
+            return lambda: [pickle.loads(next(iter(tasks.small_last_stage(0, [pickle.dumps(c)])))) for c in levels[0]]
+        sent = [list(tasks.small_next_stage(0, [pickle.dumps(c)])) for c in levels[0]]
+        return self.run_rest(LocalStarted(_exchange(sent, len(levels[1]))), levels[1:], places)
+
+    def forget_shuffles(self, keep: Sequence[Any] = ()) -> None: ...
+
+
+def _exchange(sent: list[list[bytes]], slots: int) -> list[list[bytes]]:
+    blobs: list[list[bytes]] = [[] for _ in range(slots)]
+    for items in sent:
+        for slot, blob in zip(items[::2], items[1::2], strict=True):
+            blobs[int.from_bytes(slot, "big")].append(blob)
+    return blobs
+
+
+class MergeAtOnce:
+    """Compaction without a helper: every merge that is due, between two epochs."""
+
+    def __init__(self, store: DirStore, key_groups: int) -> None:
+        self._store, self._key_groups, self._done, self._number = store, key_groups, [], 0
+
+    def consider(self, manifest: Any, routing: Any, slots: Any) -> None:
+        merge = next_merge(manifest, routing, slots)
+        if merge is None or self._done:
+            return
+        data, rows = run_merge(merge, self._open, self._key_groups)
+        self._number += 1
+        name = f"segments/{merge.table}/{manifest.generation:08d}-merge-{self._number}-{manifest.position}.arrow"
+        if rows:
+            self._store.put(name, data)
+        self._done.append(merge_entry(merge, name, rows, data.size))
+
+    def collect(self) -> Any:
+        return self._done.pop() if self._done else None
+
+    def close(self) -> None: ...
+
+    def _open(self, ref: SegmentRef) -> Segment:
+        data = self._store.map(ref.name)
+        assert data is not None
+        return Segment(ref.name, data)
+
+
+@dataclass
+class Local:
+    """A flow on a folder. Make another one on the same folder to have it restarted."""
+
+    flow: md.Flow
+    folder: Path
+    parallelism: int = 2
+    small: bool = True
+    key_groups: int = 8
+    ahead: bool = True
+    done: list[EpochDone] = field(default_factory=list)
+    clock: Any = field(default_factory=SystemClock)
+    strict: bool = False
+
+    def __post_init__(self) -> None:
+        compiled = compile_plan(self.flow.plan())
+        store = DirStore(self.folder)
+        log = Log.take_over(store, self.clock, self.key_groups)
+        store.put_if_absent(plan_name(compiled.digest), pickle.dumps(_for_readers(compiled)))
+        context = mock.Mock(defaultParallelism=2)
+        with mock.patch.object(epoch_module, "SparkJobs", LocalJobs), mock.patch.object(epoch_module, "executors", return_value={}):
+            runner = SparkRunner(context, compiled, store.url, self.clock, self.strict, self.small)
+        runner.placement._look = dict
+        runner.generation(log.manifest.generation)
+        parts = _parts(compiled, str(self.folder / "dead_letters"))
+        merges = MergeAtOnce(store, self.key_groups)
+        self.loop = Loop(store, self.clock, log, parts, runner, self.parallelism, merges, 4, self.done.append, self.ahead)
+        self.loop.recover()
+
+    @property
+    def manifest(self) -> Any:
+        return self.loop.log.manifest
+
+    def step(self, flush: bool = False) -> bool:
+        return self.loop.step(everything=True, flush=flush)
+
+    def run(self, flush: bool = False) -> None:
+        while self.step():
+            pass
+        while flush and self.step(flush=True):
+            pass
+
+
+@contextlib.contextmanager
+def constants(**values: tuple[Any, Any]) -> Iterator[None]:
+    """Other values for modules' constants: ``constants(FEWEST=(module, 2))``."""
+    with contextlib.ExitStack() as stack:
+        for name, (module, value) in values.items():
+            stack.enter_context(mock.patch.object(module, name, value))
+        yield

@@ -1,0 +1,93 @@
+"""How time is cut into windows, panes and buckets, against the definitions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import meander as md
+from meander.errors import FlowError
+from meander.plan.windows import Session, Window, micros, show_duration
+
+SECOND = 1_000_000
+
+
+@st.composite
+def windows(draw: st.DrawFn) -> Window:
+    step = draw(st.sampled_from([250_000, SECOND, 3 * SECOND, 60 * SECOND]))
+    size = step * draw(st.integers(1, 12))
+    return Window(size, step, draw(st.integers(0, step - 1)))
+
+
+moments = st.integers(-200 * SECOND, 200 * SECOND)
+
+
+def all_windows(window: Window, moment: int) -> list[int]:
+    """Where the windows that hold a moment begin: those of the grid, tried one by one."""
+    last = (moment - window.offset) // window.step * window.step + window.offset
+    return [start for start in range(last, last - 2 * window.size, -window.step) if start <= moment < start + window.size]
+
+
+def panes_of(window: Window, bucket: int) -> range:
+    """The panes that are stored in a bucket."""
+    first = bucket * window.bucket + window.offset
+    return range(first, first + window.bucket, window.pane)
+
+
+@given(windows(), moments)
+def test_a_moment_is_in_size_by_step_windows_and_the_last_begins_last(window: Window, moment: int) -> None:
+    starts = all_windows(window, moment)
+    assert len(starts) == window.per_pane
+    assert int(window.last_start(np.array([moment]))[0]) == max(starts)
+
+
+@given(windows(), moments)
+def test_every_moment_of_a_pane_is_in_the_same_windows(window: Window, moment: int) -> None:
+    pane = int(window.pane_of(np.array([moment]))[0])
+    assert pane <= moment < pane + window.pane
+    assert all_windows(window, pane) == all_windows(window, moment) == all_windows(window, pane + window.pane - 1)
+
+
+@given(windows(), moments)
+def test_a_bucket_is_whole_panes_and_few_buckets_make_a_window(window: Window, moment: int) -> None:
+    pane = int(window.pane_of(np.array([moment]))[0])
+    bucket = int(window.bucket_of(np.array([pane]))[0])
+    assert pane in panes_of(window, bucket)
+    assert window.size / window.bucket <= 33
+
+
+@given(windows(), moments)
+def test_a_bucket_expires_with_the_last_window_that_needs_it_and_is_due_with_the_first(window: Window, moment: int) -> None:
+    bucket = int(window.bucket_of(window.pane_of(np.array([moment])))[0])
+    ends = {start + window.size for pane in panes_of(window, bucket) for start in all_windows(window, pane)}
+    assert window.expires(bucket) == max(ends)
+    assert window.first_due(bucket) == min(ends)
+
+
+def test_durations_are_read_and_shown() -> None:
+    assert [micros(text, "x") for text in ("10s", "500ms", "1h", 0.25)] == [10 * SECOND, 500_000, 3_600 * SECOND, 250_000]
+    assert [show_duration(length) for length in (90 * SECOND, 86_400 * SECOND, 250)] == ["90s", "1d", "0.25ms"]
+
+
+def test_windows_say_what_they_are() -> None:
+    assert md.tumbling("10s").describe() == "tumbling(10s)"
+    assert md.sliding("1m", "10s").describe() == "sliding(1m, 10s)"
+    assert md.session("30s").describe() == "session(30s)"
+    assert md.session("30s", time="processing") == Session(30 * SECOND, "processing")
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: md.tumbling("ten"), "not a duration"),
+        (lambda: md.tumbling(0), "too short"),
+        (lambda: md.session(-1), "too short"),
+        (lambda: md.sliding("10s", "3s"), "multiple of the step"),
+        (lambda: md.sliding("10s", "5s", time="now"), "'event'"),
+    ],
+)
+def test_a_window_that_makes_no_sense_is_refused(make: object, says: str) -> None:
+    with pytest.raises(FlowError, match=says):
+        make()  # type: ignore[operator]
