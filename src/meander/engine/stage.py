@@ -180,7 +180,7 @@ class StageTask:
         segments = {table: refs for table, refs in self.control.segments.items() if operator_of(table) == name}
         late, evict = common.late.get(name, NEVER), common.evict.get(name, NEVER)
         found = (self._segments.open, self._segments.scan)
-        desk = Desk(name, late, evict, micros_of(common.now), mask, common.key_groups, segments, *found, lap)
+        desk = Desk(name, late, evict, micros_of(common.now), mask, common.key_groups, segments, *found, lap, common.epoch)
         emitted = keyed.work(desk, arrived)
         lap("state read")
         for table, rows in desk.written.items():

@@ -124,6 +124,9 @@ def find_all(
             continue
         probes = hashes[wanted]
         segment = open_segment(ref, probes)
+        possible = segment.may_have(probes)
+        if possible is not None:
+            wanted, probes = wanted[possible], probes[possible]
         for block, begin, end in _blocks(segment, probes):
             owners, rows = _runs(block, probes[begin:end], wanted[begin:end])
             equal = _same_keys([(block, owners, rows)], keys)

@@ -37,6 +37,8 @@ class Desk:
     scan_segment: Callable[[SegmentRef], Segment]
     lap: Callable[[str], None] = lambda part: None
     """Say what the time since the last call was spent on."""
+    epoch: int = 0
+    """Its number: rows that are kept as they came are told apart by when they came."""
     written: dict[str, pl.DataFrame] = field(default_factory=dict)
     closed: int = NEVER
     """The largest end of what was emitted because it closed: after a flush it must not begin again."""
