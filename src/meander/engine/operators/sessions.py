@@ -226,7 +226,7 @@ class SessionAggregation(Stateful):
         if bucket is None or self.emit != "closed":
             return False
         begin = bucket * self.session.bucket + self.session.gap
-        return begin < evict and begin + self.session.bucket > late
+        return late < evict and begin < evict and begin + self.session.bucket > late
 
     def reader(self) -> SessionReader:
         return SessionReader(self.keys, self.aggs, self.session.gap, self.dtype)

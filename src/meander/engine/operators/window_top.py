@@ -148,7 +148,8 @@ class BestOfWindows(Stateful):
 
     def _may_close(self, bucket: int, late: int, evict: int) -> bool:
         """Whether a window in this bucket can end in (late, evict]."""
-        return bucket * self.bucket + self.window.offset + self.window.size <= evict and self._last_end(bucket) > late
+        first_end = bucket * self.bucket + self.window.offset + self.window.size
+        return late < evict and first_end <= evict and self._last_end(bucket) > late
 
     def is_over(self, table: str, evict: int) -> bool:
         bucket = bucket_of(table)

@@ -1,7 +1,7 @@
 """Nexmark's queries as flows: one file per query, each readable as an example of the API.
 
 A module has ``flow(tables, out)``: ``tables`` gives the source of each entity that the query reads, the generator's or files, ``out`` is
-where the results go. ``docs/nexmark.md`` says which operators the queries need that have no flow yet.
+where the results go. ``docs/nexmark.md`` says what exactly each query is, and when its results come.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from meander.connect.source import Source
 from meander.errors import ConfigError
 from meander.flow import Flow
 from meander.nexmark.answers import ANSWERS
+from meander.nexmark.workload import ENTITIES
 
-FLOWS: dict[str, tuple[str, ...]] = {query: ANSWERS[query].tables for query in ("q0", "q1", "q2", "q14", "q15", "q16", "q17", "q21", "q22")}
-"""The queries that have a flow, and the tables they read."""
+FLOWS: dict[str, tuple[str, ...]] = {query: tuple(name for name in known.tables if name in ENTITIES) for query, known in ANSWERS.items()}
+"""The queries, and the tables of events that they read."""
 
 
 def build(query: str, tables: Mapping[str, Source], out: Sink) -> Flow:
@@ -28,7 +29,7 @@ def build(query: str, tables: Mapping[str, Source], out: Sink) -> Flow:
     flow q2, plan version 1
     """
     if query not in FLOWS:
-        raise ConfigError(f"query {query!r}: there is no flow for it; there are {', '.join(FLOWS)}")
+        raise ConfigError(f"query {query!r}: there is no such query; there are {', '.join(FLOWS)}")
     missing = [name for name in FLOWS[query] if name not in tables]
     if missing:
         raise ConfigError(f"query {query!r}: it reads {', '.join(FLOWS[query])}; give tables[{missing[0]!r}] too")
