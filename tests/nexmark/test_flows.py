@@ -6,14 +6,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pytest
+from tests.local import Local
 
 import meander as md
 from meander import nexmark
 from meander.nexmark.checking import check, output, taken_by
 from meander.nexmark.queries import FLOWS, build
-from tests.local import Local
 
 EVENTS = 12_000
 PER_EPOCH = 2_500

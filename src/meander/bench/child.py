@@ -9,8 +9,9 @@ import time
 import traceback
 from collections.abc import Callable
 
-from meander.bench import rescale_ours, rescale_peer, scaling_ours
+from meander.bench import nexmark_ours, nexmark_peer, rescale_ours, rescale_peer, scaling_ours
 from meander.bench.isolation import Progress, Request
+from meander.bench.nexmark_request import NexmarkRequest
 from meander.bench.ours import run_meander
 from meander.bench.peers import PEERS, run_peer
 from meander.bench.rescale_request import RescaleRequest
@@ -32,7 +33,17 @@ def _scaling(fields: Json, progress: Progress) -> Json:
     return scaling_ours.run(ScalingRequest.from_json(fields), progress)
 
 
-WORK: dict[str, Callable[[Json, Progress], Json]] = {Request.work: _totals, RescaleRequest.work: _rescale, ScalingRequest.work: _scaling}
+def _nexmark(fields: Json, progress: Progress) -> Json:
+    request = NexmarkRequest.from_json(fields)
+    return nexmark_peer.run(request, progress) if request.system in PEERS else nexmark_ours.run(request, progress)
+
+
+WORK: dict[str, Callable[[Json, Progress], Json]] = {
+    Request.work: _totals,
+    RescaleRequest.work: _rescale,
+    ScalingRequest.work: _scaling,
+    NexmarkRequest.work: _nexmark,
+}
 
 
 def main() -> None:

@@ -37,11 +37,11 @@ _KEEP_ALL = 1_000_000
 """Epochs that are retained for q12, whose check needs the time of every one."""
 
 
-def register(commands: Commands) -> None:
+def register(commands: Commands, with_options: bool = True) -> None:
     parser = commands.add_parser(
         "nexmark",
         help="an online auction as a stream: run, check and measure 23 queries",
-        description="Nexmark: people, auctions and bids, and the 23 queries of the suite as flows. docs/nexmark.md has every query in words.",
+        description="Nexmark: people, auctions and bids, and the suite's 23 queries as flows. docs/nexmark.md has them in words.",
         epilog=_EXAMPLES,
     )
     parser.set_defaults(command=lambda _: _help(parser))
@@ -51,7 +51,7 @@ def register(commands: Commands) -> None:
     listed.set_defaults(command=list_queries)
     _register_generate(own)
     _register_run(own)
-    _register_bench(own)
+    _register_bench(own, with_options)
     for added in own.choices.values():
         added.formatter_class = argparse.RawDescriptionHelpFormatter
         added.allow_abbrev = False
@@ -77,7 +77,7 @@ def _register_run(own: Commands) -> None:
     parser = own.add_parser(
         "run",
         help="run a query, and check its result",
-        description="Run a query over generated events to their end. With --check the result is compared row by row with what DuckDB computes.",
+        description="Run a query over generated events to their end. With --check the result is compared row by row with DuckDB's.",
         epilog=_RUN_EXAMPLES,
     )
     parser.add_argument("query", metavar="QUERY", help="q0 to q22; `meander nexmark list` shows them")
@@ -95,22 +95,17 @@ def _register_run(own: Commands) -> None:
     parser.set_defaults(command=run)
 
 
-def _register_bench(own: Commands) -> None:
+def _register_bench(own: Commands, with_options: bool) -> None:
     parser = own.add_parser(
         "bench",
         help="measure queries beside Spark's own engine",
         description="Run queries on Meander and on Spark's own Structured Streaming, over the same files, each in a process of its own.",
         epilog="examples:\n  meander nexmark bench --events 1000000 --against spark --json\n  meander nexmark bench q5 q9 q20 --rounds 3",
     )
-    parser.add_argument("queries", nargs="*", metavar="QUERY", help="which of them (default: all that Spark can express)")
-    parser.add_argument("--events", type=int, default=_EVENTS, metavar="N", help="events of the whole stream (default: %(default)s)")
-    parser.add_argument(
-        "--events-per-epoch", type=int, default=_PER_EPOCH, metavar="N", help="events per file, epoch and batch (default: %(default)s)"
-    )
-    try:
-        from meander.nexmark.bench import add_arguments, command
-    except ModuleNotFoundError:  # said by the command, if it is the one that is wanted
+    if not with_options:
         return
+    from meander.bench.nexmark import add_arguments, command
+
     add_arguments(parser)
     parser.set_defaults(command=command)
 
@@ -149,9 +144,7 @@ def generate(arguments: argparse.Namespace) -> int:
     from meander import nexmark
 
     began = time.monotonic()
-    folders = nexmark.write_files(
-        arguments.folder, arguments.events, arguments.events_per_file, arguments.seed, _workload(arguments)
-    )
+    folders = nexmark.write_files(arguments.folder, arguments.events, arguments.events_per_file, arguments.seed, _workload(arguments))
     took = time.monotonic() - began
     files = [file for folder in folders.values() for file in folder.glob("*.parquet")]
     bytes_ = sum(file.stat().st_size for file in files)

@@ -1,8 +1,8 @@
 """The Parquet sink with one folder per value of some columns, Hive style: ``out/dt=2026-03-01/hm=10%3A05/part-….parquet``.
 
-A task stages one file per epoch and slot, as every sink does: the Parquet files of all partitions, one after the other, and at the end which of
-them belongs where. Publication writes each into its folder. Names are made of epoch and slot, as without partitions, so it can be
-done again after a crash at any point. Readers that know Hive's folders (Polars, DuckDB, Spark) find the columns in the names.
+A task stages one file per epoch and slot, as every sink does: the Parquet files of all partitions, one after the other, and at the end
+which of them belongs where. Publication writes each into its folder. Names are made of epoch and slot, as without partitions, so it
+can be done again after a crash at any point. Readers that know Hive's folders (Polars, DuckDB, Spark) find the columns in the names.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class PartitionedParquetSink(ParquetSink):
 def parquet(path: str | os.PathLike[str], partition_by: str | Sequence[str] | None = None) -> ParquetSink:
     """A sink that writes Parquet files into a folder, each visible only when its epoch is committed.
 
-    ``partition_by`` puts rows into folders by the values of these columns, as in ``md.parquet("out/", partition_by=["day"])``: a row is then in
+    ``partition_by`` puts rows into folders by the values of these columns: with ``md.parquet("out/", partition_by=["day"])`` a row is in
     ``out/day=2026-03-01/``, and ``pl.read_parquet("out/", hive_partitioning=True)`` has the column again.
 
     A start publishes the last epoch again: where its files were moved away, they come back under the same names.
@@ -110,10 +110,11 @@ def parquet(path: str | os.PathLike[str], partition_by: str | Sequence[str] | No
         raise ConfigError(f"parquet({text!r}): only folders of this machine's file systems are supported; mount it, or use foreach_batch")
     if partition_by is None:
         return ParquetSink(os.path.abspath(text))
-    columns = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
-    if not columns or not all(isinstance(column, str) and column for column in columns) or len(set(columns)) < len(columns):
+    columns: tuple[object, ...] = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
+    names = tuple(column for column in columns if isinstance(column, str) and column)
+    if not names or names != columns or len(set(names)) < len(names):
         raise FlowError(f"parquet({text!r}, partition_by={partition_by!r}): give one or more columns, by name, each once")
-    return PartitionedParquetSink(os.path.abspath(text), columns)
+    return PartitionedParquetSink(os.path.abspath(text), names)
 
 
 def _piece(staged: Staged, data: bytes) -> Staged:

@@ -1,7 +1,7 @@
 """What a run of a query came to, from the files that it wrote, beside what the oracle says.
 
-``output`` is the sink, ``results`` reads what it has published so far, and ``check`` compares: all of it through files, so that a run may be
-killed and go on in another process.
+``output`` is the sink, ``results`` reads what it has published so far, and ``check`` compares: all of it through files, so that a run
+may be killed and go on in another process.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 
@@ -37,7 +36,7 @@ def results(query: str, folder: str | os.PathLike[str]) -> pl.DataFrame | None:
         return None
     if query == "q10":
         columns = dict.fromkeys(PARTITIONS, pl.String())
-        return pl.read_parquet(folder, hive_partitioning=True, hive_schema=columns)
+        return pl.read_parquet(Path(folder), hive_partitioning=True, hive_schema=columns)
     return latest(pl.concat([pl.read_parquet(file) for file in files]), ANSWERS[query].key)
 
 
@@ -50,8 +49,5 @@ def check(query: str, folder: str | os.PathLike[str], tables: Mapping[str, Table
 
 def taken_by(store: str | os.PathLike[str], source: str, read: Source) -> pl.DataFrame:
     """A source's rows with the times at which a run took them, from its log; the run must have retained all of its epochs."""
-    decisions: list[tuple[float, list[Any]]] = []
-    for entry in entries_after(open_store(os.fspath(store)), Manifest()):
-        if entry["kind"] == "epoch":
-            decisions.append((entry["now"], [payload for name, payload in entry["splits"] if name == source]))
-    return with_processing_time(read, decisions)
+    epochs = [entry for entry in entries_after(open_store(os.fspath(store)), Manifest()) if entry["kind"] == "epoch"]
+    return with_processing_time(read, [(e["now"], [payload for name, payload in e["splits"] if name == source]) for e in epochs])

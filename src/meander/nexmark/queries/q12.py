@@ -1,4 +1,4 @@
-"""q12, processing time windows: how many bids a bidder makes in every ten seconds of the flow's own clock. No watermark, and nothing is late."""
+"""q12, processing time windows: the bids of every bidder in ten seconds of the flow's own clock. No watermark, and nothing is late."""
 
 from __future__ import annotations
 

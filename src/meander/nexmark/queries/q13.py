@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import polars as pl
+
 import meander as md
 from meander.connect.sink import Sink
 from meander.connect.source import Source
-from meander.nexmark.oracle import side_input
+
+
+def side_input() -> pl.DataFrame:
+    """The suite's table: every key from 0 to 9,999, with itself as text."""
+    return pl.DataFrame({"key": range(10_000)}).with_columns(pl.col("key").cast(pl.String).alias("value"))
 
 
 def flow(tables: Mapping[str, Source], out: Sink) -> md.Flow:

@@ -1,4 +1,4 @@
-"""q3, local item suggestion: who sells in category 10 and lives in Oregon, Idaho or California. Two streams, joined without a bound in time."""
+"""q3, local item suggestion: who sells in category 10 and lives in Oregon, Idaho or California. A join without a bound in time."""
 
 from __future__ import annotations
 
