@@ -120,7 +120,7 @@ class LocalJobs:
 
         return run
 
-    def run_single(self, controls: Sequence[Control], places: Sequence[str] = ()) -> Callable[[], list[Seen]]:
+    def run_single(self, controls: Sequence[Control], places: Any = ()) -> Callable[[], list[Seen]]:
         return lambda: [pickle.loads(next(iter(tasks.only_stage(0, [pickle.dumps(c)])))) for c in controls]
 
     def run_small(self, levels: Sequence[Sequence[Control]], places: Any) -> Callable[[], list[Seen]]:

@@ -436,8 +436,8 @@ class WindowedStream:
     ) -> Stream:
         """Rows of two streams with equal keys in the same window: ``people.window(md.tumbling("10s")).join(auctions, ...)``.
 
-        As ``Stream.join``, with ``window_start`` and ``window_end`` beside the columns of both sides. The windows must be tumbling. After
-        ``key_by`` its columns are the key, if no other is given.
+        As ``Stream.join``, with ``window_start`` and ``window_end`` beside the columns of both sides (in the place of such columns of the
+        left). The windows must be tumbling. After ``key_by`` its columns are the key, if no other is given.
         """
         if on is None and left_on is None:
             left_on = self.keys or None

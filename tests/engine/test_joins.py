@@ -80,7 +80,7 @@ class Model:
         for side in (0, 1):
             self.rows[side].extend(new[side])
         pairs = [(a, b) for a in new[0] for b in self.rows[1]] + [(a, b) for a in old[0] for b in new[1]]
-        out = []
+        out: list[tuple[Any, ...]] = []
         for a, b in pairs:
             if a[1][0] is not None and a[1][0] == b[1][0] and self.low <= b[0] - a[0] <= self.high and (a[1][1] + b[1][1]) % 3:
                 assert not a[3], "a row that came out alone has met another"
@@ -160,7 +160,7 @@ def test_joins_equal_the_model(tmp_path_factory: pytest.TempPathFactory, data: s
         joined = left.window(md.tumbling(window)).join(right, on="k", how=how, where=where, name="j")
     joined.sink("out", out)
     for side in (0, 1):
-        joined.late(side=side).sink(f"late_{side}", lates[side])
+        joined.late(side=side).sink(f"too_late_{side}", lates[side])
     width = flow._nodes["j"].op.bucket  # type: ignore[attr-defined]
     model = Model(how, int(low * SECOND), int(high * SECOND), width, Clocks(grace * SECOND), None if window is None else window * SECOND)
     local, expected = run_through(flow, tmp_path_factory.mktemp("joins"), data, script, model)
@@ -210,7 +210,7 @@ class AsOf:
                     (self.late[side] if row[2] < late else (self.waiting, self.table)[side]).append(row)
         due = [row for row in self.waiting if (row[2] // SECOND + 1) * SECOND <= evict]
         self.waiting = [row for row in self.waiting if row not in due]
-        out = []
+        out: list[tuple[Any, ...]] = []
         for k, v, ts in due:
             found = [row for row in self.table if row[0] is not None and row[0] == k and row[2] <= ts]
             if found:
@@ -253,7 +253,7 @@ class Latest:
             return []
         for _, rows in splits[1]:
             self.table.update((row[0], row) for row in rows if row[0] is not None)
-        out = []
+        out: list[tuple[Any, ...]] = []
         for k, v, ts in (row for _, rows in splits[0] for row in rows):
             if k in self.table:
                 out.append((k, v, ts, self.table[k][1], self.table[k][2]))

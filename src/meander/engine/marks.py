@@ -67,9 +67,7 @@ def anything_due(operators: Operators, manifest: Manifest, late: Mapping[str, in
         name = operator_of(table)
         if name in evict:
             operator = operators[name]
-            # Where time has not gone on nothing happens, whatever a bucket still holds.
-            moves = late[name] < evict[name]
-            if (moves and operator.is_due(table, late[name], evict[name])) or operator.is_over(table, evict[name]):
+            if operator.is_due(table, late[name], evict[name]) or operator.is_over(table, evict[name]):
                 return True
     return False
 

@@ -7,7 +7,7 @@ and prepare what goes to later stateful operators. What these do is behind one c
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -59,6 +59,8 @@ class Segments(Protocol):
     """How a task comes by segments, and where it leaves those it writes."""
 
     def open(self, ref: SegmentRef, hashes: Hashes) -> Segment: ...
+
+    def expect(self, refs: Sequence[SegmentRef], hashes: Hashes) -> None: ...
 
     def scan(self, ref: SegmentRef) -> Segment: ...
 
@@ -179,7 +181,7 @@ class StageTask:
         mask = groups_of(common.routing[name], self.control.index)
         segments = {table: refs for table, refs in self.control.segments.items() if operator_of(table) == name}
         late, evict = common.late.get(name, NEVER), common.evict.get(name, NEVER)
-        found = (self._segments.open, self._segments.scan)
+        found = (self._segments.open, self._segments.scan, self._segments.expect)
         desk = Desk(name, late, evict, micros_of(common.now), mask, common.key_groups, segments, *found, lap, common.epoch)
         emitted = keyed.work(desk, arrived)
         lap("state read")

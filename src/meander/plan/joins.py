@@ -6,7 +6,7 @@ What they do to rows is the engine's business, but for the join with a table, wh
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import polars as pl
@@ -33,6 +33,8 @@ class Matching:
     left_on: tuple[str, ...]
     right_on: tuple[str, ...]
     suffix: str = "_right"
+    reserved: tuple[str, ...] = ()
+    """Names of the join's own columns: those of the left give way to them, those of the right get the suffix."""
 
     def check(self, left: pl.Schema, right: pl.Schema, what: str) -> None:
         """FlowError where these columns cannot be keys of a join."""
@@ -55,7 +57,7 @@ class Matching:
     def names(self, left: Sequence[str], right: Sequence[str]) -> dict[str, str]:
         """The right side's columns, and what each is called behind the join."""
         keys = dict(zip(self.right_on, self.left_on, strict=True))
-        taken = set(left)
+        taken = {*left, *self.reserved}
         return {column: keys.get(column) or (f"{column}{self.suffix}" if column in taken else column) for column in right}
 
     def schema(self, left: pl.Schema, right: pl.Schema, what: str) -> pl.Schema:
@@ -145,7 +147,7 @@ class Join:
                     + (": cast one of them first" if first != second else ", and only one is the end of a window: leave time= out")
                 )
             for column in made:
-                if column in output:
+                if column in output and column not in self.matching.reserved:
                     raise FlowError(f"{what}: a column is named {column!r}, which is the join's own; rename it first")
                 output[column] = first
         schema = pl.Schema(output)
@@ -270,6 +272,8 @@ def plan_join(
         raise FlowError(f"{what}: it needs windows of event time, side by side: md.tumbling('10s'); for others there is join(within=...)")
     if bounds is None and how != "inner":
         raise FlowError(f"{what}: how={how!r} needs within=...: without it a partner can always come, and no row would ever come out alone")
+    if window is not None:
+        matching = replace(matching, reserved=(START, END))
     matching.check(left.schema, right.schema, what)
     schema = dict(matching.schema(left.schema, right.schema, what))
     times, right_time = None, None

@@ -35,6 +35,8 @@ class Desk:
     segments: Mapping[str, tuple[SegmentRef, ...]]
     open: Open
     scan_segment: Callable[[SegmentRef], Segment]
+    expect: Callable[[Sequence[SegmentRef], Hashes], None] = lambda refs, hashes: None
+    """Say which hashes will be looked up in which segments: what is elsewhere comes in one go."""
     lap: Callable[[str], None] = lambda part: None
     """Say what the time since the last call was spent on."""
     epoch: int = 0
@@ -60,9 +62,11 @@ class Desk:
         if rows.height:
             self.written[table] = rows
 
-    def stored(self, table: str) -> tuple[tuple[SegmentRef, ...], Open]:
-        """A table's runs and how to open them."""
+    def stored(self, table: str, hashes: Hashes | None = None) -> tuple[tuple[SegmentRef, ...], Open]:
+        """A table's runs and how to open them. ``hashes`` are those that will be looked up in all of them, where that is known."""
         refs = self.segments.get(table, ())
+        if hashes is not None and refs:
+            self.expect(refs, hashes)
         if table not in self.written:
             return refs, self.open
         if table not in self._fresh:
@@ -74,7 +78,7 @@ class Desk:
 
     def find(self, table: str, keys: pl.DataFrame, hashes: Hashes, columns: Sequence[str]) -> tuple[Index, dict[str, pl.Series]]:
         """The rows of these keys (ascending by hash; all columns that tell rows apart): which keys have one, and ``columns`` of it."""
-        return find(*self.stored(table), keys, hashes, self.key_groups, columns)
+        return find(*self.stored(table, hashes), keys, hashes, self.key_groups, columns)
 
     def find_rows(
         self, table: str, keys: pl.DataFrame, hashes: Hashes, apart: Sequence[str], columns: Sequence[str]
@@ -83,7 +87,7 @@ class Desk:
 
         All rows of a key must have the hash that the key is looked up by.
         """
-        return find_rows(*self.stored(table), keys, hashes, self.key_groups, apart, columns)
+        return find_rows(*self.stored(table, hashes), keys, hashes, self.key_groups, apart, columns)
 
     def scan(self, table: str, keys: Sequence[str]) -> pl.DataFrame:
         """All rows of a table that are this slot's. For buckets that are due: whatever else there is must not be read whole."""

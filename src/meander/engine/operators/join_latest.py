@@ -16,7 +16,7 @@ import polars as pl
 from meander.engine.operators.contract import Emitted, Mask, Partial, Seat, Stateful, Timing
 from meander.engine.operators.desk import Desk
 from meander.engine.operators.joins import ARRIVAL
-from meander.engine.operators.pairing import last_before, number_keys, numbered, row_of, times_of
+from meander.engine.operators.pairing import distinct, last_before, number_keys, numbered, row_of, times_of
 from meander.engine.operators.place import Place
 from meander.engine.operators.wholerows import in_order, send_whole
 from meander.engine.rows import UNIT, Rows
@@ -193,7 +193,7 @@ class ByTime(Enriching):
         keys = number_keys(left.select(self.matching.left_on), hashes, right.select(self.right_on), right.get_column(HASH).to_numpy())
         young = last_before(keys.of[0], self._times(left, 0), keys.of[1], self._times(right, 1))
         # Whatever has left its bucket before is older than all that is in one.
-        without = np.unique(keys.of[0][(young < 0) & (keys.of[0] >= 0)])
+        without = distinct(keys.of[0][(young < 0) & (keys.of[0] >= 0)], len(keys.hashes))
         old, at = self._find(desk, keys.frame[without], keys.hashes[without])
         found = young.copy()
         if len(without):

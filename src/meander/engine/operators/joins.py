@@ -19,7 +19,7 @@ import polars as pl
 
 from meander.engine.operators.contract import Emitted, Mask, Partial, Seat, Stateful, Timing
 from meander.engine.operators.desk import Desk
-from meander.engine.operators.pairing import Keys, Numbers, number_keys, numbered, pair_up, times_of
+from meander.engine.operators.pairing import Keys, Numbers, distinct, number_keys, numbered, pair_up, times_of
 from meander.engine.operators.place import Place
 from meander.engine.operators.wholerows import in_order, send_whole
 from meander.engine.rows import Rows
@@ -223,7 +223,7 @@ class Joining(Stateful):
                 begin, end = other.end(bucket - 1), other.end(bucket)
                 reach &= (rows.times + mine.low < end) & (rows.times + mine.high >= begin)
             here = np.flatnonzero(reach)
-            wanted = np.unique(of[here])
+            wanted = distinct(of[here], len(keys.hashes))
             if len(wanted) == 0:
                 continue
             probes = keys.frame[wanted].rename(dict(zip(keys.frame.columns, other.keys, strict=True)))
@@ -241,7 +241,7 @@ class Joining(Stateful):
                 kept = self._pair(known, new, rows.hashes[at], stood, came, out)
             rows.met[at[kept]] = True
             if other.outer:
-                first = np.unique(there[kept])
+                first = distinct(there[kept], frame.height)
                 met = frame[first].with_columns(pl.Series(HASH, keys.hashes[wanted[whose[first]]])).filter(~pl.col(MET))
                 if met.height:
                     marks[other.met if bucket is None else bucket_table(other.met, bucket)].append(met.select(HASH, *other.identity))

@@ -64,6 +64,8 @@ class Newest(Stateful):
 
     def _newest(self, frame: pl.DataFrame, hashes: Hashes, units: np.ndarray | None = None) -> pl.DataFrame:
         """The newest row of every key (and unit), of rows in the order of arrival within each."""
+        if frame.height == 0:
+            return frame
         groups = group_rows(frame.select(self.keys), hashes, units)
         ordered = frame[groups.order]
         if self.order:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -44,21 +45,41 @@ def number_keys(left: pl.DataFrame, left_hashes: Hashes, right: pl.DataFrame, ri
     return Keys(both[groups.heads], groups.hashes, (first, second))
 
 
+class Line:
+    """Rows in the order of key and time, as one ascending number each, so that a stretch of a key's time is found by two searches."""
+
+    def __init__(self, keys: Numbers, times: Times) -> None:
+        self._first = int(times.min()) if len(times) else 0
+        self._size = (int(times.max()) if len(times) else 0) - self._first + 2
+        self._moments: Times | None = None
+        if self._size * (int(keys.max(initial=0)) + 2) >= _FAR:  # key and time do not fit into one number: take ranks in place of times
+            self._moments = np.unique(times)
+            self._size = len(self._moments) + 1
+        numbers = keys * self._size + self._rank(times, "left")
+        self.order = np.argsort(numbers, kind="stable")
+        self._numbers = numbers[self.order]
+
+    def find(self, keys: Numbers, times: Times, side: Literal["left", "right"]) -> Index:
+        """Where in the order the first row stands that has this key and at least this time, or (on the right) a larger one."""
+        return np.searchsorted(self._numbers, keys * self._size + self._rank(times, side))
+
+    def _rank(self, times: Times, side: Literal["left", "right"]) -> Times:
+        if self._moments is not None:
+            return np.searchsorted(self._moments, times, side)
+        return np.clip(times - (self._first if side == "left" else self._first - 1), 0, self._size - 1)
+
+
 def pair_up(keys: Numbers, times: Times, other_keys: Numbers, other_times: Times, low: int, high: int) -> tuple[Index, Index]:
     """All pairs of rows with equal keys where the other's time is in [time + low, time + high]: where each is.
 
     >>> pair_up(np.array([0, 1]), np.array([10, 10]), np.array([1, 0, 0]), np.array([10, 12, 13]), 0, 2)
     (array([0, 1]), array([1, 0]))
     """
-    order = np.lexsort((other_times, other_keys))
-    moments = np.unique(other_times)  # ranks in place of times: key and rank fit into one number, whatever the times are
-    size = len(moments) + 1
-    line = other_keys[order] * size + np.searchsorted(moments, other_times[order])
-    first = np.searchsorted(line, keys * size + np.searchsorted(moments, times + low, "left"))
-    counts = np.searchsorted(line, keys * size + np.searchsorted(moments, times + high, "right")) - first
-    ends = np.cumsum(counts)
+    line = Line(other_keys, other_times)
+    first = line.find(keys, times + low, "left")
+    counts = line.find(keys, times + high, "right") - first
     mine = np.repeat(np.arange(len(keys)), counts)
-    return mine, order[np.repeat(first - (ends - counts), counts) + np.arange(len(mine))]
+    return mine, line.order[np.repeat(first - (np.cumsum(counts) - counts), counts) + np.arange(len(mine))]
 
 
 def last_before(keys: Numbers, times: Times, other_keys: Numbers, other_times: Times) -> Index:
@@ -67,16 +88,20 @@ def last_before(keys: Numbers, times: Times, other_keys: Numbers, other_times: T
     >>> last_before(np.array([0, 0, 1]), np.array([9, 12, 99]), np.array([0, 0]), np.array([10, 11]))
     array([-1,  1, -1])
     """
-    order = np.lexsort((other_times, other_keys))
-    moments = np.unique(other_times)
-    size = len(moments) + 1
-    line = other_keys[order] * size + np.searchsorted(moments, other_times[order])
-    at = np.searchsorted(line, keys * size + np.searchsorted(moments, times, "right")) - 1
+    line = Line(other_keys, other_times)
+    at = line.find(keys, times, "right") - 1
     found = np.full(len(keys), -1, np.intp)
-    if len(order):
-        there = (at >= 0) & (other_keys[order[at]] == keys) & (keys >= 0)
-        found[there] = order[at[there]]
+    if len(line.order):
+        there = (at >= 0) & (other_keys[line.order[at]] == keys) & (keys >= 0)
+        found[there] = line.order[at[there]]
     return found
+
+
+def distinct(numbers: Numbers | Index, below: int) -> Index:
+    """The different ones of some numbers from 0 on, ascending."""
+    seen = np.zeros(below, np.bool_)
+    seen[numbers] = True
+    return np.flatnonzero(seen)
 
 
 def times_of(frame: pl.DataFrame, column: str, shift: int) -> Times:

@@ -223,10 +223,10 @@ class SessionAggregation(Stateful):
     def _may_close(self, table: str, late: int, evict: int) -> bool:
         """Whether a session in this bucket can end in [late, evict)."""
         bucket = bucket_of(table)
-        if bucket is None or self.emit != "closed":
+        if bucket is None or self.emit != "closed" or late >= evict:
             return False
         begin = bucket * self.session.bucket + self.session.gap
-        return late < evict and begin < evict and begin + self.session.bucket > late
+        return begin < evict and begin + self.session.bucket > late
 
     def reader(self) -> SessionReader:
         return SessionReader(self.keys, self.aggs, self.session.gap, self.dtype)
