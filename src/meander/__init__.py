@@ -26,7 +26,7 @@ from meander.connect.files import files
 from meander.connect.foreach_batch import foreach_batch
 from meander.connect.generator import generator
 from meander.connect.memory import memory
-from meander.connect.parquet import parquet
+from meander.connect.partitioned import parquet
 from meander.errors import BadInput, Busy, ConfigError, Corrupted, Fenced, FlowError, MeanderError, Retryable
 from meander.flow import Flow, KeyedStream, Stream, filter, map_batches, select, with_columns
 from meander.plan.windows import session, sliding, tumbling

@@ -9,8 +9,9 @@ import time
 import traceback
 from collections.abc import Callable
 
-from meander.bench import python_state_ours, python_state_peer, rescale_ours, rescale_peer, scaling_ours
+from meander.bench import nexmark_ours, nexmark_peer, python_state_ours, python_state_peer, rescale_ours, rescale_peer, scaling_ours
 from meander.bench.isolation import Progress, Request
+from meander.bench.nexmark_request import NexmarkRequest
 from meander.bench.ours import run_meander
 from meander.bench.peers import PEERS, run_peer
 from meander.bench.python_state_request import PythonStateRequest
@@ -33,6 +34,11 @@ def _scaling(fields: Json, progress: Progress) -> Json:
     return scaling_ours.run(ScalingRequest.from_json(fields), progress)
 
 
+def _nexmark(fields: Json, progress: Progress) -> Json:
+    request = NexmarkRequest.from_json(fields)
+    return nexmark_peer.run(request, progress) if request.system in PEERS else nexmark_ours.run(request, progress)
+
+
 def _python_state(fields: Json, progress: Progress) -> Json:
     request = PythonStateRequest.from_json(fields)
     return (
@@ -44,6 +50,7 @@ WORK: dict[str, Callable[[Json, Progress], Json]] = {
     Request.work: _totals,
     RescaleRequest.work: _rescale,
     ScalingRequest.work: _scaling,
+    NexmarkRequest.work: _nexmark,
     PythonStateRequest.work: _python_state,
 }
 

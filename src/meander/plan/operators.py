@@ -15,7 +15,7 @@ from typing import ClassVar, Protocol
 import polars as pl
 
 from meander.aggregates import Agg
-from meander.connect.sink import Sink
+from meander.connect.sink import ChecksColumns, Sink
 from meander.connect.source import Source
 from meander.errors import FlowError
 from meander.plan.code import code_of
@@ -282,6 +282,8 @@ class SinkOp:
 
     def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
         (schema,) = expect_inputs(self.kind, name, inputs, 1)
+        if isinstance(self.sink, ChecksColumns):
+            self.sink.check(schema, name)
         return schema
 
     def describe(self) -> str:
