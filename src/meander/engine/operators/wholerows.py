@@ -43,7 +43,7 @@ def in_order(arrived: Sequence[Partial], side: int | None = None) -> tuple[pl.Da
     if not mine:
         return None
     units = {p.unit for p in mine}
-    if None not in units and len(units) == len(mine):  # each is in order within its unit: a stable sort by hash does, and is much faster
+    if None not in units and len(units) == len(mine) and all(_is_in_order(p.frame) for p in mine):  # a stable sort by hash is much faster
         parts = [p.frame for p in sorted(mine, key=lambda p: p.unit or 0)]
         whole = parts[0] if len(parts) == 1 else pl.concat([f.select(parts[0].columns) for f in parts])
         if len(parts) > 1:
@@ -55,6 +55,12 @@ def in_order(arrived: Sequence[Partial], side: int | None = None) -> tuple[pl.Da
     order = np.lexsort((frame.get_column(POSITION).to_numpy(), frame.get_column(UNIT).to_numpy(), hashes))
     frame = frame[order]
     return frame, frame.get_column(HASH).to_numpy()
+
+
+def _is_in_order(frame: pl.DataFrame) -> bool:
+    """Whether a unit's rows of one hash come by position: an operator that sends only some of them may send them otherwise."""
+    hashes, positions = frame.get_column(HASH).to_numpy(), frame.get_column(POSITION).to_numpy()
+    return bool(((hashes[1:] != hashes[:-1]) | (positions[1:] > positions[:-1])).all())
 
 
 def positions_of(rows: Rows, seat: Seat) -> Positions:
