@@ -27,8 +27,8 @@ demo: $(STAMP) ## run the demo: about half a minute, set-up aside; ends by itsel
 	@$(JAVA) $(BIN)/meander demo $(ARGS)
 
 .PHONY: test
-test: $(STAMP) ## all tests but the slow ones
-	@$(JAVA) $(BIN)/python -m pytest -m "not slow" $(ARGS)
+test: $(STAMP) ## all tests but the slow and the long ones
+	@$(JAVA) $(BIN)/python -m pytest -m "not slow and not long" $(ARGS)
 
 .PHONY: test-servers
 test-servers: $(STAMP) ## get what some tests run against: servers for s3:// and redis://, Prometheus' own parser

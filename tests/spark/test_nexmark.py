@@ -25,7 +25,7 @@ from meander.state.store import open_store
 EVENTS = 20_000
 SHARES = {"person": 1, "auction": 3, "bid": 46}
 SOME = ("q0", "q6", "q8", "q10", "q11", "q16")
-"""The queries that are not left to the slow tests: without Spark all of them are."""
+"""The queries that are not left to the long tests; without Spark all of them are tested."""
 # Around seven in the morning, so that q14 meets two kinds of time; 1,000 events per second, so that the stream lasts a while.
 WORKLOAD = nexmark.Workload(base_time=datetime(2015, 7, 15, 6, 59, 50), event_rate=1000)
 
@@ -46,7 +46,7 @@ def compared(query: str, folder: Path, tmp_path: Path, source: Any = None) -> No
     assert rows > 0
 
 
-@pytest.mark.parametrize("query", [query if query in SOME else pytest.param(query, marks=pytest.mark.slow) for query in FLOWS])
+@pytest.mark.parametrize("query", [query if query in SOME else pytest.param(query, marks=pytest.mark.long) for query in FLOWS])
 def test_a_flow_over_generated_events_comes_to_what_the_oracle_says(query: str, folder: Path, tmp_path: Path, spark: Any) -> None:
     tables = nexmark.sources(FLOWS[query], events=EVENTS, partitions=2, seed=11, max_rows_per_epoch=7000, workload=WORKLOAD)
     flow = build(query, tables, output(query, tmp_path / "out"))
@@ -56,7 +56,7 @@ def test_a_flow_over_generated_events_comes_to_what_the_oracle_says(query: str, 
     compared(query, folder, tmp_path, tables.get("bid"))
 
 
-@pytest.mark.parametrize("query", ["q21", pytest.param("q8", marks=pytest.mark.slow), pytest.param("q20", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("query", ["q21", pytest.param("q8", marks=pytest.mark.long), pytest.param("q20", marks=pytest.mark.long)])
 def test_a_flow_over_files_comes_to_the_same(query: str, folder: Path, tmp_path: Path, spark: Any) -> None:
     tables = {entity: md.files(folder / entity, max_files_per_epoch=1) for entity in FLOWS[query]}
     with build(query, tables, output(query, tmp_path / "out")).start(tmp_path / "state", spark=spark, trigger=None) as run:
@@ -66,7 +66,7 @@ def test_a_flow_over_files_comes_to_the_same(query: str, folder: Path, tmp_path:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("query", ["q5", "q9", "q11", "q18", "q20"])
+@pytest.mark.parametrize("query", ["q5", "q20", *(pytest.param(query, marks=pytest.mark.long) for query in ("q9", "q11", "q18"))])
 def test_a_query_that_is_killed_and_rescaled_comes_to_the_same(query: str, folder: Path, tmp_path: Path, spark: Any) -> None:
     words = f"nexmark run {query} --events {EVENTS} --events-per-epoch 1000 --event-rate 1000 --seed 11 --parallelism 2".split()
     places = ["--store", str(tmp_path / "state"), "--out", str(tmp_path / "out")]

@@ -33,7 +33,7 @@ def utc(spark: Any) -> Iterator[Any]:
         spark.conf.set(name, value)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("query", [query for query in QUERIES if query != "q12"])
 def test_the_peer_computes_the_same_query(query: str, tables: dict[str, Path], utc: Any) -> None:
     # All files in one batch, so that every key of an updating query comes once.
