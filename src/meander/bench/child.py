@@ -35,7 +35,9 @@ def _scaling(fields: Json, progress: Progress) -> Json:
 
 def _python_state(fields: Json, progress: Progress) -> Json:
     request = PythonStateRequest.from_json(fields)
-    return (python_state_ours if request.system in python_state_ours.FORMS else python_state_peer).run(request, progress)
+    return (
+        python_state_ours.run(request, progress) if request.system in python_state_ours.FORMS else python_state_peer.run(request, progress)
+    )
 
 
 WORK: dict[str, Callable[[Json, Progress], Json]] = {

@@ -62,9 +62,9 @@ def run(request: PythonStateRequest, progress: Callable[[int], None]) -> Json:
 
 
 def _machines(system: str, events: DataFrame) -> DataFrame:
-    import pandas as pd
+    import pandas as pd  # type: ignore[import-untyped]
     from pyspark.sql import Row
-    from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
     class Machine(StatefulProcessor):
         def init(self, handle: StatefulProcessorHandle) -> None:
