@@ -52,7 +52,7 @@ CLICKS = [
 def main() -> int:
     with tempfile.TemporaryDirectory(prefix="meander-visits-") as folder:
         clicks = pl.DataFrame(CLICKS, schema=["user", "page", "ts"], orient="row")
-        clicks = clicks.with_columns(("2024-01-01 " + pl.col("ts")).str.to_datetime("%Y-%m-%d %H:%M"))
+        clicks = clicks.with_columns(pl.format("2024-01-01 {}", "ts").str.to_datetime("%Y-%m-%d %H:%M").alias("ts"))
         Path(folder, "in").mkdir()
         clicks.write_parquet(Path(folder, "in", "clicks.parquet"))
         out = md.memory()

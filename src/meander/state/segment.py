@@ -186,7 +186,7 @@ def encode_segment(frame: pl.DataFrame, block_rows: int = BLOCK_ROWS) -> pa.Buff
 
 def encode_blocks(blocks: list[pl.DataFrame], firsts: list[int]) -> pa.Buffer:
     """The bytes of a segment made of blocks; ``firsts`` are lower bounds of their hashes, ascending, that separate them."""
-    tables = [block.rechunk().to_arrow(compat_level=pl.CompatLevel.oldest()) for block in blocks]
+    tables = [to_arrow(block) for block in blocks]
     out = pa.BufferOutputStream()
     with pa.ipc.new_file(out, indexed(tables[0].schema, sum(b.height for b in blocks), firsts)) as writer:
         for table in tables:
@@ -194,6 +194,18 @@ def encode_blocks(blocks: list[pl.DataFrame], firsts: list[int]) -> pa.Buffer:
             batches = table.combine_chunks().to_batches()
             writer.write_batch(batches[0] if batches else without_rows(table.schema))
     return out.getvalue()
+
+
+def to_arrow(frame: pl.DataFrame) -> pa.Table:
+    """A frame for Arrow to write.
+
+    Polars 2.1 gives lists that were gathered from several chunks, and are all empty, out with offsets beyond their values: a file that
+    nobody can read. Such columns are made anew.
+    """
+    for name, dtype in frame.schema.items():
+        if isinstance(dtype, pl.List) and frame.height and not (lists := frame.get_column(name)).list.len().sum():
+            frame = frame.with_columns(pl.Series(name, [None if null else [] for null in lists.is_null().to_list()], dtype=dtype))
+    return frame.rechunk().to_arrow(compat_level=pl.CompatLevel.oldest())
 
 
 def encode_batch(rows: pa.RecordBatch) -> pa.Buffer:

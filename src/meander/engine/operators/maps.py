@@ -1,6 +1,6 @@
 """Maps in columns: to code a list of pairs, in the store two lists side by side.
 
-Not stored as pairs, since Polars gives Arrow lists of structs out that nobody can read where all lists of a column are empty.
+Two plain lists are read without an object per pair, and any reader of a segment understands them.
 """
 
 from __future__ import annotations
