@@ -72,14 +72,14 @@ QUERIES: dict[str, str] = {
         ON p.id = a.seller AND p.w = a.w""",
     "q9": """
         SELECT best.* FROM (
-            SELECT window(date_time, '1 second'), id, min_by(offer, struct(-price, bid_date_time, bidder)) AS best FROM (
+            SELECT window(date_time, '10 seconds'), id, min_by(offer, struct(-price, bid_date_time, bidder)) AS best FROM (
                 SELECT a.date_time, a.id, b.price, b.date_time AS bid_date_time, b.bidder,
                     struct(a.id, a.item_name, a.description, a.initial_bid, a.reserve, a.date_time, a.expires, a.seller, a.category,
                         a.extra, b.auction, b.bidder, b.price, b.date_time AS bid_date_time, b.extra AS bid_extra) AS offer
                 FROM auction_in_time AS a JOIN bid_in_time AS b
                 ON b.auction = a.id AND b.date_time >= a.date_time AND b.date_time <= a.date_time + INTERVAL 10 SECONDS
                     AND b.date_time <= a.expires)
-            GROUP BY window(date_time, '1 second'), id)""",
+            GROUP BY window(date_time, '10 seconds'), id)""",
     "q10": f"SELECT auction, bidder, price, date_time, extra, {_DAY} AS dt, date_format(date_time, 'HH:mm') AS hm FROM bid",
     "q11": """
         SELECT bidder, count(*) AS bid_count, session_window.start AS starttime, session_window.end AS endtime FROM bid_in_time

@@ -22,4 +22,4 @@ def winning_bids(flow: md.Flow, tables: Mapping[str, Source]) -> md.Stream:
     offers = auctions.join(bids, left_on="id", right_on="auction", within=("0s", LONGEST), where=while_open, name="offers")
     # The time of an offer is its auction's: all offers for an auction are in one window.
     order = {"price": True, "date_time_right": False, "bidder": False}
-    return offers.key_by("id").window(md.tumbling("1s")).top(1, by=list(order), descending=list(order.values()), name="winners")
+    return offers.key_by("id").window(md.tumbling("10s")).top(1, by=list(order), descending=list(order.values()), name="winners")
