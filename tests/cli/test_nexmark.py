@@ -58,7 +58,7 @@ def test_what_cannot_be_run_is_said(words: str, message: str, capsys: pytest.Cap
 
 @pytest.mark.spark
 @pytest.mark.slow
-def test_a_run_is_checked_and_one_that_is_wrong_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str], spark: object) -> None:
+def test_a_run_is_checked_and_one_that_is_wrong_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["nexmark", "run", "q8", "--events", "20000", "--event-rate", "1000", "--events-per-epoch", "6000", "--json", "--check"]
     places = ["--store", str(tmp_path / "state"), "--out", str(tmp_path / "out")]
     assert main([*words, *places]) == 0
