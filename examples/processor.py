@@ -26,16 +26,23 @@ class Visits(md.Processor):
     pages = md.list_of("string")
     until = md.value("timestamp")
 
-    def on_events(self, key: str, rows: Any, state: Any, ctx: Any) -> None:
-        state.pages.extend(rows["page"])
+    def on_events(self, key: str, rows: Any, state: Any, ctx: Any) -> Iterator[tuple[Any, ...]]:
         if state.until is not None:
             ctx.delete_timer(state.until)
-        state.until = max(rows["ts"]) + HALF_AN_HOUR
+        for row in rows:
+            if state.until is not None and row.ts > state.until:  # the pause is among these rows: its timer would come after them
+                yield self._ended(state)
+            state.pages.append(row.page)
+            state.until = row.ts + HALF_AN_HOUR
         ctx.set_timer(state.until)
 
     def on_timer(self, key: str, time: datetime, state: Any, ctx: Any) -> Iterator[tuple[Any, ...]]:
-        yield (len(state.pages), state.pages[0], time)
+        yield self._ended(state)
+
+    def _ended(self, state: Any) -> tuple[Any, ...]:
+        visit = (len(state.pages), state.pages[0], state.until)
         state.clear()
+        return visit
 
 
 HALF_AN_HOUR = timedelta(minutes=30)
