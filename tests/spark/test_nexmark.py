@@ -66,7 +66,7 @@ def test_a_flow_over_files_comes_to_the_same(query: str, folder: Path, tmp_path:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("query", ["q5", "q20", *(pytest.param(query, marks=pytest.mark.long) for query in ("q9", "q11", "q18"))])
+@pytest.mark.parametrize("query", ["q5", *(pytest.param(query, marks=pytest.mark.long) for query in ("q9", "q11", "q18", "q20"))])
 def test_a_query_that_is_killed_and_rescaled_comes_to_the_same(query: str, folder: Path, tmp_path: Path, spark: Any) -> None:
     words = f"nexmark run {query} --events {EVENTS} --events-per-epoch 1000 --event-rate 1000 --seed 11 --parallelism 2".split()
     places = ["--store", str(tmp_path / "state"), "--out", str(tmp_path / "out")]
