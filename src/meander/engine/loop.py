@@ -190,6 +190,15 @@ class Loop:
             self._run_epoch(decision, prepared, lambda: self._look_ahead(decision, everything))
             return True
 
+    def step_if_idle(self) -> bool:
+        """The same, unless an epoch runs in another thread: that one may be waiting for ours to end, so ours must not wait for it."""
+        if not self._at_work.acquire(blocking=False):
+            return False
+        try:
+            return self.step()
+        finally:
+            self._at_work.release()
+
     def run_epoch(self, decision: Decision) -> None:
         """Run, commit and publish one epoch that somebody else decided."""
         with self._at_work, self._fenced_first():
