@@ -27,8 +27,8 @@ demo: $(STAMP) ## run the demo: about half a minute, set-up aside; ends by itsel
 	@$(JAVA) $(BIN)/meander demo $(ARGS)
 
 .PHONY: test
-test: $(STAMP) ## all tests but the slow ones
-	@$(JAVA) $(BIN)/python -m pytest -m "not slow" $(ARGS)
+test: $(STAMP) ## all tests but the slow and the long ones
+	@$(JAVA) $(BIN)/python -m pytest -m "not slow and not long" $(ARGS)
 
 .PHONY: test-servers
 test-servers: $(STAMP) ## get what some tests run against: servers for s3:// and redis://, Prometheus' own parser
@@ -38,7 +38,7 @@ test-servers: $(STAMP) ## get what some tests run against: servers for s3:// and
 # Exit 5 says that nothing was selected, which is no failure here.
 .PHONY: test-slow
 test-slow: test-servers ## only the slow tests
-	@$(JAVA) { $(BIN)/python -m pytest -m slow $(ARGS) || [ $$? -eq 5 ]; }
+	@$(JAVA) { $(BIN)/python -m pytest -m "slow and not long" $(ARGS) || [ $$? -eq 5 ]; }
 
 .PHONY: test-all
 test-all: test-servers ## every test

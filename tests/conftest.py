@@ -1,14 +1,25 @@
-"""For all tests: hypothesis without deadlines, since machines are shared and a slow one has no bug; and servers, started when asked for."""
+"""For all tests: how hypothesis chooses its examples; and servers, started when asked for.
+
+Without deadlines, since machines are shared and a slow one has no bug. The same examples every time, so that a change is judged by what it
+changes; ``MEANDER_EXPLORE=1`` tries others.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
 from tests import servers
 
-settings.register_profile("meander", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "meander",
+    deadline=None,
+    print_blob=True,
+    derandomize="MEANDER_EXPLORE" not in os.environ,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("meander")
 
 

@@ -122,7 +122,7 @@ class LocalJobs:
 
         return run
 
-    def run_single(self, controls: Sequence[Control]) -> Callable[[], list[Seen]]:
+    def run_single(self, controls: Sequence[Control], places: Any = ()) -> Callable[[], list[Seen]]:
         return lambda: [pickle.loads(next(iter(tasks.only_stage(0, [pickle.dumps(c)])))) for c in controls]
 
     def run_small(self, levels: Sequence[Sequence[Control]], places: Any) -> Callable[[], list[Seen]]:

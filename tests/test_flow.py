@@ -15,7 +15,7 @@ from meander import aggregates as md
 from meander import flow as free
 from meander.connect.discard import discard
 from meander.connect.files import files
-from meander.connect.parquet import parquet
+from meander.connect.partitioned import parquet
 from meander.errors import FlowError
 from meander.flow import Flow, Stream
 from meander.plan.operators import MapBatches

@@ -54,6 +54,9 @@ MAY_IMPORT: dict[str, set[str]] = {
 LEAVES = {"meander.state.hashing", "meander.plan.code", "meander.plan.schemas"}
 PLAN_SEES_OF_CONNECT = {"meander.connect.source", "meander.connect.sink"}
 MAY_IMPORT_SPARK = {"engine", "bench"}
+# The oracle knows what a source is, to read what a run took, and nothing else that takes part in an answer.
+ORACLE = {"meander.nexmark.answers", "meander.nexmark.oracle", "meander.nexmark.comparison"}
+ORACLE_SEES = ORACLE | {"meander.errors", "meander.connect.source"}
 
 
 class Import(NamedTuple):
@@ -136,6 +139,11 @@ def test_the_plan_knows_sources_and_sinks_only_by_their_protocols() -> None:
         for found in OUR_IMPORTS
         if room(module_name(found.file)) == "plan" and room(found.module) == "connect" and found.module not in PLAN_SEES_OF_CONNECT
     ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_oracle_shares_nothing_with_what_it_judges() -> None:
+    wrong = [str(found) for found in OUR_IMPORTS if module_name(found.file) in ORACLE and found.module not in ORACLE_SEES]
     assert not wrong, "\n".join(wrong)
 
 

@@ -126,3 +126,23 @@ def test_what_is_no_duration_is_refused_with_an_example(wrong: Any) -> None:
 def test_an_option_of_the_wrong_type_is_refused_by_name(option: str, wrong: Any) -> None:
     with pytest.raises(ConfigError, match=f"{option}={wrong!r}: "):
         Settings(**{option: wrong})
+
+
+def test_a_change_cuts_one_pause_short_and_not_all_that_follow() -> None:
+    steps: list[None] = []
+
+    def idle() -> bool:
+        steps.append(None)
+        return False
+
+    run = run_of(idle, idle_poll=60.0)
+    try:
+        for expected in (1, 2):
+            deadline = time.monotonic() + 10
+            while len(steps) < expected and time.monotonic() < deadline:
+                time.sleep(0.01)
+            run._wake.set()  # as a rescaling does
+        time.sleep(0.3)
+        assert len(steps) <= 3, "an idle flow looks for input without a rest"
+    finally:
+        run.stop()

@@ -26,11 +26,13 @@ from meander.connect.files import files
 from meander.connect.foreach_batch import foreach_batch
 from meander.connect.generator import generator
 from meander.connect.memory import memory
-from meander.connect.parquet import parquet
+from meander.connect.partitioned import parquet
 from meander.errors import BadInput, Busy, ConfigError, Corrupted, Fenced, FlowError, MeanderError, Rejected, Retryable
-from meander.flow import Flow, KeyedStream, Stream, aggregate, filter, map_batches, select, watermark, with_columns
+from meander.flow import Flow, KeyedStream, Stream, filter, map_batches, select, with_columns
 from meander.plan.modify import Insert, Remove, Replace
+from meander.plan.unplaced import aggregate, process, watermark
 from meander.plan.windows import session, sliding, tumbling
+from meander.processor import Processor, list_of, map_of, value
 from meander.run import Progress, Run
 from meander.settings import autoscale
 from meander.state.reading import read_dead_letters, read_state
@@ -57,6 +59,7 @@ __all__ = [
     "FlowError",
     "KeyedStream",
     "MeanderError",
+    "Processor",
     "Progress",
     "Rejected",
     "Retryable",
@@ -75,12 +78,15 @@ __all__ = [
     "foreach_batch",
     "generator",
     "last",
+    "list_of",
     "map_batches",
+    "map_of",
     "max",
     "mean",
     "memory",
     "min",
     "parquet",
+    "process",
     "quantile",
     "read_dead_letters",
     "read_state",
@@ -91,6 +97,7 @@ __all__ = [
     "std",
     "sum",
     "top_k",
+    "value",
     "var",
     "watermark",
     "with_columns",

@@ -7,7 +7,6 @@ raises FlowError on the line that is wrong; nothing runs before ``start``. Texts
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -18,22 +17,22 @@ from meander.aggregates import Agg, Aggregator, as_agg
 from meander.connect.sink import Sink
 from meander.connect.source import Source
 from meander.errors import FlowError
-from meander.plan.eventtime import HasLate, Late, SessionAggregate, Time, Watermark, WindowAggregate, no_time, time_of
+from meander.plan.eventtime import HasLate, Late, SessionAggregate, Time, WindowAggregate, no_time, time_of
 from meander.plan.explain import explain
+from meander.plan.expressions import Expression, parse, parse_all, text_of
 from meander.plan.graph import Node, Plan, check_name
+from meander.plan.joins import Columns, Input, Matching, as_matching, plan_join, plan_join_latest, read_bounds
 from meander.plan.operators import Aggregate, BatchFunction, Filter, MapBatches, Operator, Select, SinkOp, SourceOp, Union, WithColumns
-from meander.plan.rowwise import Deduplicate, Latest, Top, WindowTop
+from meander.plan.processing import Process, as_processor
+from meander.plan.rowwise import Deduplicate, Latest, Top, WindowTop, names_of, ranked
 from meander.plan.schemas import KEY_TYPES, is_key_type, missing_column, show_schema
-from meander.plan.unplaced import UnplacedAggregate
+from meander.plan.tables import Table, join_static
+from meander.plan.unplaced import watermark
 from meander.plan.windows import Session, Window, micros
+from meander.processor import Processor
 
 if TYPE_CHECKING:
     from meander.run import Run
-
-Expression = pl.Expr | str
-_CLOCK = re.compile(r"\b(now\s*\(|current_(timestamp|date|time)\b)", re.IGNORECASE)
-_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
-_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class Flow:
@@ -131,15 +130,15 @@ class Stream:
 
     def filter(self, predicate: Expression, name: str | None = None) -> Stream:
         """Only the rows where the predicate is true."""
-        return self.flow._add(Filter(_parse(predicate, self.schema), _text((predicate,), {})), name, self)
+        return self.flow._add(Filter(parse(predicate, self.schema), text_of((predicate,), {})), name, self)
 
     def with_columns(self, *exprs: Expression, name: str | None = None, **named: Expression) -> Stream:
         """New columns beside the old; a column of the same name is replaced."""
-        return self.flow._add(WithColumns(_parse_all(exprs, named, self.schema), _text(exprs, named)), name, self)
+        return self.flow._add(WithColumns(parse_all(exprs, named, self.schema), text_of(exprs, named)), name, self)
 
     def select(self, *exprs: Expression, name: str | None = None) -> Stream:
         """These columns only."""
-        return self.flow._add(Select(_parse_all(exprs, {}, self.schema), _text(exprs, {})), name, self)
+        return self.flow._add(Select(parse_all(exprs, {}, self.schema), text_of(exprs, {})), name, self)
 
     def map_batches(
         self,
@@ -196,6 +195,92 @@ class Stream:
         """The rows of all; all must have the same columns."""
         return self.flow._add(Union(), name, self, *others)
 
+    def join(
+        self,
+        other: Stream,
+        on: Columns | None = None,
+        *,
+        left_on: Columns | None = None,
+        right_on: Columns | None = None,
+        within: float | str | tuple[float | str, float | str] | None = None,
+        how: str = "inner",
+        where: Expression | None = None,
+        suffix: str = "_right",
+        time: str | None = None,
+        name: str | None = None,
+    ) -> Stream:
+        """Rows of two streams with equal keys: ``orders.join(payments, on="order", within="10s")``.
+
+        ``within`` is how much the times of two rows may differ, or how much later than the left row the right one may be, at least and
+        at most: ``within=("-5s", "1h")``. Both streams need a watermark, which tells what can be forgotten, and rows behind it are
+        late: see ``late(side=...)``. A bound that a row itself has is a condition, below the largest that there can be:
+        ``within=("0s", "1h"), where="ts_right <= expires"``. Without ``within`` all rows are kept for good.
+
+        ``how`` is inner, left, right or full: a row that finds no partner comes out when none can come any more, with nulls, up to a second
+        (or a 16th of the interval) after that. A null key equals no other. ``where`` is a condition on the joined row. Key columns
+        come out once, under the left's names; other columns of the right that have a name of the left get the ``suffix``.
+
+        The result's time is the left's (in a right join the right's); with ``time="column"`` it is the later of both, in a column of its
+        own, which a full join or one without ``within`` needs if windows are to follow.
+        """
+        matching = self._matching(other, on, left_on, right_on, suffix, "join")
+        bounds = None if within is None else read_bounds(within, f"join after {self.name!r}")
+        return self.flow._add(plan_join(self._input(), other._input(), matching, how, bounds, None, where, time), name, self, other)
+
+    def join_latest(
+        self,
+        other: Stream,
+        on: Columns | None = None,
+        *,
+        left_on: Columns | None = None,
+        right_on: Columns | None = None,
+        how: str = "inner",
+        as_of: bool = False,
+        suffix: str = "_right",
+        name: str | None = None,
+    ) -> Stream:
+        """Every row, with the newest row of its key on the other side: ``orders.join_latest(prices, on="product", how="left")``.
+
+        Newest is what arrived last. Rows of the other side that are in the same epoch count as earlier; a row that was given out does not
+        come again when the other side changes. With ``as_of=True`` it is the row with the largest time that is not above the left row's,
+        whatever the order of arrival: both streams need a watermark, and a row comes out when the watermark has passed it (and the second
+        it is in). ``how`` is inner or left.
+        """
+        matching = self._matching(other, on, left_on, right_on, suffix, "join_latest")
+        return self.flow._add(plan_join_latest(self._input(), other._input(), matching, how, as_of), name, self, other)
+
+    def join_static(
+        self,
+        table: Table,
+        on: Columns | None = None,
+        *,
+        left_on: Columns | None = None,
+        right_on: Columns | None = None,
+        how: str = "inner",
+        suffix: str = "_right",
+        name: str | None = None,
+    ) -> Stream:
+        """Rows with those of a table that have an equal key: ``bids.join_static(pl.read_csv("cities.csv"), on="city", how="left")``.
+
+        The table is a DataFrame, a function that returns one, or the path of a Parquet or CSV file. A frame travels with the plan; a
+        file is read once by every worker, and must not change while the flow runs. ``how`` is inner, left, semi or anti.
+        """
+        what = f"join_static after {self.name!r}"
+        return self.flow._add(join_static(table, as_matching(on, left_on, right_on, suffix, what), how, what), name, self)
+
+    def _matching(
+        self, other: object, on: Columns | None, left_on: Columns | None, right_on: Columns | None, suffix: str, kind: str
+    ) -> Matching:
+        what = f"{kind} after {self.name!r}"
+        if not isinstance(other, Stream):
+            raise FlowError(f"{what}: {other!r} is not a stream; for a table that does not change there is join_static")
+        if other.flow is not self.flow:
+            raise FlowError(f"{what}: the stream {other.name!r} belongs to another flow ({other.flow.name!r})")
+        return as_matching(on, left_on, right_on, suffix, what)
+
+    def _input(self) -> Input:
+        return Input(self.name, self.schema, time_of(tuple(self.flow._nodes.values()), self.flow._schemas, self.name))
+
     def key_by(self, *columns: str | pl.Expr | Sequence[str | pl.Expr]) -> KeyedStream:
         """The key of what comes next: one or more columns, by name."""
         names: list[str] = []
@@ -229,6 +314,10 @@ class Stream:
             f"aggregate after {self.name!r}: the stream has no key; write key_by(...) first, as in key_by('k').aggregate(count())"
         )
 
+    def process(self, *_: Any, **__: Any) -> NoReturn:
+        """Only a stream with a key can be processed: ``key_by(...).process(...)``."""
+        raise FlowError(f"process after {self.name!r}: the stream has no key; write key_by(...) first, as in key_by('k').process(Visits)")
+
     def sink(self, name: str, sink: Sink) -> Flow:
         """Ends the stream; returns the flow."""
         self.flow._add(SinkOp(sink), name, self)
@@ -248,6 +337,13 @@ class KeyedStream:
     def aggregate(self, *aggs: Agg | Aggregator, name: str | None = None) -> Stream:
         """One row per key touched and epoch: the key columns and the new values."""
         return self.stream.flow._add(Aggregate(self.keys, tuple(as_agg(agg) for agg in aggs)), name, self.stream)
+
+    def process(self, processor: Processor | type[Processor], name: str | None = None) -> Stream:
+        """Python code with state per key: a subclass of ``md.Processor``, or an object of one.
+
+        The rows that leave it have the key columns and the columns of the processor's ``output``.
+        """
+        return self.stream.flow._add(Process(self.keys, as_processor(processor)), name, self.stream)
 
     def window(self, window: Window | Session) -> WindowedStream:
         """Windows of time per key: ``md.tumbling("10s")``, ``md.sliding("10s", "2s")``, ``md.session("30s")``."""
@@ -273,7 +369,7 @@ class KeyedStream:
         that arrived last; without ``order``, the one that arrived last. A row that takes its key's place is emitted once per epoch; what
         comes out later of a key replaces what came out before.
         """
-        columns = _names(order, f"latest after {self.stream.name!r}: order")
+        columns = names_of(order, f"latest after {self.stream.name!r}: order")
         return self.stream.flow._add(Latest(self.keys, columns), name, self.stream)
 
     def top(
@@ -288,7 +384,7 @@ class KeyedStream:
         ``changed``, which is false where the rank has the row that it had before. The new list replaces the one before: a list only
         grows, so the last row of every key and rank is the list.
         """
-        columns, downs = _ranked(self.stream, n, by, descending, ties, ("first", "last"))
+        columns, downs = ranked(self.stream.name, n, by, descending, ties, ("first", "last"))
         return self.stream.flow._add(Top(self.keys, n, columns, downs, ties), name, self.stream)
 
 
@@ -334,25 +430,50 @@ class WindowedStream:
         """
         if isinstance(self.spec, Session):
             raise FlowError(f"top after {self.stream.name!r}: there is none per session; use a tumbling or sliding window")
-        columns, downs = _ranked(self.stream, n, by, descending, ties, ("first", "last", "all"))
+        columns, downs = ranked(self.stream.name, n, by, descending, ties, ("first", "last", "all"))
         time = self.stream._time("window") if self.spec.clock == "event" else None
         column, shift = (None, 0) if time is None else (time.column, time.shift)
         return self.stream.flow._add(WindowTop(self.keys, n, columns, downs, ties, self.spec, column, shift), name, self.stream)
 
+    def join(
+        self,
+        other: Stream,
+        on: Columns | None = None,
+        *,
+        left_on: Columns | None = None,
+        right_on: Columns | None = None,
+        how: str = "inner",
+        where: Expression | None = None,
+        suffix: str = "_right",
+        name: str | None = None,
+    ) -> Stream:
+        """Rows of two streams with equal keys in the same window: ``people.window(md.tumbling("10s")).join(auctions, ...)``.
+
+        As ``Stream.join``, with ``window_start`` and ``window_end`` beside the columns of both sides (in the place of such columns of the
+        left). The windows must be tumbling. After ``key_by`` its columns are the key, if no other is given.
+        """
+        if on is None and left_on is None:
+            left_on = self.keys or None
+            right_on = left_on if right_on is None else right_on
+        left = self.stream
+        matching = left._matching(other, on, left_on, right_on, suffix, "join of windows")
+        op = plan_join(left._input(), other._input(), matching, how, (0, 0), self.spec, where, None)
+        return left.flow._add(op, name, left, other)
+
 
 def filter(predicate: Expression) -> Filter:
     """A filter without a place, for ``run.replace`` and ``run.insert``."""
-    return Filter(_parse(predicate), _text((predicate,), {}))
+    return Filter(parse(predicate), text_of((predicate,), {}))
 
 
 def with_columns(*exprs: Expression, **named: Expression) -> WithColumns:
     """New columns without a place, for ``run.replace`` and ``run.insert``."""
-    return WithColumns(_parse_all(exprs, named), _text(exprs, named))
+    return WithColumns(parse_all(exprs, named), text_of(exprs, named))
 
 
 def select(*exprs: Expression) -> Select:
     """A choice of columns without a place, for ``run.replace`` and ``run.insert``."""
-    return Select(_parse_all(exprs, {}), _text(exprs, {}))
+    return Select(parse_all(exprs, {}), text_of(exprs, {}))
 
 
 def map_batches(
@@ -366,84 +487,3 @@ def map_batches(
     except TypeError as error:
         raise FlowError(f"map_batches: schema={schema!r}: {error}; give Polars types, as in {{'amount': pl.Float64}}") from error
     return MapBatches(fn, declared, row_local, deterministic)
-
-
-def aggregate(
-    *aggs: Agg | Aggregator,
-    by: str | Sequence[str] | None = None,
-    window: Window | Session | None = None,
-    emit: str | None = None,
-    lateness: float | str | None = None,
-) -> UnplacedAggregate:
-    """An aggregate without a place, for ``run.replace`` and ``run.insert``. What is not said is as in the aggregate that it replaces.
-
-    >>> import meander as md
-    >>> aggregate(md.count(), md.sum("amount"), by="customer").by
-    ('customer',)
-    """
-    if emit not in (None, "closed", "update"):
-        raise FlowError(f"aggregate: emit={emit!r}; there are 'closed' and 'update'")
-    if window is not None and not isinstance(window, Window | Session):
-        raise FlowError(f"aggregate: {window!r} is no window; use md.tumbling('10s'), md.sliding('10s', '2s') or md.session('30s')")
-    keys = None if by is None else (by,) if isinstance(by, str) else tuple(by)
-    slack = None if lateness is None else micros(lateness, "lateness", least=0)
-    return UnplacedAggregate(tuple(as_agg(agg) for agg in aggs), keys, window, emit, slack)
-
-
-def watermark(column: str, grace: float | str = 0, idle: float | str | None = None) -> Watermark:
-    """A watermark without a place, for ``run.replace`` and ``run.insert``; see ``Stream.watermark``."""
-    limit = None if idle is None else micros(idle, "watermark idle")
-    return Watermark(column, micros(grace, "watermark grace", least=0), limit)
-
-
-def _parse_all(exprs: tuple[Expression, ...], named: Mapping[str, Expression], schema: pl.Schema | None = None) -> tuple[pl.Expr, ...]:
-    return (*(_parse(expr, schema) for expr in exprs), *(_parse(expr, schema).alias(name) for name, expr in named.items()))
-
-
-def _parse(given: Expression, schema: pl.Schema | None = None) -> pl.Expr:
-    """An expression of SQL text; a text that is a column's name is that column, whatever SQL makes of it."""
-    if isinstance(given, pl.Expr):
-        return given
-    if not isinstance(given, str):
-        raise FlowError(f"{given!r} is neither SQL text nor a Polars expression; wrap a constant in pl.lit(...)")
-    if _PLAIN.fullmatch(given) or (schema is not None and given in schema):
-        return pl.col(given)
-    if (clock := _CLOCK.search(_QUOTED.sub("", given))) is not None:
-        raise FlowError(
-            f"{given!r}: {clock.group()} would be the time at which the flow was written, for ever; take the time from a column"
-        )
-    try:
-        return pl.sql_expr(given)
-    except Exception as error:
-        raise FlowError(
-            f"{given!r} is not an SQL expression: {str(error).splitlines()[0]}; a Polars expression may say it instead"
-        ) from error
-
-
-def _ranked(
-    stream: Stream, n: int, by: str | Sequence[str], descending: bool | Sequence[bool], ties: str, known: tuple[str, ...]
-) -> tuple[tuple[str, ...], tuple[bool, ...]]:
-    """The columns that rows are ranked by, and the direction of each; FlowError where an argument of ``top`` makes no sense."""
-    after = f"top after {stream.name!r}"
-    columns = _names(by, f"{after}: by")
-    downs = (descending,) * len(columns) if isinstance(descending, bool) else tuple(descending)
-    if type(n) is not int or n < 1:
-        raise FlowError(f"{after}: n={n!r}; it must be a whole number above 0")
-    if len(downs) != len(columns) or {type(down) for down in downs} - {bool}:
-        raise FlowError(f"{after}: descending={descending!r}; give one True or False, or one for each of {', '.join(columns)}")
-    if ties not in known:
-        raise FlowError(f"{after}: ties={ties!r}; there are {' and '.join(map(repr, known))}")
-    return columns, downs
-
-
-def _names(given: str | Sequence[str] | None, what: str) -> tuple[str, ...]:
-    """Columns that were given as one name or several."""
-    names: tuple[Any, ...] = (given,) if isinstance(given, str) else () if given is None else tuple(given)
-    if wrong := [name for name in names if not isinstance(name, str)]:
-        raise FlowError(f"{what}={given!r}; {wrong[0]!r} is not a column's name")
-    return names
-
-
-def _text(exprs: tuple[Expression, ...], named: Mapping[str, Expression]) -> str:
-    """What the user wrote, for explain and status."""
-    return ", ".join([*map(str, exprs), *(f"{expr} as {name}" for name, expr in named.items())])

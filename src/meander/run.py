@@ -393,7 +393,7 @@ class Run:
             pause = interval - (self._clock.monotonic() - began) if worked else max(self._settings.idle_poll, 0.01)
             if pause > 0:
                 self._wake.wait(pause)
-                self._wake.clear()  # who wants the next pause cut short says so again
+                self._wake.clear()  # who wants the next pause cut short says so again; who wants the end has said that first
         if self._failure is not None:
             if not self._told:
                 _LOG.error(_last_words(self.name, self._failure, began_after, self._loop.log.manifest.epoch))

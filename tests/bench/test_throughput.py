@@ -11,7 +11,7 @@ from meander.bench.main import add_arguments, run_bench
 
 
 @pytest.mark.spark
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_throughput_prints_one_object_with_both_systems_and_their_ratio(capsys: pytest.CaptureFixture[str]) -> None:
     parser = argparse.ArgumentParser()

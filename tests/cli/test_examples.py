@@ -17,6 +17,7 @@ SCRIPTS = {
     "orders.py": ["cleo     ┆ 2   ┆ 312.0", "epoch 1 can still be read"],
     "crash_and_resume.py": ["kill -9", "300,000 events in the state, 300,000 in the input", "yes  every epoch is published once, in order"],
     "dead_letters.py": ["dead_letters=3", "not JSON", "conversion from `str` to `f64` failed", "strict=True stops"],
+    "processor.py": ["visits of ann: 3 pages", "visits of bob: 2 pages", "visits of ann: 1 pages", "nothing is remembered"],
     "custom_aggregate.py": ["200,000 rows in 2 epochs", "equal to the geometric mean computed at once"],
 }
 FLOW_FILES = {"server_counts.py", "wikipedia.py", "workload.py"}

@@ -10,7 +10,7 @@ import meander as md
 from meander.cli import status
 from meander.cli.main import COMMANDS, main
 
-LATER = "replace insert remove nexmark".split()
+LATER = "replace insert remove".split()
 
 
 @pytest.mark.parametrize("command", [*LATER, "frobnicate"])

@@ -33,6 +33,16 @@ def test_run_says_where_dead_letters_go_when_the_store_is_no_folder() -> None:
     assert options["dead_letters"] == "dead/"
 
 
+def test_run_lets_the_slots_follow_the_load_within_bounds() -> None:
+    found = start_options(parsed("--autoscale", "2-6"))["autoscale"]
+    assert (found.min, found.max) == (2, 6)
+    for words in ("6", "a-b", "-3"):
+        with pytest.raises(ConfigError, match="such as 1-8"):
+            start_options(parsed(f"--autoscale={words}"))
+    with pytest.raises(ConfigError, match="below min"):
+        start_options(parsed("--autoscale", "6-2"))
+
+
 def test_once_runs_only_when_asked() -> None:
     assert start_options(parsed("--once"))["trigger"] is None
     with pytest.raises(ConfigError, match="contradict"):

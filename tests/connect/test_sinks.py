@@ -10,14 +10,15 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+import meander as md
 from meander.connect import parquet as parquet_module
 from meander.connect.console import console
 from meander.connect.discard import discard
 from meander.connect.foreach_batch import foreach_batch
 from meander.connect.memory import memory
-from meander.connect.parquet import parquet
+from meander.connect.partitioned import parquet
 from meander.connect.sink import Sink, Staged, StagedFile
-from meander.errors import ConfigError, Corrupted, FlowError
+from meander.errors import BadInput, ConfigError, Corrupted, FlowError
 
 FRAME = pl.DataFrame({"k": ["a", None, "c"], "n": [1, 2, 3], "t": pl.Series([0, 1, 2]).cast(pl.Datetime("us"))})
 
@@ -189,3 +190,55 @@ def test_two_files_of_one_slot_are_refused_before_anything_is_published(tmp_path
     with pytest.raises(Corrupted, match="two files for one slot"):
         out.publish(1, [staged(out, FRAME), staged(out, FRAME.head(1))])
     assert os.listdir(tmp_path / "out") == []
+
+
+PARTED = pl.DataFrame(
+    {"day": ["a", "b", "a", None, "", "x/y:é=%"], "n": [1, 2, 3, 4, 5, 6], "on": [True] * 6}, schema_overrides={"n": pl.Int64}
+)
+
+
+@pytest.mark.parametrize("linked", [True, False])
+def test_partitions_are_folders_and_publishing_again_changes_nothing(tmp_path: Path, linked: bool) -> None:
+    out = parquet(tmp_path / "out", partition_by=["day", "on"])
+    out.open()
+    files = [staged(out, PARTED, slot, tmp_path / "store" if linked else None) for slot in (0, 1)]
+    for _ in range(2):
+        out.publish(3, files)
+    found = sorted(str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*.parquet"))
+    assert found[:2] == [f"day=/on=true/part-0000000003-000{slot}.parquet" for slot in (0, 1)]
+    assert len(found) == 10
+    back = pl.read_parquet(tmp_path / "out", hive_partitioning=True, hive_schema={"day": pl.String, "on": pl.String})
+    assert sorted(back["n"].to_list()) == sorted([*range(1, 7)] * 2)
+    assert set(back.filter(pl.col("n") == 6)["day"]) == {"x/y:é=%"}
+    assert set(back.filter(pl.col("n") == 4)["day"]) == {None}
+    assert set(back["on"]) == {"true"}
+
+
+def test_a_crash_in_the_middle_of_partitions_is_made_good_by_publishing_again(tmp_path: Path) -> None:
+    out = parquet(tmp_path / "out", partition_by="day")
+    out.open()
+    file = staged(out, PARTED)
+    out.publish(1, [file])
+    whole = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*.parquet")}
+    assert len(whole) == 5
+    for path in sorted(whole)[2:]:
+        path.unlink()
+    out.publish(1, [file])
+    assert {path: path.read_bytes() for path in (tmp_path / "out").rglob("*.parquet")} == whole
+    sorted(whole)[0].write_bytes(b"another's")
+    with pytest.raises(Corrupted, match="there already"):
+        out.publish(1, [file])
+
+
+def test_partitions_are_columns_that_there_are_and_that_can_be_names(tmp_path: Path) -> None:
+    for wrong in ([], ["a", "a"], [""], [1]):
+        with pytest.raises(FlowError, match="partition_by"):
+            parquet(tmp_path, partition_by=wrong)  # type: ignore[arg-type]
+    rows = md.Flow("f").source("in", md.generator("key_value", events=1))
+    for column, words in (("nope", "there is no column 'nope'"), ("value", "is Float64")):
+        with pytest.raises(FlowError, match=words):
+            rows.sink("out", parquet(tmp_path, partition_by=column))
+    with pytest.raises(FlowError, match="none is left"):
+        rows.select("key", name="keys").sink("out", parquet(tmp_path, partition_by="key"))
+    with pytest.raises(BadInput, match="too long"):
+        parquet(tmp_path, partition_by="day").encode(pl.DataFrame({"day": ["é" * 100], "n": [1]}))

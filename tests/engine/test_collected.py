@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
+import numpy as np
+import polars as pl
 import pyarrow as pa
 import pytest
 from tests.simulation.steady import go_on, take_over
@@ -11,6 +14,7 @@ from tests.simulation.steady import go_on, take_over
 from meander.engine.cache import Cache
 from meander.engine.peers import Peer
 from meander.engine.steward import Steward
+from meander.state.segment import HASH, encode_segment
 from meander.state.store import DirStore, MemoryStore
 
 
@@ -27,11 +31,47 @@ def test_a_steward_drops_what_it_is_told_with_all_its_parts_and_nothing_else(tmp
         Peer(steward.address, "secret").drop(["segments/t/one", "segments/t/never there"])
     finally:
         steward.shutdown()
-    assert not cache.has("segments/t/one", 0b1)
-    assert cache.part("segments/t/one", 0b10) is None
+    assert cache.missing("segments/t/one", 0b11) == 0b11
+    assert cache.whole("segments/t/one") is None
     assert mapped == pa.py_buffer(b"whole"), "who reads it goes on reading it"
-    assert cache.has("segments/t/two", 0b1)
-    assert cache.part("segments/t/two", 0b10) == pa.py_buffer(b"another")
+    assert cache.missing("segments/t/two", 0b11) == 0
+    assert cache.whole("segments/t/two") is not None
+
+
+def test_what_is_collected_while_it_is_on_its_way_does_not_stay(tmp_path: Path) -> None:
+    """It comes in pieces, slowly. Nobody would tell the steward a second time."""
+    cache, store = Cache(tmp_path / "cache"), DirStore(tmp_path / "store")
+    hashes = np.arange(1000, dtype=np.uint64) << np.uint64(54)
+    data = encode_segment(pl.DataFrame({HASH: hashes, "n": range(1000)}))
+    for name in ("segments/t/gone", "segments/t/alive"):
+        store.put(name, data)
+    steward = Steward("127.0.0.1", "secret", cache, store, 4)
+    try:
+        peer = Peer(steward.address, "secret")
+        peer.drop(["segments/t/gone"])
+        peer.fetch([[name, data.size, "f", None] for name in ("segments/t/gone", "segments/t/alive")])
+        deadline = time.monotonic() + 20
+        while peer.fetched()["pending"] and time.monotonic() < deadline:
+            time.sleep(0.02)
+    finally:
+        steward.shutdown()
+    assert cache.missing("segments/t/gone", 0b1111) == 0b1111
+    assert cache.missing("segments/t/alive", 0b1111) == 0
+
+
+def test_the_counter_does_not_keep_what_left_the_cache(tmp_path: Path) -> None:
+    cache = Cache(tmp_path / "cache")
+    cache.add("segments/t/one", encode_segment(pl.DataFrame({HASH: np.arange(3, dtype=np.uint64), "n": range(3)})))
+    steward = Steward("127.0.0.1", "secret", cache, DirStore(tmp_path / "store"), 4)
+    try:
+        peer = Peer(steward.address, "secret")
+        (rows,) = peer.rows(["segments/t/one"], np.arange(2, dtype=np.uint64))
+        assert rows is not None
+        cache.drop("segments/t/one")  # by the backroom, which is another process
+        steward.close_dropped()
+        assert peer.rows(["segments/t/one"], np.arange(2, dtype=np.uint64)) == [None]
+    finally:
+        steward.shutdown()
 
 
 @pytest.mark.parametrize("retain", [2])

@@ -25,6 +25,7 @@ class Cluster:
         self.placement = Placement(lambda: dict(self.there), self.clock)
         self.met: dict[str, str] = {}
         self.asked: list[list[str]] = []
+        self.rehearsed: list[tuple[list[str], list[str]]] = []
         self.astray: set[str] = set()
         self.blind: set[str] = set()
         self.dead = False
@@ -39,6 +40,9 @@ class Cluster:
             Answer("0" if place in self.astray else place, b"" if place in self.blind else self.store.get(hello.probe) or b"", f"{place}:1")
             for place, hello in zip(places, messages, strict=True)
         ]
+
+    def run_rehearsal(self, send: Any, receive: Any, senders: Sequence[str], receivers: Sequence[str], patience: float) -> None:
+        self.rehearsed.append((list(senders), list(receivers)))
 
     def pass_seconds(self, seconds: int) -> None:
         for _ in range(seconds):
@@ -100,6 +104,7 @@ def test_who_has_no_slots_is_introduced_again_before_its_workers_end() -> None:
     cluster.there["1"] = Executor("1", 1)
     cluster.pass_seconds(100)
     assert cluster.asked == [["0"], ["1"], ["1"], ["1"]]
+    assert cluster.rehearsed[:2] == [(["0"], ["0"]), (["1", "0"], ["1"])], "an exchange with those who are known"
     assert cluster.introduced() == {"0", "1"}
     del cluster.there["1"]
     cluster.pass_seconds(1)

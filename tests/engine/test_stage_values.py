@@ -133,6 +133,9 @@ class Slots:
         assert data is not None
         return Segment(ref.name, data)
 
+    def expect(self, refs: Any, hashes: Any) -> None:
+        pass
+
     def wrote(self, name: str, data: Any) -> None:
         pass
 

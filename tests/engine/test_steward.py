@@ -46,6 +46,7 @@ def household(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], subproc
     """An executor (a process that sleeps), its steward, and the steward's address."""
     folder = tmp_path / "household"
     Cache(folder / "cache").add("segments/a", encode_segment(FRAME))
+    Cache(folder / "cache").add("segments/c", encode_segment(FRAME[:3]))
     with (
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"]) as executor,
         subprocess.Popen([sys.executable, "-m", "meander.engine.steward", str(folder)], stdin=subprocess.PIPE) as steward,
@@ -67,19 +68,21 @@ def test_keys_are_answered_at_normal_priority_and_the_rest_at_a_low_one(
 ) -> None:
     _, steward, address = household
     peer = Peer(address, "s")
-    rows = peer.rows("segments/a", FRAME[HASH][[3, 500, 999]].to_numpy())
+    missing, rows, none = peer.rows(["segments/b", "segments/a", "segments/c"], FRAME[HASH][[3, 500, 999]].to_numpy())
+    assert missing is None
     assert rows is not None
     assert Segment("a", rows).frame().equals(FRAME[[3, 500, 999]])
+    assert none is not None
+    assert none.size == 0
     part = peer.part("segments/a", 0b0010)
     assert part is not None
     assert Segment("a", part).frame()["n"].to_list() == list(range(256, 512))
-    assert peer.rows("segments/b", FRAME[HASH][:1].to_numpy()) is None
     (backroom,) = children(steward.pid)
     ours = os.getpriority(os.PRIO_PROCESS, 0)
     assert os.getpriority(os.PRIO_PROCESS, steward.pid) == ours
     assert os.getpriority(os.PRIO_PROCESS, backroom) == min(19, ours + 10)
     with pytest.raises(Unreachable):
-        Peer(address, "another secret").rows("segments/a", FRAME[HASH][:1].to_numpy())
+        Peer(address, "another secret").rows(["segments/a"], FRAME[HASH][:1].to_numpy())
 
 
 def test_nobody_is_left_when_the_executor_goes(household: tuple[subprocess.Popen[bytes], subprocess.Popen[bytes], str]) -> None:
@@ -100,7 +103,7 @@ def test_a_steward_that_lost_its_backroom_makes_way_for_another(
     assert steward.wait(20) == 0
 
 
-def test_parts_that_an_executor_has_are_joined_with_what_it_lacks(
+def test_what_an_executor_has_of_a_segment_is_read_as_one_and_not_fetched_again(
     household: tuple[subprocess.Popen[bytes], subprocess.Popen[bytes], str], tmp_path: Path
 ) -> None:
     """After state went forth and back there are several parts of one segment: a lookup wants its key groups in one piece."""
@@ -113,23 +116,24 @@ def test_parts_that_an_executor_has_are_joined_with_what_it_lacks(
     for groups, fetched in ((0b0001, True), (0b0100, True), (0b0101, False)):
         before = peer.fetched()["store"]
         peer.fetch([["segments/b", data.size, f"{groups:x}", None]])
-        assert wait(lambda groups=groups: cache.part("segments/b", groups) is not None)
+        assert wait(lambda groups=groups: cache.missing("segments/b", groups) == 0)
         assert wait(lambda: peer.fetched()["pending"] == 0)
         assert (peer.fetched()["store"] > before) == fetched, "what is there is not fetched again"
-    joined = cache.part("segments/b", 0b0101)
+    joined = cache.segment("segments/b", 0b0101, _KEY_GROUPS)
     assert joined is not None
-    rows = Segment("b", joined).frame()
+    assert cache.segment("segments/b", 0b0111, _KEY_GROUPS) is None
+    rows = joined.frame()
     assert rows.get_column("n").to_list() == [*range(256), *range(512, 768)]
 
 
 def test_an_answer_without_rows_does_not_wait_for_a_large_import() -> None:
     program = (
         "import sys; import numpy as np; import pyarrow as pa; import polars as pl; import meander.engine.steward;"
-        "from meander.state.segment import HASH, Segment, encode_segment, rows_of_hashes;"
+        "from meander.state.segment import HASH, Segment, encode_batch, encode_segment, rows_of_hashes;"
         "frame = pl.DataFrame({HASH: np.arange(9, dtype=np.uint64), 'n': range(9), 'text': ['x'] * 9, 'bytes': [b'y'] * 9});"
         "segment = Segment('a', encode_segment(frame));"
         "rows = [rows_of_hashes(segment, np.array([h], np.uint64)) for h in (3, 99)];"
-        "answers = [Segment('b', encode_segment(r)).rows for r in rows];"
-        "assert answers == [1, 0], answers; assert 'pandas' not in sys.modules"
+        "assert Segment('b', encode_batch(rows[0])).rows == 1; assert rows[1] is None;"
+        "assert Segment('c', encode_segment(frame[:0])).rows == 0; assert 'pandas' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

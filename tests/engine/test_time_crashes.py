@@ -26,11 +26,14 @@ class Killed(Exception):
 
 
 def flow_of(script: Any) -> tuple[md.Flow, dict[str, Any]]:
-    flow, outs = md.Flow("crashes"), {name: md.memory() for name in ("windows", "sessions", "firsts")}
-    keyed = flow.source("events", Script(COLUMNS, script)).watermark("ts", grace="2s").key_by("k")
+    flow, outs = md.Flow("crashes"), {name: md.memory() for name in ("windows", "sessions", "firsts", "pairs", "before")}
+    events = flow.source("events", Script(COLUMNS, script)).watermark("ts", grace="2s")
+    keyed = events.key_by("k")
     keyed.window(md.sliding("10s", "5s")).aggregate(md.count().alias("n"), name="windows").sink("windows_out", outs["windows"])
     keyed.window(md.session("4s")).aggregate(md.count().alias("n"), name="sessions").sink("sessions_out", outs["sessions"])
     keyed.deduplicate(ttl="6s", name="firsts").sink("firsts_out", outs["firsts"])
+    events.join(events, on="k", within=("1s", "3s"), how="full", name="pairs").sink("pairs_out", outs["pairs"])
+    events.join_latest(events, on="k", as_of=True, name="before").sink("before_out", outs["before"])
     return flow, outs
 
 
@@ -62,8 +65,9 @@ def results(script: Any, folder: Path, deaths: Sequence[str | None]) -> dict[str
             break
     else:
         raise AssertionError("it closes what it has closed, again and again")
-    assert not [name for name in local.manifest.tables if not name.startswith("firsts.")], "what has closed is still there"
-    return {name: sorted(pl.DataFrame(pl.from_arrow(out.table())).rows()) for name, out in outs.items()}
+    open_still = [name for name in local.manifest.tables if not name.startswith(("firsts.", "before.latest"))]
+    assert not open_still, "what has closed is still there"
+    return {name: sorted(pl.DataFrame(pl.from_arrow(out.table())).rows(), key=repr) for name, out in outs.items()}
 
 
 moments = st.integers(0, 30).map(lambda second: second * SECOND)
@@ -71,7 +75,7 @@ splits = st.lists(st.tuples(st.integers(0, 2), moments), max_size=6).map(lambda 
 deaths = st.lists(st.sampled_from([None, None, *PLACES]), max_size=12)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(splits, min_size=1, max_size=5).map(tuple), deaths)
 def test_what_comes_out_does_not_depend_on_when_the_driver_dies(
     tmp_path_factory: pytest.TempPathFactory, script: Any, deaths: list[str | None]

@@ -15,7 +15,7 @@ from tests.plan.streams import Nowhere, rows
 
 from meander import aggregates as md
 from meander.connect.files import files
-from meander.connect.parquet import parquet
+from meander.connect.partitioned import parquet
 from meander.errors import FlowError
 from meander.flow import Flow, filter
 from meander.plan.explain import explain

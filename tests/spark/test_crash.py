@@ -88,6 +88,7 @@ def test_drivers_killed_at_random_moments(tmp_path: Path, child: Start, seed: in
     check_totals(tmp_path / "state", folder, tmp_path / "out", state)
 
 
+@pytest.mark.slow
 def test_a_second_start_on_a_live_store_is_refused_and_touches_nothing(tmp_path: Path, child: Start) -> None:
     folder = write_input(tmp_path / "in", files=2, rows=100, keys=10)
     request = {"store": str(tmp_path / "state"), "in": str(folder), "out": str(tmp_path / "out"), "trigger": 0.2}
@@ -106,6 +107,7 @@ def test_a_second_start_on_a_live_store_is_refused_and_touches_nothing(tmp_path:
     assert code == 0, answer
 
 
+@pytest.mark.slow
 def test_a_stopped_driver_that_was_replaced_changes_nothing_when_it_goes_on(tmp_path: Path, child: Start) -> None:
     folder = write_input(tmp_path / "in", files=40, rows=2000, keys=300)
     request = {"store": str(tmp_path / "state"), "in": str(folder), "out": str(tmp_path / "out")}

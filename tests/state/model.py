@@ -18,7 +18,7 @@ from meander.state.grouping import fold_rows, group_rows
 from meander.state.hashing import Hashes, hash_keys, key_groups_of
 from meander.state.manifest import Json, Manifest
 from meander.state.reading import read_rows
-from meander.state.segment import DELETED, HASH, Segment, SegmentRef, encode_segment, rows_of_hashes
+from meander.state.segment import DELETED, HASH, Segment, SegmentRef, encode_batch, encode_segment, rows_of_hashes
 from meander.state.store import MemoryStore
 from meander.state.table import find, upsert
 
@@ -152,7 +152,10 @@ class Modelled:
         """What a lookup may be given: the segment, or only its rows of the hashes that are asked for."""
         whole = self.open(ref)
         self._opened += 1
-        return whole if self._opened % 2 else Segment(ref.name, encode_segment(rows_of_hashes(whole, hashes), self.block_rows))
+        if self._opened % 2:
+            return whole
+        rows = rows_of_hashes(whole, hashes)
+        return Segment(ref.name, encode_segment(whole.frame()[:0]) if rows is None else encode_batch(rows))
 
     def _slots(self, hashes: Hashes) -> list[tuple[int, Any]]:
         owner = np.array(self.routing)[key_groups_of(hashes, KEY_GROUPS)]

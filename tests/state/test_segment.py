@@ -101,3 +101,12 @@ def test_a_filter_knows_both_ends_of_every_block() -> None:
         segment = Segment("s", encode_segment(pl.DataFrame({HASH: hashes, "k": np.arange(len(hashes))}), block_rows=17))
         there = segment.may_have(hashes)
         assert there is None or there.all()
+
+
+@pytest.mark.parametrize("dtype", [pl.List(pl.Int64), pl.List(pl.String), pl.List(pl.Struct({"a": pl.Int64}))])
+def test_lists_that_are_all_empty_can_be_read_again_wherever_they_were_gathered_from(dtype: pl.DataType) -> None:
+    full = {"List(Int64)": [1, 2], "List(String)": ["a"]}.get(str(dtype), [{"a": 1}])
+    lists = pl.concat([pl.Series("m", [full, [], None], dtype=dtype), pl.Series("m", [full, []], dtype=dtype)])
+    for rows in ([1], [1, 4], [4], [2, 4], [0, 4]):
+        frame = pl.DataFrame([pl.Series(HASH, range(len(rows)), dtype=pl.UInt64), lists.gather(rows)])
+        assert Segment("x", encode_segment(frame)).frame().equals(frame)

@@ -9,10 +9,12 @@ import time
 import traceback
 from collections.abc import Callable
 
-from meander.bench import rescale_ours, rescale_peer, scaling_ours
+from meander.bench import nexmark_ours, nexmark_peer, python_state_ours, python_state_peer, rescale_ours, rescale_peer, scaling_ours
 from meander.bench.isolation import Progress, Request
+from meander.bench.nexmark_request import NexmarkRequest
 from meander.bench.ours import run_meander
 from meander.bench.peers import PEERS, run_peer
+from meander.bench.python_state_request import PythonStateRequest
 from meander.bench.rescale_request import RescaleRequest
 from meander.bench.scaling_request import ScalingRequest
 from meander.bench.statistics import Json
@@ -32,7 +34,25 @@ def _scaling(fields: Json, progress: Progress) -> Json:
     return scaling_ours.run(ScalingRequest.from_json(fields), progress)
 
 
-WORK: dict[str, Callable[[Json, Progress], Json]] = {Request.work: _totals, RescaleRequest.work: _rescale, ScalingRequest.work: _scaling}
+def _nexmark(fields: Json, progress: Progress) -> Json:
+    request = NexmarkRequest.from_json(fields)
+    return nexmark_peer.run(request, progress) if request.system in PEERS else nexmark_ours.run(request, progress)
+
+
+def _python_state(fields: Json, progress: Progress) -> Json:
+    request = PythonStateRequest.from_json(fields)
+    return (
+        python_state_ours.run(request, progress) if request.system in python_state_ours.FORMS else python_state_peer.run(request, progress)
+    )
+
+
+WORK: dict[str, Callable[[Json, Progress], Json]] = {
+    Request.work: _totals,
+    RescaleRequest.work: _rescale,
+    ScalingRequest.work: _scaling,
+    NexmarkRequest.work: _nexmark,
+    PythonStateRequest.work: _python_state,
+}
 
 
 def main() -> None:

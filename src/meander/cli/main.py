@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Callable, Sequence
 
 from meander import __version__
-from meander.cli import bench, change, control_plane, dead_letters, demo, run, state, status, task_manager, workgen
+from meander.cli import bench, change, control_plane, dead_letters, demo, nexmark, run, state, status, task_manager, workgen
 from meander.cli.parser import Commands, Parser
 from meander.errors import MeanderError
 
@@ -30,6 +30,7 @@ COMMANDS: dict[str, Callable[[Commands], None]] = {
     "control-plane": control_plane.register,
     "task-manager": task_manager.register,
     "workgen": workgen.register,
+    "nexmark": nexmark.register,
     "bench": bench.register,
 }
 _EXAMPLES = """examples:
@@ -41,12 +42,13 @@ _EXAMPLES = """examples:
   meander dead-letters state/                      the rows that could not be processed, and why
   meander run my_flow.py --http                    let it be changed while it runs; then, in another terminal:
   meander rescale totals 4                         four slots for an operator, from the next epoch on
+  meander nexmark run q5 --check                   a query of the Nexmark suite, compared row by row with DuckDB
 
 `meander COMMAND --help` says more about each."""
 
 
 def build_parser(command: str | None) -> Parser:
-    """The parser; the options of ``bench`` are there only when it is the command, since they come from another package."""
+    """The parser; the options of benchmarks are there only when they are wanted, since they come from another package."""
     parser = Parser(
         prog="meander",
         description="Stateful streaming on PySpark: exactly-once, with state as tables you can open.",
@@ -60,6 +62,8 @@ def build_parser(command: str | None) -> Parser:
     for name, register in COMMANDS.items():
         if name == "bench":
             bench.register(commands, with_options=command == "bench")
+        elif name == "nexmark":
+            nexmark.register(commands, with_options=command == "nexmark")
         else:
             register(commands)
     for added in commands.choices.values():

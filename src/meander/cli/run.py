@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from meander.engine.loop import EpochDone
     from meander.flow import Flow
     from meander.run import Run
+    from meander.settings import Autoscale
 
 _EXAMPLES = """a flow file defines `flow`, or a function flow() that returns one:
 
@@ -66,6 +67,7 @@ def add_flow_options(parser: Parser) -> None:
         "--dead-letters", metavar="DIR", help="the folder of the dead letters (default: inside the store, where that is a folder)"
     )
     parser.add_argument("--parallelism", type=int, metavar="N", help="slots of every stateful operator (default: 2)")
+    parser.add_argument("--autoscale", metavar="MIN-MAX", help="let the number of slots follow the load, within bounds such as 1-8")
     parser.add_argument("--trigger", metavar="T", help="time between the starts of two epochs, such as 500ms (default: none)")
     parser.add_argument("--strict", action="store_true", help="stop at the first bad row instead of writing it to the dead letters")
     parser.add_argument("--takeover", action="store_true", help="take the store from a run that still looks alive")
@@ -156,6 +158,8 @@ def start_options(arguments: argparse.Namespace) -> dict[str, Any]:
     options: dict[str, Any] = {"strict": arguments.strict, "takeover": arguments.takeover}
     if arguments.parallelism is not None:
         options["parallelism"] = arguments.parallelism
+    if arguments.autoscale is not None:
+        options["autoscale"] = bounds(arguments.autoscale)
     if arguments.dead_letters is not None:
         options["dead_letters"] = arguments.dead_letters
     if arguments.latency_file is not None:
@@ -165,6 +169,19 @@ def start_options(arguments: argparse.Namespace) -> dict[str, Any]:
     elif arguments.trigger is not None:
         options["trigger"] = arguments.trigger
     return options
+
+
+def bounds(text: str) -> Autoscale:
+    """
+    >>> bounds("2-8").max
+    8
+    """
+    from meander.settings import autoscale
+
+    least, dash, most = text.partition("-")
+    if not dash or not least.strip().isdecimal() or not most.strip().isdecimal():
+        raise ConfigError(f"--autoscale {text}: write the least and the largest number of slots, such as 1-8")
+    return autoscale(min=int(least), max=int(most))
 
 
 class Stop:

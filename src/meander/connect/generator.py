@@ -14,7 +14,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from itertools import pairwise
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +36,39 @@ _KEY_VALUE = {"key": pl.Int64(), "value": pl.Float64(), "ts": pl.Datetime("us")}
 U64 = npt.NDArray[np.uint64]
 I64 = npt.NDArray[np.int64]
 F64 = npt.NDArray[np.float64]
+
+
+class Generated(Protocol):
+    """What a cursor needs to know of a generated stream, whatever its rows are."""
+
+    @property
+    def events(self) -> int | None:
+        """How many there are in all; None for an endless stream."""
+
+    @property
+    def rate(self) -> float | None:
+        """How many become available per second; None for all at once."""
+
+    @property
+    def partitions(self) -> int: ...
+
+    @property
+    def max_rows_per_epoch(self) -> int: ...
+
+    def cut(self, partition: int, first: int, last: int) -> list[Piece]:
+        """One partition's share of events [first, last), cut at fixed places."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """The rows of one split of a generated stream: ``count`` rows of a partition from ``start`` on, and the events they are due with."""
+
+    partition: int
+    start: int
+    count: int
+    bytes: int
+    due: tuple[int, int]
+    """The numbers of the events that the first and the last row are due with: births follow from the rate."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +108,14 @@ class GeneratorSource:
             frame = wikipedia.as_lines(frame) if self.raw else frame
         return Batch(frame)
 
+    def cut(self, partition: int, first: int, last: int) -> list[Piece]:
+        step, width = self.partitions, 16 * len(self.schema())
+        start, end = (-(-(bound - partition) // step) for bound in (first, last))
+        return [
+            Piece(partition, begin, stop - begin, (stop - begin) * width, (begin * step + partition, (stop - 1) * step + partition))
+            for begin, stop in cut_evenly(start, end, self.split_rows)
+        ]
+
     def describe(self) -> str:
         count = "endless" if self.events is None else f"{self.events} events"
         rate = "" if self.rate is None else f", {self.rate:g}/s"
@@ -94,7 +136,7 @@ class GeneratorSource:
 class GeneratorCursor:
     """How many events of the stream are taken; the rest follows from the description and the clock."""
 
-    def __init__(self, source: GeneratorSource, t0: float | None, taken: int, throttle: float) -> None:
+    def __init__(self, source: Generated, t0: float | None, taken: int, throttle: float) -> None:
         self._source = source
         self._t0 = t0
         self._taken = taken
@@ -137,28 +179,21 @@ class GeneratorCursor:
             end = min(end, math.floor((now - self._t0) * source.rate))
         if end <= self._taken:
             return None
-        splits = tuple(split for partition in range(source.partitions) for split in self._cut(partition, self._taken, end, now))
+        pieces = (piece for partition in range(source.partitions) for piece in source.cut(partition, self._taken, end))
+        splits = tuple(self._split(piece, now) for piece in pieces)
         self._taken = end
         return Choice(splits, {"taken": end} if self._t0 is None else {"taken": end, "t0": self._t0})
 
     def finished(self) -> bool:
         return self._source.events is not None and self._taken >= self._source.events
 
-    def _cut(self, partition: int, first: int, last: int, now: float) -> list[Split]:
-        """The splits of one partition's share of events [first, last), cut at multiples of the split size."""
-        source, splits = self._source, []
-        step, width = source.partitions, 16 * len(source.schema())
-        start, end = (-(-(bound - partition) // step) for bound in (first, last))
-        while start < end:
-            stop = min(end, (start // source.split_rows + 1) * source.split_rows)
-            payload: dict[str, Any] = {"partition": partition, "start": start, "count": stop - start}
-            born = (now, now)
-            if source.rate is not None and self._t0 is not None:
-                payload["t0"] = self._t0
-                born = (self._t0 + (start * step + partition) / source.rate, self._t0 + ((stop - 1) * step + partition) / source.rate)
-            splits.append(Split(payload, stop - start, (stop - start) * width, born))
-            start = stop
-        return splits
+    def _split(self, piece: Piece, now: float) -> Split:
+        payload: dict[str, Any] = {"partition": piece.partition, "start": piece.start, "count": piece.count}
+        born = (now, now)
+        if self._source.rate is not None and self._t0 is not None:
+            payload["t0"] = self._t0
+            born = (self._t0 + piece.due[0] / self._source.rate, self._t0 + piece.due[1] / self._source.rate)
+        return Split(payload, piece.count, piece.bytes, born)
 
 
 class Draws:
@@ -182,6 +217,16 @@ class Draws:
     def uniform(self, column: int) -> F64:
         """Numbers in [0, 1) with 53 random bits."""
         return (self.bits(column) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def cut_evenly(start: int, end: int, size: int) -> list[tuple[int, int]]:
+    """Rows [start, end), cut at the multiples of ``size``.
+
+    >>> cut_evenly(5, 25, 10)
+    [(5, 10), (10, 20), (20, 25)]
+    """
+    edges = [start, *range((start // size + 1) * size, end, size), end]
+    return list(pairwise(edges)) if start < end else []
 
 
 def choose_keys(uniform: F64, keys: int, skew: float) -> I64:

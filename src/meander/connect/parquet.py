@@ -54,26 +54,15 @@ class ParquetSink:
             raise Corrupted(f"parquet({self.path!r}): epoch {epoch} has two files for one slot {sorted(slots)}; report this")
         for staged in files:
             if staged.file.rows:
-                _publish_one(folder / f"part-{epoch:010d}-{staged.file.slot:04d}.parquet", staged)
+                publish_one(folder / f"part-{epoch:010d}-{staged.file.slot:04d}.parquet", staged)
         if files:
-            _sync_folder(folder)
+            sync_folder(folder)
 
     def describe(self) -> str:
         return f"parquet {self.path}"
 
     def canonical(self) -> str:
         return "parquet"
-
-
-def parquet(path: str | os.PathLike[str]) -> ParquetSink:
-    """A sink that writes Parquet files into a folder, each visible only when its epoch is committed.
-
-    A start publishes the last epoch again: where its files were moved away, they come back under the same names.
-    """
-    text = os.fspath(path)
-    if "://" in text:
-        raise ConfigError(f"parquet({text!r}): only folders of this machine's file systems are supported; mount it, or use foreach_batch")
-    return ParquetSink(os.path.abspath(text))
 
 
 def encode_parquet(frame: pl.DataFrame) -> bytes:
@@ -85,7 +74,8 @@ def encode_parquet(frame: pl.DataFrame) -> bytes:
     return out.getvalue()
 
 
-def _publish_one(target: Path, staged: Staged) -> None:
+def publish_one(target: Path, staged: Staged) -> None:
+    """Make a staged file visible under its final name, in one step; nothing where it is there already."""
     if staged.local is not None:
         try:
             os.link(staged.local, target)
@@ -131,7 +121,8 @@ def _check_same(target: Path, staged: Staged) -> None:
         )
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

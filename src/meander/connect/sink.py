@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import polars as pl
 
@@ -58,3 +58,11 @@ class Sink(Protocol):
 
     def canonical(self) -> str:
         """Everything that decides what is published, and not where: a target may move. For digests."""
+
+
+@runtime_checkable
+class ChecksColumns(Protocol):
+    """A sink that does not take all rows."""
+
+    def check(self, schema: pl.Schema, name: str) -> None:
+        """FlowError where rows with these columns cannot go into it; called when the flow is written."""

@@ -15,8 +15,12 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from meander.clock import SystemClock
+from meander.state.parts import Joined
+from meander.state.segment import Segment
 
 _CLOCK = SystemClock()
+_LARGE = 1 << 20
+_SYNCED = 8 << 20
 
 
 class Cache:
@@ -30,29 +34,33 @@ class Cache:
     def whole(self, name: str) -> pa.Buffer | None:
         return _map(self._whole(name))
 
-    def part(self, name: str, groups: int) -> pa.Buffer | None:
-        """A part that has at least these key groups."""
-        folder = self._parts(name)
-        try:
-            there = os.listdir(folder)
-        except FileNotFoundError:
-            return None
-        for entry in there:
-            if not entry.startswith(".") and groups & ~int(entry, 16) == 0:
-                return _map(folder / entry)
+    def has(self, name: str) -> bool:
+        """Whether the whole of a segment is here."""
+        return self._whole(name).exists()
+
+    def segment(self, name: str, groups: int, key_groups: int) -> Segment | None:
+        """A segment, as far as some key groups of it go: the whole one, or parts that have them all. None where some are not here."""
+        whole = self.whole(name)
+        if whole is not None:
+            return Segment(name, whole)
+        parts: list[tuple[int, Segment]] = []
+        for there in self._there(name):
+            taken = there & groups
+            data = _map(self._parts(name) / f"{there:x}") if taken else None
+            if data is not None:
+                parts.append((taken, Segment(name, data)))
+                groups &= ~taken
+            if groups == 0 and parts:
+                return parts[0][1] if len(parts) == 1 else Joined(name, parts, key_groups)
         return None
 
-    def parts(self, name: str) -> list[tuple[int, pa.Buffer]]:
-        """All parts of a segment, with the key groups of each."""
-        try:
-            there = [entry for entry in sorted(os.listdir(self._parts(name))) if not entry.startswith(".")]
-        except FileNotFoundError:
-            return []
-        found = ((int(entry, 16), _map(self._parts(name) / entry)) for entry in there)
-        return [(groups, data) for groups, data in found if data is not None]
-
-    def has(self, name: str, groups: int) -> bool:
-        return self._whole(name).exists() or self.part(name, groups) is not None
+    def missing(self, name: str, groups: int) -> int:
+        """Those of some key groups that are not here."""
+        if self.has(name):
+            return 0
+        for there in self._there(name):
+            groups &= ~there
+        return groups
 
     def add(self, name: str, data: bytes | pa.Buffer) -> None:
         _write(self._whole(name), data)
@@ -61,6 +69,14 @@ class Cache:
         folder = self._parts(name)
         folder.mkdir(exist_ok=True)
         _write(folder / f"{groups:x}", data)
+
+    def _there(self, name: str) -> list[int]:
+        """The parts of a segment: the key groups of each, those with most of them first."""
+        try:
+            there = [int(entry, 16) for entry in os.listdir(self._parts(name)) if not entry.startswith(".")]
+        except FileNotFoundError:
+            return []
+        return sorted(there, key=lambda groups: (-groups.bit_count(), groups))
 
     def drop(self, name: str) -> None:
         """A segment that nobody needs any more, with its parts. Who has it mapped keeps what it sees."""
@@ -100,8 +116,16 @@ def _map(path: Path) -> pa.Buffer | None:
 
 
 def _write(path: Path, data: bytes | pa.Buffer) -> None:
-    """Appear whole or not at all; no sync, since a cache may be lost."""
+    """Appear whole or not at all. Not safe against power loss, since a cache may be lost.
+
+    What is large is synced all the same, a piece at a time: the system would write a gigabyte of it at once half a minute later, and
+    whoever syncs a little then waits for all of it.
+    """
     staged = path.with_name(f".{_CLOCK.new_id()}")
-    with open(staged, "wb") as out:
-        out.write(data)
+    view = memoryview(data)
+    with open(staged, "wb", buffering=0) as out:
+        while len(view):
+            view = view[out.write(view[:_SYNCED]) :]
+            if len(data) > _LARGE:
+                os.fdatasync(out.fileno())
     os.replace(staged, path)

@@ -37,6 +37,7 @@ from meander.state.manifest import Json, Manifest, operator_of
 SMALL_ROWS = 20_000
 SMALL_BYTES = 4_000_000
 _HOLDERS_KEPT = 1000
+_LAST_TASKS = 5.0
 
 
 @dataclass(frozen=True)
@@ -249,7 +250,13 @@ class SparkRunner:
             self._errands.submit(_have_dropped, address, self.secret, segments)
 
     def close(self) -> None:
+        """What was begun ahead ends first: its workers would complain of a broken pipe when Spark stops under them."""
         self._errands.shutdown(wait=False, cancel_futures=True)
+        begun = [started for started in (self._ahead, *self._unwanted) if started is not None]
+        deadline = self._clock.monotonic() + _LAST_TASKS
+        with contextlib.suppress(Py4JError):  # Spark is gone already
+            while not all(started.is_over() for started in begun) and self._clock.monotonic() < deadline:
+                self._clock.sleep(0.05)
 
     def steward_of(self, operator: str, slot: int) -> str | None:
         """The address of the steward beside a slot, where there is one."""

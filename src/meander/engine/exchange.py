@@ -97,6 +97,18 @@ class SparkJobs:
         """Something that is no epoch: one task per message, each at its place. Retryable where it fails, or is not done in time."""
         return self._collect(self._stage(function, self._located(messages, 1, places), _RAW), patience)()
 
+    def run_rehearsal(
+        self, send: Callable[..., Any], receive: Callable[..., Any], senders: Sequence[str], receivers: Sequence[str], patience: float
+    ) -> None:
+        """Two stages with an exchange between them, without anything of an epoch in it. Retryable like ``run_pinned``."""
+        sent = self._stage(send, self._located([len(receivers)] * len(senders), 1, senders), _RAW)
+        values = self._python_rdd.valueOfPair(self._exchange(sent, len(receivers))[0])
+        zipped = values.zip(self._located([0] * len(receivers), len(senders), receivers))
+        try:
+            self._collect(self._stage(receive, zipped, _PAIRS), patience)()
+        finally:
+            self.forget_shuffles()
+
     def run_small(self, levels: Sequence[Sequence[Control]], places: Places) -> Callable[[], list[Seen]]:
         """A small epoch: the first two levels in one stage, without an exchange between them."""
         first = self._located(levels[0], 1, places[levels[0][0].level])

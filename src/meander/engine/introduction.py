@@ -2,8 +2,9 @@
 
 The first Python task on an executor is slow: PySpark's daemon starts, a worker is forked and imports Polars, Arrow and this package, the
 store is opened, the steward starts. An epoch that met such an executor would take seconds. So an executor is *introduced* first: one
-small task per core, pinned there, does all of that, from a thread of the driver's that no epoch waits for. ``Placement`` has slots and
-source tasks run only where that is done, as long as there is such a place.
+small task per core, pinned there, does all of that, from a thread of the driver's that no epoch waits for. Then it takes part in an
+exchange with others, for which its JVM loads classes and connects. ``Placement`` has slots and source tasks run only where that is done, as
+long as there is such a place.
 
 An introduction is forgotten: PySpark ends workers that had nothing to do for a minute. Who has no slots is introduced again before that.
 An executor that does not see the store is never introduced, and it is said why.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+import struct
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -37,6 +39,8 @@ _AGAIN_AFTER = 5.0
 _PATIENCE = 60.0
 _SAY_AFTER = 3
 _STEWARD = 10.0
+_REHEARSED = 1000
+_PARTNERS = 4
 _FORGOTTEN_AFTER = 40.0
 """Seconds; PySpark's own limit is a minute, and is looked at every ten seconds."""
 
@@ -68,6 +72,18 @@ def introduce(_: int, messages: Iterable[bytes]) -> Iterator[bytes]:
     unpack_plan(hello.common.plan)  # which imports what the user's functions need
     steward = None if household is None else household.wait_for_steward(_STEWARD)
     yield pickle.dumps(Answer(this_executor(), look(store, hello.probe), steward), protocol=5)
+
+
+def rehearse_sending(_: int, messages: Iterable[bytes]) -> Iterator[bytes]:
+    """In a worker: something for everyone, in the form of an exchange."""
+    (message,) = list(messages)
+    for receiver in range(pickle.loads(message)):
+        yield struct.pack("!q", receiver)
+        yield bytes(_REHEARSED)
+
+
+def rehearse_receiving(_: int, messages: Iterable[tuple[bytes, bytes]]) -> Iterator[bytes]:
+    yield pickle.dumps(sum(len(blob) for blob, _ in messages))
 
 
 class Introducer:
@@ -121,18 +137,20 @@ class Introducer:
         }
         if due:
             self._tried = {name: at for name, at in self._tried.items() if name in there} | dict.fromkeys(due, now)
-            self._introduce(jobs, due)
+            self._introduce(jobs, due, there)
         self._placement.introduced(self._known)
 
-    def _introduce(self, jobs: SparkJobs, executors: Mapping[str, Executor]) -> None:
+    def _introduce(self, jobs: SparkJobs, executors: Mapping[str, Executor], there: Mapping[str, Executor]) -> None:
         try:
             probe, content = put_probe(self._store, self._clock)
         except Retryable:
             return  # a store that does not answer: later
         names = [name for name, executor in executors.items() for _ in range(max(1, executor.cores))]
         places = [executors[name].hint for name in names]
+        others = [executor.hint for name, executor in there.items() if name in self._known and name not in executors]
         try:
             answers: list[Answer] = jobs.run_pinned(introduce, [Hello(self._common, probe)] * len(places), places, _PATIENCE)
+            jobs.run_rehearsal(rehearse_sending, rehearse_receiving, [*places, *others[:_PARTNERS]], places, _PATIENCE)
         except (Retryable, Py4JError) as error:  # it died, or is too busy: tried again, as long as it is there
             for name in executors:
                 self._failed[name] = self._failed.get(name, 0) + 1

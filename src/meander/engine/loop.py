@@ -181,6 +181,15 @@ class Loop:
             self._run_epoch(decision, prepared, lambda: self._look_ahead(decision, everything))
             return True
 
+    def step_if_idle(self) -> bool:
+        """The same, unless an epoch runs in another thread: that one may be waiting for ours to end, so ours must not wait for it."""
+        if not self._at_work.acquire(blocking=False):
+            return False
+        try:
+            return self.step()
+        finally:
+            self._at_work.release()
+
     def run_epoch(self, decision: Decision) -> None:
         """Run, commit and publish one epoch that somebody else decided."""
         with self._at_work, self._fenced_first():
@@ -372,7 +381,7 @@ class Loop:
         epoch = manifest.epoch + 1
         late, evict = lates(timed, manifest, epoch), evictions(timed, manifest, now)
         then = evictions(timed, replace(manifest, times=advance(manifest.times, self._parts.rules, {}, now)), now)
-        due = anything_due(timed, manifest, late, evict) or (then != evict and anything_due(timed, manifest, evict, then))
+        due = anything_due(timed, manifest, late, evict, now) or (then != evict and anything_due(timed, manifest, evict, then, now))
         if due or (flush and anything_open(timed, manifest)):
             return Decision(epoch, now, (), {}, late=late, flush=flush and not due)
         return None
@@ -432,7 +441,7 @@ class Loop:
             "tables": {name: {"keys": self._keys_of(name), "segments": added} for name, added in segments.items()},
             "forgets": list(self._setup.rewritten.forgets),
             "restarts": list(self._setup.restarts),
-            "drops": over(timed, before.tables, evict),
+            "drops": over(timed, before.tables, evict, decision.now),
             "times": flushed(times, outcome.closed) if decision.flush else times,
             "staged": outcome.staged,
             "counts": {"epochs": 1, **outcome.counts},

@@ -17,6 +17,8 @@ class Timed(Protocol):
     @property
     def timing(self) -> Timing | None: ...
 
+    def goes_by_clock(self, table: str) -> bool: ...
+
     def is_over(self, table: str, evict: int) -> bool: ...
 
     def is_due(self, table: str, late: int, evict: int) -> bool: ...
@@ -56,18 +58,27 @@ def lates(operators: Operators, manifest: Manifest, epoch: int) -> dict[str, int
     return found
 
 
-def over(operators: Operators, tables: Iterable[str], evict: Mapping[str, int]) -> list[str]:
-    """The tables that nobody needs after an epoch that closes what these marks say."""
-    return [name for name in tables if (operator := operator_of(name)) in evict and operators[operator].is_over(name, evict[operator])]
+def over(operators: Operators, tables: Iterable[str], evict: Mapping[str, int], now: float) -> list[str]:
+    """The tables that nobody needs after an epoch that closes what these marks say, and was decided at ``now``."""
+    found = []
+    for table in tables:
+        if (name := operator_of(table)) in evict:
+            operator = operators[name]
+            if operator.is_over(table, micros_of(now) if operator.goes_by_clock(table) else evict[name]):
+                found.append(table)
+    return found
 
 
-def anything_due(operators: Operators, manifest: Manifest, late: Mapping[str, int], evict: Mapping[str, int]) -> bool:
-    """Whether an epoch without input would have something to do."""
+def anything_due(operators: Operators, manifest: Manifest, late: Mapping[str, int], evict: Mapping[str, int], now: float) -> bool:
+    """Whether an epoch without input would have something to do if it were decided at ``now``."""
     for table in manifest.tables:
         name = operator_of(table)
         if name in evict:
             operator = operators[name]
-            if operator.is_due(table, late[name], evict[name]) or operator.is_over(table, evict[name]):
+            since, until = late[name], evict[name]
+            if operator.goes_by_clock(table):
+                since, until = micros_of(manifest.now), micros_of(now)
+            if operator.is_due(table, since, until) or operator.is_over(table, until):
                 return True
     return False
 
@@ -76,6 +87,8 @@ def anything_open(operators: Operators, manifest: Manifest) -> bool:
     """Whether closing everything would close something."""
     for table in manifest.tables:
         operator = operators.get(operator_of(table))
-        if operator is not None and (timing := operator.timing) is not None and timing.flushes and operator.is_over(table, FOREVER):
+        if operator is None or (timing := operator.timing) is None or not timing.flushes or operator.goes_by_clock(table):
+            continue
+        if operator.is_over(table, FOREVER):
             return True
     return False

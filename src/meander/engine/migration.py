@@ -20,6 +20,8 @@ from meander.state.manifest import Manifest
 
 _POLL = 0.05
 _ROUNDS = 3
+_SHARE = 0.1
+"""Of the time that each who fetches is at it while epochs go on."""
 
 
 @dataclass
@@ -53,20 +55,22 @@ class Migration:
             table = step.table
             if step.warm_first:
                 for _ in range(_ROUNDS):  # what the epochs wrote meanwhile is little, and less each time
-                    if not self._fetch(operator, table, asked, moved, deadline):
+                    if not self._fetch(operator, table, asked, moved, deadline, _SHARE):
                         break
 
             def switch(table: list[int] = table, wait: bool = step.wait_after) -> int:
                 if wait:
                     self._loop.finish_merges(deadline - self._clock.monotonic())
-                    self._fetch(operator, table, asked, moved, deadline)
+                    self._fetch(operator, table, asked, moved, deadline, 1.0)
                 self._loop.reroute(operator, table)
                 return self._loop.log.manifest.epoch + 1
 
             moved.epoch = between(switch)
         return moved
 
-    def _fetch(self, operator: str, table: list[int], asked: set[tuple[str, str, int]], moved: Moved, deadline: float) -> bool:
+    def _fetch(
+        self, operator: str, table: list[int], asked: set[tuple[str, str, int]], moved: Moved, deadline: float, share: float
+    ) -> bool:
         """Have the stewards of new owners fetch what moves and was not asked for before, and wait for them: whether there was anything."""
         manifest: Manifest = self._loop.log.manifest
         segments = [
@@ -86,15 +90,15 @@ class Migration:
             if fresh:
                 if address not in before:
                     before[address] = self._fetched(address)
-                self._ask(address, [[f.name, f.bytes, f"{f.groups:x}", f.holder] for f in fresh], moved)
+                self._ask(address, [[f.name, f.bytes, f"{f.groups:x}", f.holder] for f in fresh], moved, share)
                 asked.update((address, f.name, f.groups) for f in fresh)
         for address, already in before.items():
             self._wait(address, already, moved, deadline)
         return bool(before)
 
-    def _ask(self, address: str, items: list[list[object]], moved: Moved) -> None:
+    def _ask(self, address: str, items: list[list[object]], moved: Moved, share: float) -> None:
         try:
-            Peer.at(address, self._runner.secret).fetch(items)
+            Peer.at(address, self._runner.secret).fetch(items, share)
         except Unreachable as error:
             moved.failures.append(str(error))
 

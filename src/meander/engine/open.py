@@ -37,6 +37,7 @@ from meander.engine.structured import Driver, drive
 from meander.errors import ConfigError, FlowError
 from meander.plan.graph import Plan
 from meander.plan.operators import MapBatches
+from meander.plan.processing import Process
 from meander.settings import Settings
 from meander.state.folder import refuse_file
 from meander.state.lease import Lease, refuse_beside_live
@@ -237,6 +238,8 @@ def _ship_user_modules(compiled: Compiled) -> None:
     functions: list[Any] = [node.op.fn for node in compiled.plan.nodes if isinstance(node.op, MapBatches)]
     for node in compiled.plan.nodes:
         functions.extend(type(getattr(agg, "user", agg)) for agg in getattr(node.op, "aggs", ()))
+        if isinstance(node.op, Process):
+            functions.extend(kind for kind in type(node.op.processor).__mro__ if kind is not object)
     for function in functions:
         module = sys.modules.get(getattr(function, "__module__", None) or "")
         path = getattr(module, "__file__", None) if module else None

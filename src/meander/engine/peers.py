@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -18,7 +18,7 @@ from meander.state.hashing import Hashes
 
 _PATIENCE = 5.0
 _LEFT_ALONE = 5.0
-_PIECE = 4 << 20
+_PIECE = 16 << 20
 _CLOCK = SystemClock()
 
 
@@ -32,13 +32,22 @@ def split(data: bytes) -> tuple[dict[str, Any], bytes]:
     return json.loads(data[4 : 4 + size]), data[4 + size :]
 
 
-def join(header: dict[str, Any], data: bytes | pa.Buffer = b"") -> Iterator[bytes]:
-    """A message in pieces that a stream takes."""
+def join(header: dict[str, Any], data: bytes | pa.Buffer = b"") -> Iterator[bytes | pa.Buffer]:
+    """A message in pieces that a stream takes, without a copy."""
     text = json.dumps(header).encode()
     yield struct.pack(">I", len(text)) + text
-    view = memoryview(data)
-    for begin in range(0, len(view), _PIECE):
-        yield bytes(view[begin : begin + _PIECE])
+    buffer = pa.py_buffer(data)
+    for begin in range(0, buffer.size, _PIECE):
+        yield buffer.slice(begin, min(_PIECE, buffer.size - begin))
+
+
+def padded(size: int) -> int:
+    """Where what follows may begin: Arrow wants its buffers aligned.
+
+    >>> padded(0), padded(1), padded(64)
+    (0, 64, 64)
+    """
+    return (size + 63) & ~63
 
 
 def backroom_of(address: str) -> str:
@@ -70,19 +79,24 @@ class Peer:
         self._headers = [(b"authorization", f"Bearer {secret}".encode())]
         self._silent_until = 0.0
 
-    def rows(self, name: str, hashes: Hashes) -> pa.Buffer | None:
-        """A segment with its rows of these hashes; None where the peer does not have it."""
-        header, data = self._ask("rows", {"name": name}, hashes.tobytes())
-        return None if header.get("missing") else data
+    def rows(self, names: Sequence[str], hashes: Hashes) -> list[pa.Buffer | None]:
+        """Segments with their rows of these hashes; without bytes where there are none, None where the peer does not have the segment."""
+        header, data = self._ask("rows", {"names": list(names)}, hashes.tobytes())
+        found: list[pa.Buffer | None] = []
+        at = 0
+        for size in header["sizes"]:
+            found.append(None if size is None else data.slice(at, size))
+            at += padded(size or 0)
+        return found
 
     def part(self, name: str, groups: int) -> pa.Buffer | None:
         """A segment with its rows of these key groups; None where the peer does not have it."""
         header, data = self._ask("part", {"name": name, "groups": f"{groups:x}"}, patience=60.0)
         return None if header.get("missing") else data
 
-    def fetch(self, items: list[list[Any]]) -> None:
-        """Have it bring parts of segments into its cache: (name, bytes, key groups, holder)."""
-        self._ask("fetch", {"items": items})
+    def fetch(self, items: list[list[Any]], share: float = 1.0) -> None:
+        """Have it bring parts of segments into its cache: (name, bytes, key groups, holder). It works for that share of the time."""
+        self._ask("fetch", {"items": items, "share": share})
 
     def fetched(self) -> dict[str, Any]:
         return self._ask("fetched", {})[0]
@@ -111,4 +125,4 @@ class Peer:
         answer, _ = split(pieces[0].to_pybytes())
         if len(pieces) == 2:
             return answer, pieces[1]
-        return answer, pa.py_buffer(b"".join(piece.to_pybytes() for piece in pieces[1:]))
+        return answer, pa.py_buffer(b"".join(memoryview(piece) for piece in pieces[1:]))

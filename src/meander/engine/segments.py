@@ -17,11 +17,12 @@ import os
 import subprocess
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 
 from meander.clock import SystemClock
@@ -31,7 +32,8 @@ from meander.engine.peers import Peer, Unreachable
 from meander.engine.ranges import open_by_ranges
 from meander.errors import Corrupted
 from meander.state.hashing import Hashes
-from meander.state.segment import Segment, SegmentRef, encode_segment, rows_of_groups
+from meander.state.parts import encode_part
+from meander.state.segment import HASH, Segment, SegmentRef, encode_segment
 from meander.state.store import Store
 
 CACHE_BYTES = 8 << 30
@@ -39,6 +41,8 @@ _KEPT = 256
 _ASK_AGAIN = 2.0
 _CLOCK = SystemClock()
 NO_HASHES: Hashes = np.zeros(0, np.uint64)
+
+_EMPTY = Segment("", encode_segment(pl.DataFrame({HASH: np.zeros(0, np.uint64)})))
 
 _opened: OrderedDict[str, Segment] = OrderedDict()
 _ordered: OrderedDict[tuple[str, int], None] = OrderedDict()
@@ -55,6 +59,9 @@ class Mapped:
 
     def open(self, ref: SegmentRef, _: Hashes) -> Segment:
         return _keep(f"{self._store.url}/{ref.name}", ref.name, lambda: self._store.map(ref.name), self._store.url)
+
+    def expect(self, refs: Sequence[SegmentRef], hashes: Hashes) -> None:
+        """Nothing to do: all is here."""
 
     def wrote(self, name: str, data: pa.Buffer) -> None:
         """Nothing to do: it is where it will be read."""
@@ -75,6 +82,9 @@ class Remote:
             self._task[ref.name] = open_by_ranges(Counting(self._store, self._report), ref.name, ref.bytes)
         return self._task[ref.name]
 
+    def expect(self, refs: Sequence[SegmentRef], hashes: Hashes) -> None:
+        """Nothing to do: ranges are read one by one."""
+
     def wrote(self, name: str, data: pa.Buffer) -> None:
         """It is in the store."""
 
@@ -88,6 +98,20 @@ class Cached:
         self._store, self._cache, self._is_local = store, cache, mode == "local"
         self._groups, self._key_groups, self._holders, self._secret, self._report = groups, key_groups, holders, secret, report
         self._task: dict[str, Segment] = {}
+        self._expected: dict[str, tuple[Hashes, Segment]] = {}
+
+    def expect(self, refs: Sequence[SegmentRef], hashes: Hashes) -> None:
+        """Keys of segments that are not here are asked for at once: one question to each who has some, and not one per segment."""
+        away: dict[str, list[str]] = {}
+        for ref in refs:
+            holder = self._holders.get(ref.name)
+            groups = ref.groups & self._groups
+            if holder is not None and groups and not self._is_local and self._own(ref.name, groups) is None:
+                away.setdefault(holder, []).append(ref.name)
+        for holder, names in away.items():
+            for name, data in zip(names, self._ask(holder, names, hashes), strict=True):
+                if data is not None:
+                    self._expected[name] = (hashes, Segment(name, data) if data.size else _EMPTY)
 
     def scan(self, ref: SegmentRef) -> Segment:
         """All of its rows that are of our key groups: what is not there is copied."""
@@ -96,6 +120,12 @@ class Cached:
         return self._copy(ref, groups) if cached is None else cached
 
     def open(self, ref: SegmentRef, hashes: Hashes) -> Segment:
+        if ref.name in self._expected:
+            asked, segment = self._expected[ref.name]
+            at = np.minimum(np.searchsorted(asked, hashes), len(asked) - 1)
+            if (asked[at] == hashes).all():
+                return segment
+            del self._expected[ref.name]
         groups = ref.groups & self._groups
         cached = self._own(ref.name, groups)
         if cached is not None:
@@ -103,9 +133,9 @@ class Cached:
             return cached
         if self._is_local:
             return self._copy(ref, groups)
-        fetched = self._ask(ref.name, lambda peer: peer.rows(ref.name, hashes))
-        if fetched is not None:
-            return Segment(ref.name, fetched)
+        self.expect([ref], hashes)
+        if ref.name in self._expected:
+            return self._expected[ref.name][1]
         if ref.name not in self._task:
             self._bring_later(ref, groups)
             self._task[ref.name] = open_by_ranges(Counting(self._store, self._report), ref.name, ref.bytes)
@@ -133,27 +163,27 @@ class Cached:
                 return _opened[key]
         if (data := self._cache.whole(name)) is not None:
             return _remember(whole, Segment(name, data))
-        if (data := self._cache.part(name, groups)) is not None:
-            return _remember(part, Segment(name, data))
-        return None
+        found = self._cache.segment(name, groups, self._key_groups)
+        return None if found is None else _remember(part, found)
 
-    def _ask(self, name: str, question: Callable[[Peer], pa.Buffer | None]) -> pa.Buffer | None:
-        holder = self._holders.get(name)
-        if holder is None:
-            return None
+    def _ask(self, holder: str, names: Sequence[str], hashes: Hashes) -> list[pa.Buffer | None]:
         try:
-            data = question(Peer.at(holder, self._secret))
+            found = Peer.at(holder, self._secret).rows(names, hashes)
         except Unreachable:
-            return None
-        if data is not None:
-            self._report.count("fetched_from_peers", data.size)
-        return data
+            return [None] * len(names)
+        self._report.count("fetched_from_peers", sum(data.size for data in found if data is not None))
+        return found
 
     def _copy(self, ref: SegmentRef, groups: int) -> Segment:
-        data = self._ask(ref.name, lambda peer: peer.part(ref.name, groups))
-        if data is None:
+        data, holder = None, self._holders.get(ref.name)
+        if holder is not None:
+            with contextlib.suppress(Unreachable):
+                data = Peer.at(holder, self._secret).part(ref.name, groups)
+        if data is not None:
+            self._report.count("fetched_from_peers", data.size)
+        else:
             segment = open_by_ranges(Counting(self._store, self._report), ref.name, ref.bytes)
-            data = encode_segment(rows_of_groups(segment, groups, self._key_groups))
+            data = encode_part(segment, groups, self._key_groups)
         self._cache.add_part(ref.name, groups, data)
         return Segment(ref.name, data)
 

@@ -7,7 +7,7 @@ and prepare what goes to later stateful operators. What these do is behind one c
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -59,6 +59,8 @@ class Segments(Protocol):
     """How a task comes by segments, and where it leaves those it writes."""
 
     def open(self, ref: SegmentRef, hashes: Hashes) -> Segment: ...
+
+    def expect(self, refs: Sequence[SegmentRef], hashes: Hashes) -> None: ...
 
     def scan(self, ref: SegmentRef) -> Segment: ...
 
@@ -180,14 +182,18 @@ class StageTask:
         mask = groups_of(common.routing[name], self.control.index)
         segments = {table: refs for table, refs in self.control.segments.items() if operator_of(table) == name}
         late, evict = common.late.get(name, NEVER), common.evict.get(name, NEVER)
-        found = (self._segments.open, self._segments.scan)
-        desk = Desk(name, late, evict, micros_of(common.now), mask, common.key_groups, segments, *found, lap)
+        found = (self._segments.open, self._segments.scan, self._segments.expect)
+        now = micros_of(common.now)
+        strict = common.strict or name in common.watched
+        desk = Desk(name, late, evict, now, mask, common.key_groups, segments, *found, lap, common.epoch, strict)
         emitted = keyed.work(desk, arrived)
         lap("state read")
         for table, rows in desk.written.items():
-            if keyed.timing is None or not keyed.is_over(table, evict):
+            mark = now if keyed.goes_by_clock(table) else evict
+            if keyed.timing is None or not keyed.is_over(table, mark) or keyed.is_due(table, mark, mark):
                 self._write_segment(table, rows, mask)
         lap("state write")
+        self._dead.extend(desk.dead)
         self.report.closed = max(self.report.closed, desk.closed)
         return None if emitted is None or emitted.frame.height == 0 else self._placed(keyed, emitted)
 
@@ -228,8 +234,8 @@ class StageTask:
         return rows.filter(pl.Series(~refused))
 
     def _refuse(self, operator: str, rows: Rows, reason: str, mine: bool, bad: bool = False) -> None:
-        """Rows to the dead letters; what is bad, and not only late, stops a strict flow."""
-        if bad and self.control.common.strict:
+        """Rows to the dead letters; what is bad, and not only late, stops a strict flow, and a change of the operator."""
+        if bad and (self.control.common.strict or operator in self.control.common.watched):
             raise BadInput(f"operator '{operator}', epoch {self.control.common.epoch}, row {rows.position(0)}: {reason}")
         if mine:
             for row in range(rows.frame.height):

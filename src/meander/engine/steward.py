@@ -2,7 +2,7 @@
 
 At the *counter*, of normal priority, since an epoch is waiting:
 
-- ``rows``: a segment's rows of some hashes. How a new owner fetches single keys from the one before it.
+- ``rows``: some segments' rows of some hashes. How a new owner fetches single keys from the one before it.
 
 In the *backroom*, of low priority, since it must not take the cores from the epochs:
 
@@ -31,22 +31,25 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 import pyarrow.compute  # otherwise the first question would wait for it
 from pyarrow import flight
 
-from meander.clock import SystemClock
+from meander.clock import Clock, SystemClock
 from meander.engine.cache import Cache
-from meander.engine.peers import Peer, Unreachable, backroom_of, join, split
+from meander.engine.peers import Peer, Unreachable, backroom_of, join, padded, split
 from meander.engine.ranges import open_by_ranges
 from meander.state.compaction import Merge, run_merge
-from meander.state.segment import HASH, Segment, SegmentRef, encode_segment, rows_of_groups, rows_of_hashes
+from meander.state.parts import encode_part, pieces_of
+from meander.state.segment import Segment, SegmentRef, encode_batch, rows_of_hashes
 from meander.state.store import Store, open_store
 
 _OPEN = 256
+_GONE = 10_000
 _WATCH_EVERY = 0.5
 _EVICT_EVERY = 5.0
+_PIECE = 8 << 20
+_LONGEST_REST = 1.0
 
 
 class _Door(flight.ServerMiddlewareFactory):  # type: ignore[misc]
@@ -66,6 +69,7 @@ class Steward(flight.FlightServerBase):  # type: ignore[misc]
         self.address = f"{host}:{self.port}"
         self._secret, self._cache, self._store, self._key_groups = secret, cache, store, key_groups
         self._opened: OrderedDict[str, Segment] = OrderedDict()
+        self._gone: OrderedDict[str, None] = OrderedDict()
         self._lock = threading.Lock()
         self._fetching = ThreadPoolExecutor(2, thread_name_prefix="fetch")
         self._merging = ThreadPoolExecutor(1, thread_name_prefix="merge")
@@ -76,16 +80,26 @@ class Steward(flight.FlightServerBase):  # type: ignore[misc]
 
     # -- the door ---------------------------------------------------------------------------------------------------
 
-    def do_action(self, context: Any, action: Any) -> Iterator[bytes]:
+    def do_action(self, context: Any, action: Any) -> Iterator[bytes | pa.Buffer]:
         header, body = split(action.body.to_pybytes())
         answer, data = getattr(self, f"_{action.type}")(header, body)
         yield from join(answer, data)
 
     def _rows(self, header: dict[str, Any], body: bytes) -> tuple[dict[str, Any], Any]:
-        segment = self._segment(header["name"])
-        if segment is None:
-            return {"missing": True}, b""
-        return {}, encode_segment(rows_of_hashes(segment, np.frombuffer(body, np.uint64)))
+        hashes = np.frombuffer(body, np.uint64)
+        sizes: list[int | None] = []
+        out = pa.BufferOutputStream()
+        for name in header["names"]:
+            segment = self._segment(name)
+            if segment is None:
+                sizes.append(None)
+                continue
+            rows = rows_of_hashes(segment, hashes)
+            data = encode_batch(rows) if rows is not None else pa.py_buffer(b"")
+            sizes.append(data.size)
+            out.write(data)
+            out.write(bytes(padded(data.size) - data.size))
+        return {"sizes": sizes}, out.getvalue()
 
     def _part(self, header: dict[str, Any], body: bytes) -> tuple[dict[str, Any], Any]:
         segment = self._segment(header["name"])
@@ -95,7 +109,7 @@ class Steward(flight.FlightServerBase):  # type: ignore[misc]
 
     def _fetch(self, header: dict[str, Any], body: bytes) -> tuple[dict[str, Any], Any]:
         for name, size, groups, holder in header["items"]:
-            self._pending.append(self._fetching.submit(self._bring, name, size, int(groups, 16), holder))
+            self._pending.append(self._fetching.submit(self._bring, name, size, int(groups, 16), holder, header["share"]))
         return {}, b""
 
     def _fetched(self, header: dict[str, Any], body: bytes) -> tuple[dict[str, Any], Any]:
@@ -107,6 +121,9 @@ class Steward(flight.FlightServerBase):  # type: ignore[misc]
         for name in header["names"]:
             with self._lock:
                 self._opened.pop(name, None)
+                self._gone[name] = None
+                while len(self._gone) > _GONE:
+                    self._gone.popitem(last=False)
             self._cache.drop(name)
         return {}, b""
 
@@ -123,6 +140,12 @@ class Steward(flight.FlightServerBase):  # type: ignore[misc]
 
     # -- the work ---------------------------------------------------------------------------------------------------
 
+    def close_dropped(self) -> None:
+        """Let go of segments that left the cache: as long as they are mapped, they take room on the disk."""
+        with self._lock:
+            for name in [name for name in self._opened if not self._cache.has(name)]:
+                del self._opened[name]
+
     def _segment(self, name: str) -> Segment | None:
         with self._lock:
             if name in self._opened:
@@ -138,35 +161,32 @@ class Steward(flight.FlightServerBase):  # type: ignore[misc]
                 self._opened.popitem(last=False)
         return segment
 
-    def _bring(self, name: str, size: int, groups: int, holder: str | None) -> None:
-        """One part into the cache: what is not there from who has it, or from the store."""
+    def _bring(self, name: str, size: int, groups: int, holder: str | None, share: float = 1.0) -> None:
+        """One part into the cache: what is not there from who has it, or from the store. Little by little, with pauses."""
         try:
-            if self._cache.has(name, groups):
-                return
-            pieces, wanted = [], groups
-            for there, piece in self._cache.parts(name):
-                if wanted & there:
-                    pieces.append((wanted & there, Segment(name, piece)))
-                    wanted &= ~there
-            if wanted:
-                pieces.append((wanted, Segment(name, self._from_afar(name, size, wanted, holder))))
-            self._cache.add_part(name, groups, _joined(pieces, self._key_groups))
+            pace, stored = Pace(share), None
+            for piece in pieces_of(self._cache.missing(name, groups), -(-size // _PIECE)):
+                data = None if stored is not None else self._from_peer(name, piece, holder)
+                if data is None:
+                    stored = stored or open_by_ranges(_Counted(self._store, self._bytes), name, size)
+                    data = encode_part(stored, piece, self._key_groups)
+                self._cache.add_part(name, piece, data)
+                if name in self._gone:  # collected while it was on its way: nobody will say so again
+                    self._cache.drop(name)
+                    return
+                pace.rest()
         except Exception as error:  # epochs do not depend on it: they fetch what they need themselves
             self._failures.append(f"{name}: {type(error).__name__}: {error}")
 
-    def _from_afar(self, name: str, size: int, groups: int, holder: str | None) -> pa.Buffer:
-        data: Any = None
-        if holder is not None and backroom_of(holder) != self.address:
-            try:
-                data = Peer.at(holder, self._secret).part(name, groups)
-                self._bytes["peer"] += 0 if data is None else len(data)
-            except Unreachable:
-                data = None
-        if data is None:
-            counted = _Counted(self._store)
-            data = encode_part(open_by_ranges(counted, name, size), groups, self._key_groups)
-            self._bytes["store"] += counted.bytes
-        return pa.py_buffer(data)
+    def _from_peer(self, name: str, groups: int, holder: str | None) -> pa.Buffer | None:
+        if holder is None or backroom_of(holder) == self.address:
+            return None
+        try:
+            data = Peer.at(holder, self._secret).part(name, groups)
+        except Unreachable:
+            return None
+        self._bytes["peer"] += 0 if data is None else data.size
+        return data
 
     def _compact(self, merge: Merge, name: str, holders: dict[str, str]) -> None:
         answer: Any = None
@@ -175,10 +195,8 @@ class Steward(flight.FlightServerBase):  # type: ignore[misc]
                 self._bring(ref.name, ref.bytes, ref.groups & merge.groups, holders.get(ref.name))
 
             def open_segment(ref: SegmentRef) -> Segment:
-                data = self._cache.whole(ref.name)
-                if data is None:
-                    data = self._cache.part(ref.name, ref.groups & merge.groups)
-                return Segment(ref.name, data) if data is not None else open_by_ranges(self._store, ref.name, ref.bytes)
+                cached = self._cache.segment(ref.name, ref.groups & merge.groups, self._key_groups)
+                return cached or open_by_ranges(self._store, ref.name, ref.bytes)
 
             data, rows = run_merge(merge, open_segment, self._key_groups)
             if rows:
@@ -194,24 +212,30 @@ class Steward(flight.FlightServerBase):  # type: ignore[misc]
 class _Counted:
     """A store that counts what is read from it."""
 
-    def __init__(self, store: Store) -> None:
-        self._store, self.bytes, self.url = store, 0, store.url
+    def __init__(self, store: Store, counts: dict[str, int]) -> None:
+        self._store, self._counts, self.url = store, counts, store.url
 
     def get_range(self, name: str, start: int, length: int) -> bytes | None:
         data = self._store.get_range(name, start, length)
-        self.bytes += 0 if data is None else len(data)
+        self._counts["store"] += 0 if data is None else len(data)
         return data
 
 
-def encode_part(segment: Segment, groups: int, key_groups: int) -> pa.Buffer:
-    """A segment's rows of some key groups, as a segment."""
-    return encode_segment(rows_of_groups(segment, groups, key_groups))
+class Pace:
+    """Leaves the cores to the epochs: whoever rests here after every piece of work is at work for a share of the time.
 
+    The more others are at work, the longer a piece takes, and the longer the rest is.
+    """
 
-def _joined(pieces: list[tuple[int, Segment]], key_groups: int) -> pa.Buffer:
-    """Parts of one segment, each taken for some key groups, as one."""
-    frames = [rows_of_groups(segment, groups, key_groups) for groups, segment in pieces]
-    return encode_segment(frames[0] if len(frames) == 1 else pl.concat(frames).sort(HASH, maintain_order=True))
+    def __init__(self, share: float, clock: Clock | None = None) -> None:
+        self._rest, self._clock = 1 / share - 1, clock or SystemClock()
+        self._since = self._clock.monotonic()
+
+    def rest(self) -> None:
+        worked = self._clock.monotonic() - self._since
+        if self._rest > 0:
+            self._clock.sleep(min(_LONGEST_REST, worked * self._rest))
+        self._since = self._clock.monotonic()
 
 
 def main() -> None:
@@ -241,6 +265,7 @@ def _stand_at_counter(folder: Path, orders: dict[str, Any]) -> None:
     clock, is_alive = SystemClock(), _watch(orders["executor"])
     while is_alive() and backroom.poll() is None:
         clock.sleep(_WATCH_EVERY)
+        steward.close_dropped()
     if not is_alive():
         shutil.rmtree(folder, ignore_errors=True)
 

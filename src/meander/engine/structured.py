@@ -115,7 +115,7 @@ class Structured:
         if self._query is None:
             self._start(processingTime=f"{int((self._clock_trigger or 0.0) * 1000)} milliseconds")
         self._raise()
-        return self.loop.step(everything, flush)
+        return self.loop.step_if_idle()
 
     def finished(self) -> bool:
         return False

@@ -30,7 +30,7 @@ from meander.engine.stage import Carried, Outbox, Segments, StageTask
 from meander.errors import BadInput, Corrupted, FlowError, Retryable
 from meander.state.hashing import key_group_bounds
 from meander.state.manifest import operator_of
-from meander.state.segment import HASH
+from meander.state.segment import HASH, to_arrow
 from meander.state.store import Store, open_store
 
 _stores: dict[str, Store] = {}
@@ -253,7 +253,7 @@ def _cut(frame: pl.DataFrame, routing: list[int], key_groups: int) -> Iterator[t
 
 
 def _pack(frame: pl.DataFrame) -> bytes:
-    table = frame.rechunk().to_arrow(compat_level=pl.CompatLevel.oldest())
+    table = to_arrow(frame)
     out = pa.BufferOutputStream()
     with pa.ipc.new_stream(out, table.schema) as writer:
         writer.write_table(table)

@@ -1,7 +1,11 @@
 """What stateful operators store, as far as the next version of a plan must know: whether it can go on with it. Pure.
 
-A *layout* is an operator's keys, its state columns with a type and a meaning, and a text that stands for everything else. An operator
-that is not known here has a layout that only an equal operator on equal input shares.
+A *layout* is an operator's keys, its state columns with a type and a meaning, and named facts that stand for everything else: where one
+of them differs, the state cannot go on. What an operator only does with its rows when they leave is no part of it.
+
+- aggregates, windows and processors have columns, which may come, go and become wider
+- joins keep the rows of their inputs: what is asked of a pair (``where``), and how columns are called behind it, may change
+- whoever keeps whole rows otherwise (sessions, latest, top, ...) goes on as an equal operator on equal input, or not at all
 """
 
 from __future__ import annotations
@@ -12,11 +16,15 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from meander.aggregates import Agg
-from meander.plan.eventtime import WindowAggregate, time_of
+from meander.plan.eventtime import Time, WindowAggregate, time_of
 from meander.plan.graph import Plan
+from meander.plan.joins import Join, JoinLatest, SideTime
 from meander.plan.operators import Aggregate
-from meander.plan.schemas import show_type
+from meander.plan.processing import Process
+from meander.plan.schemas import show_schema, show_type
 from meander.plan.windows import Window, show_duration
+
+_DEFAULT = "a value with the default"
 
 
 @dataclass(frozen=True)
@@ -29,8 +37,8 @@ class Layout:
     """Of the row of a key: type and meaning."""
     values: Mapping[str, tuple[pl.DataType, str]] = field(default_factory=dict)
     """Per aggregate that keeps values in a table of their own: their type, and whether they are a set or a list."""
-    rest: str = ""
-    """Everything else that must be equal."""
+    rest: Mapping[str, str] = field(default_factory=dict)
+    """Everything else that must be equal, by what it is called."""
     window: Window | None = None
     lateness: int = 0
 
@@ -51,10 +59,12 @@ class Comparison:
     """Why it cannot, in words."""
     only_columns: bool = True
     """Whether the problems are those that rewriting rows can solve."""
+    wants: tuple[str, ...] = ()
+    """New columns that keys from before must be given a value of: null is one that they could have."""
 
     @property
     def same(self) -> bool:
-        return not (self.added or self.removed or self.widened or self.problems)
+        return not (self.added or self.removed or self.widened or self.problems or self.wants)
 
 
 def layout_of(plan: Plan, name: str) -> Layout:
@@ -69,10 +79,44 @@ def layout_of(plan: Plan, name: str) -> Layout:
         op, time = node.op, time_of(plan.nodes, plan.schemas, node.inputs[0])
         marks = sorted(time.marks) if time is not None else []
         columns = _columns(op.aggs, inputs[0], apart=False)
-        rest = "the clock" if op.time is None else f"the time {op.time} {op.shift} of {', '.join(marks)}"
+        rest = {"time": "the clock" if op.time is None else _show_time(SideTime(op.time, op.shift), frozenset(marks), time)}
         return Layout("window", {key: inputs[0][key] for key in op.keys}, columns, {}, rest, node.op.window, op.lateness)
-    schemas = "; ".join(", ".join(f"{column} {dtype}" for column, dtype in schema.items()) for schema in inputs)
-    return Layout(node.op.kind, rest=f"{node.op.canonical()} {node.op.code()} {schemas}")
+    times = [time_of(plan.nodes, plan.schemas, name) for name in node.inputs]
+    follows = {"time": "; ".join(_show_time(SideTime(t.column, t.shift), t.marks, t) for t in times if t is not None) or "none"}
+    if isinstance(node.op, Process):
+        return _process(node.op, inputs[0], follows)
+    came = {"input": "; ".join(show_schema(schema) for schema in inputs)}
+    if isinstance(node.op, Join):
+        join = node.op
+        bounds = "; ".join(map(str, (join.bounds, join.window, join.bucket, join.times)))
+        if join.times is None:
+            follows = {}
+        return Layout("join", rest={"key": join.matching.describe(), "how": join.how, "bounds": bounds, **follows, **came})
+    if isinstance(node.op, JoinLatest):
+        if node.op.times is None:  # what it keeps of the right has no time, and of the left nothing is kept
+            return Layout("join_latest", rest={"key": node.op.matching.describe(), "by": "arrival", "input": show_schema(inputs[1])})
+        return Layout("join_latest", rest={"key": node.op.matching.describe(), "by": str(node.op.times), **follows, **came})
+    return Layout(node.op.kind, rest={"description": f"{node.op.canonical()} {node.op.code()}", **follows, **came})
+
+
+def _process(op: Process, schema: pl.Schema, follows: Mapping[str, str]) -> Layout:
+    """A variable is what it is called, its kind and its default: a key's row is not stored where all have their defaults."""
+    declared = op.declared
+    columns: dict[str, tuple[pl.DataType, str]] = {}
+    for name, variable in declared.variables.items():
+        meaning = f"a {variable.kind}" if variable.default is None else f"{_DEFAULT} {variable.default!r}"
+        columns.update((column, (dtype, meaning)) for column, dtype in variable.stored(name).items())
+    columns.update((column, (dtype, "the engine's own")) for column, dtype in declared.beside().items())
+    time = dict(follows) if declared.has_timers or declared.has_ttl else {}
+    clock = str(declared.ttl_clock) if declared.has_ttl else "nothing is"
+    rest = {"timers": "yes" if declared.has_timers else "no", "forgetting": f"by {clock}" if declared.has_ttl else clock, **time}
+    return Layout("process", {key: schema[key] for key in op.keys}, columns, {}, rest)
+
+
+def _show_time(side: SideTime, marks: frozenset[str], time: Time | None) -> str:
+    delay = 0 if time is None else time.delay
+    shift = f" {side.shift:+}" if side.shift else ""
+    return f"{side.column}{shift} of {', '.join(sorted(marks))}" + (f", up to {show_duration(delay)} behind" if delay else "")
 
 
 def _columns(aggs: Iterable[Agg], schema: pl.Schema, apart: bool) -> dict[str, tuple[pl.DataType, str]]:
@@ -92,14 +136,16 @@ def compare(before: Layout, after: Layout, retired: Iterable[str] = ()) -> Compa
     if before.kind != after.kind:
         return Comparison(problems=(f"it was {_a(before.kind)} and is {_a(after.kind)}",), only_columns=False)
     hard = [*_key_problems(before, after), *_window_problems(before, after)]
-    if before.rest != after.rest:
-        what = f"it went by {before.rest} and goes by {after.rest}" if before.window is not None else "what it stores may be another thing"
-        hard.append(what)
+    for fact in {**before.rest, **after.rest}:
+        was_so, is_so = before.rest.get(fact, "none"), after.rest.get(fact, "none")
+        if was_so != is_so:
+            hard.append(f"its {fact} was {was_so} and would be {is_so}" if fact != "description" else "what it stores may be another thing")
     widened: list[str] = []
     added = tuple(name for name in after.columns if name not in before.columns)
     removed = tuple(name for name in before.columns if name not in after.columns)
     again = "was removed from it before, and old segments still have it: choose another alias"
     soft = [f"state column '{name}' {again}" for name in added if name in retired]
+    wants = tuple(name for name in added if after.kind == "process" and after.columns[name][1].startswith(_DEFAULT))
     for name, (dtype, meaning) in after.columns.items():
         if name not in before.columns:
             continue
@@ -118,7 +164,7 @@ def compare(before: Layout, after: Layout, retired: Iterable[str] = ()) -> Compa
             widened.append(f"{name}.value")
         else:
             hard.append(f"the values of '{name}' are {show_type(was)} and would be {show_type(dtype)}")
-    return Comparison(added, removed, tuple(widened), (*hard, *soft), not hard)
+    return Comparison(added, removed, tuple(widened), (*hard, *soft), not hard, wants)
 
 
 def is_wider(before: pl.DataType, after: pl.DataType) -> bool:

@@ -19,6 +19,7 @@ from meander.errors import FlowError
 from meander.plan.effects import Effects, Fate, tell_effects
 from meander.plan.eventtime import HasLate, Late, Watermark, time_of
 from meander.plan.graph import Node, Plan, check_name, sort_nodes
+from meander.plan.joins import Join, JoinLatest
 from meander.plan.layout import Comparison, Layout, compare, layout_of
 from meander.plan.operators import Operator, SinkOp, SourceOp, Union
 from meander.plan.schemas import did_you_mean, show_schema
@@ -152,8 +153,8 @@ def _insert(flow: str, nodes: dict[str, Node], change: Insert) -> dict[str, Node
     behind = _known(flow, nodes, change.after)
     if isinstance(op, SourceOp):
         raise FlowError(f"insert {change.name!r}: a source has no input to stand behind; a new source needs a new flow")
-    if isinstance(op, Union):
-        raise FlowError(f"insert {change.name!r}: a union has several inputs, and an insertion one")
+    if isinstance(op, Union | Join | JoinLatest):
+        raise FlowError(f"insert {change.name!r}: {_a(op.kind)} has several inputs, and an insertion one; 'meander apply' can add one")
     if isinstance(behind.op, SinkOp):
         raise FlowError(f"insert {change.name!r}: {change.after!r} is a sink; nothing comes after it: give the operator before it")
     readers = [node.name for node in nodes.values() if change.after in node.inputs]
@@ -286,7 +287,7 @@ def _states(before: Plan, after: Plan, rules: StateRules) -> tuple[dict[str, Fat
         elif function is not None:
             upgrades[name], fates[name] = function, Fate("upgraded", found.added, found.removed, found.widened)
             retired.pop(name, None)
-        elif found.problems:
+        elif found.problems or found.wants:
             raise FlowError(_refusal(name, layout, found))
         else:
             fates[name] = Fate("kept", found.added, found.removed, found.widened)
@@ -316,6 +317,8 @@ def _upgrade(name: str, rules: StateRules, old: Layout, new: Layout, found: Comp
         function = _filling(name, rules.backfill[name], new, found)
     if function is None:
         return None
+    if not new.columns:
+        raise FlowError(f"upgrade of {name!r}: {_a(new.kind)} keeps rows of its input, and these are not rewritten; give drop_state=True")
     if not found.only_columns:
         raise FlowError(f"upgrade of {name!r}: rows can be rewritten, but {'; '.join(found.problems)}")
     result: Any
@@ -331,16 +334,23 @@ def _upgrade(name: str, rules: StateRules, old: Layout, new: Layout, found: Comp
 
 
 def _filling(name: str, values: Mapping[str, Any], new: Layout, found: Comparison) -> StateFunction:
+    if found.problems:
+        raise FlowError(_refusal(name, new, found))
     fills: dict[str, Any] = {}
     for alias, value in values.items():
+        if alias in found.added:  # a processor's variable
+            fills[alias] = value
+            continue
         columns = [column for column in found.added if column.rpartition(".")[0] == alias]
         if not columns:
-            raise FlowError(f"backfill of {name!r}: {alias!r} is no new aggregate; new are {', '.join(found.added) or 'none'}")
+            raise FlowError(f"backfill of {name!r}: {alias!r} is not new; new are {', '.join(found.added) or 'none'}")
         parts = value if isinstance(value, Mapping) else {columns[0].rpartition(".")[2]: value}
         if {f"{alias}.{part}" for part in parts} != set(columns):
             wanted = ", ".join(column.rpartition(".")[2] for column in columns)
             raise FlowError(f"backfill of {name!r}: the state of {alias!r} has the parts {wanted}; give each a value, as {{part: value}}")
         fills.update((f"{alias}.{part}", one) for part, one in parts.items())
+    if without := [column for column in found.wants if column not in fills]:
+        raise FlowError(_refusal(name, new, replace(found, wants=tuple(without))))
     schema = new.schema()
 
     def fill(rows: pl.DataFrame) -> pl.DataFrame:
@@ -353,8 +363,16 @@ def _filling(name: str, values: Mapping[str, Any], new: Layout, found: Compariso
 
 
 def _refusal(name: str, layout: Layout, found: Comparison) -> str:
-    ways = "give an upgrade=function from state rows to state rows, or drop_state=True" if found.only_columns else "give drop_state=True"
-    return f"{layout.kind} {name!r} cannot go on with its state: {'; '.join(found.problems)}. To begin anew, {ways}, or use another name"
+    problems = [*found.problems, *(f"keys from before have no {n!r}, which is {layout.columns[n][1]}" for n in found.wants)]
+    ways = "give drop_state=True"
+    if found.only_columns and layout.columns:
+        ways = f"give an upgrade=function from state rows to state rows, or drop_state=True{_backfill(found)}"
+    return f"{layout.kind} {name!r} cannot go on with its state: {'; '.join(problems)}. To begin anew, {ways}, or use another name"
+
+
+def _backfill(found: Comparison) -> str:
+    filled = ", ".join(f"{name!r}: ..." for name in found.wants)
+    return f", or what they get as backfill={{{filled}}}" if found.wants and not found.problems else ""
 
 
 def _kind(given: Any) -> str:

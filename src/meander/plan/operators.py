@@ -15,7 +15,7 @@ from typing import ClassVar, Protocol
 import polars as pl
 
 from meander.aggregates import Agg
-from meander.connect.sink import Sink
+from meander.connect.sink import ChecksColumns, Sink
 from meander.connect.source import Source
 from meander.errors import FlowError
 from meander.plan.code import code_of
@@ -208,7 +208,7 @@ class MapBatches:
         result = self.fn(frame.clone())
         if not isinstance(result, pl.DataFrame):
             raise FlowError(_no_frame(result))
-        return result if self.schema is None else _conform(result, self.schema)
+        return result if self.schema is None else conform(result, self.schema)
 
     def describe(self) -> str:
         return getattr(self.fn, "__qualname__", type(self.fn).__qualname__).replace("<locals>.", "")
@@ -284,6 +284,8 @@ class SinkOp:
 
     def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
         (schema,) = expect_inputs(self.kind, name, inputs, 1)
+        if isinstance(self.sink, ChecksColumns):
+            self.sink.check(schema, name)
         return schema
 
     def describe(self) -> str:
@@ -377,7 +379,7 @@ def _no_frame(result: object) -> str:
     return f"the function returned {'None' if result is None else name}; it must return a polars DataFrame{hint}"
 
 
-def _conform(frame: pl.DataFrame, schema: pl.Schema) -> pl.DataFrame:
+def conform(frame: pl.DataFrame, schema: pl.Schema) -> pl.DataFrame:
     """The frame with the declared columns, in order; FlowError where that would lose something.
 
     Casts only what cannot change a value silently: nulls, integers (overflow raises), integers to floats, float widths.

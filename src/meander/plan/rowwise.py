@@ -188,3 +188,28 @@ def check_order(kind: str, name: str, what: str, columns: Sequence[str], schema:
             raise FlowError(f"{kind} {name!r}: {what}: {missing_column(column, schema)}")
         if schema[column].is_nested() or isinstance(schema[column], pl.Object):
             raise FlowError(f"{kind} {name!r}: {what}: column {column!r} is {schema[column]}, which has no order; compute a number first")
+
+
+def ranked(
+    stream: str, n: int, by: str | Sequence[str], descending: bool | Sequence[bool], ties: str, known: tuple[str, ...]
+) -> tuple[tuple[str, ...], tuple[bool, ...]]:
+    """The columns that rows are ranked by, and the direction of each; FlowError where an argument of ``top`` makes no sense."""
+    after = f"top after {stream!r}"
+    columns = names_of(by, f"{after}: by")
+    downs = (descending,) * len(columns) if isinstance(descending, bool) else tuple(descending)
+    if type(n) is not int or n < 1:
+        raise FlowError(f"{after}: n={n!r}; it must be a whole number above 0")
+    if len(downs) != len(columns) or {type(down) for down in downs} - {bool}:
+        raise FlowError(f"{after}: descending={descending!r}; give one True or False, or one for each of {', '.join(columns)}")
+    if ties not in known:
+        raise FlowError(f"{after}: ties={ties!r}; there are {' and '.join(map(repr, known))}")
+    return columns, downs
+
+
+def names_of(given: str | Sequence[str] | None, what: str) -> tuple[str, ...]:
+    """Columns that were given as one name or several."""
+    names = (given,) if isinstance(given, str) else () if given is None else tuple(given)
+    for name in names:
+        if type(name) is not str:
+            raise FlowError(f"{what}={given!r}; {name!r} is not a column's name")
+    return names

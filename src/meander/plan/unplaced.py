@@ -1,4 +1,7 @@
-"""Operators that are described before it is known where they will stand: they get their keys, time and columns when they are placed."""
+"""Operators that are described before it is known where they will stand: they get their keys, time and columns when they are placed.
+
+What users write of them is here, too: ``md.aggregate``, ``md.process`` and ``md.watermark``, for ``run.replace`` and ``run.insert``.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,13 @@ from typing import ClassVar
 
 import polars as pl
 
-from meander.aggregates import Agg
+from meander.aggregates import Agg, Aggregator, as_agg
 from meander.errors import FlowError
-from meander.plan.eventtime import SessionAggregate, Time, WindowAggregate, no_time
+from meander.plan.eventtime import SessionAggregate, Time, Watermark, WindowAggregate, no_time
 from meander.plan.operators import Aggregate, Operator
-from meander.plan.windows import Session, Window
+from meander.plan.processing import Process, as_processor
+from meander.plan.windows import Session, Window, micros
+from meander.processor import Processor
 
 
 class Unplaced(ABC):
@@ -58,3 +63,54 @@ class UnplacedAggregate(Unplaced):
         column, shift = (time.column, time.shift) if by_event and time is not None else (None, 0)
         kind = SessionAggregate if isinstance(window, Session) else WindowAggregate
         return kind(by or (), self.aggs, window, column, shift, emit, lateness)
+
+
+@dataclass(frozen=True, eq=False)
+class UnplacedProcess(Unplaced):
+    """A processor; its key is as it was in the operator whose place it takes, where none is given."""
+
+    kind: ClassVar[str] = "process"
+    processor: Processor
+    by: tuple[str, ...] | None = None
+
+    def placed(self, name: str, inputs: Sequence[str], former: Operator | None, schema: pl.Schema, time: Time | None) -> Operator:
+        by = self.by if self.by is not None else getattr(former, "keys", None)
+        if not by:
+            raise FlowError(f"process {name!r}: it has no key; say by='column', as in md.process(Visits, by='user')")
+        return Process(tuple(by), self.processor)
+
+
+def aggregate(
+    *aggs: Agg | Aggregator,
+    by: str | Sequence[str] | None = None,
+    window: Window | Session | None = None,
+    emit: str | None = None,
+    lateness: float | str | None = None,
+) -> UnplacedAggregate:
+    """An aggregate without a place, for ``run.replace`` and ``run.insert``. What is not said is as in the aggregate that it replaces.
+
+    >>> import meander as md
+    >>> aggregate(md.count(), md.sum("amount"), by="customer").by
+    ('customer',)
+    """
+    if emit not in (None, "closed", "update"):
+        raise FlowError(f"aggregate: emit={emit!r}; there are 'closed' and 'update'")
+    if window is not None and not isinstance(window, Window | Session):
+        raise FlowError(f"aggregate: {window!r} is no window; use md.tumbling('10s'), md.sliding('10s', '2s') or md.session('30s')")
+    slack = None if lateness is None else micros(lateness, "lateness", least=0)
+    return UnplacedAggregate(tuple(as_agg(agg) for agg in aggs), _names(by), window, emit, slack)
+
+
+def process(processor: Processor | type[Processor], by: str | Sequence[str] | None = None) -> UnplacedProcess:
+    """A processor without a place, for ``run.replace`` and ``run.insert``. Without ``by`` its key is that of what it replaces."""
+    return UnplacedProcess(as_processor(processor), _names(by))
+
+
+def watermark(column: str, grace: float | str = 0, idle: float | str | None = None) -> Watermark:
+    """A watermark without a place, for ``run.replace`` and ``run.insert``; see ``Stream.watermark``."""
+    limit = None if idle is None else micros(idle, "watermark idle")
+    return Watermark(column, micros(grace, "watermark grace", least=0), limit)
+
+
+def _names(given: str | Sequence[str] | None) -> tuple[str, ...] | None:
+    return None if given is None else (given,) if isinstance(given, str) else tuple(given)

@@ -16,7 +16,7 @@ import polars as pl
 import pyarrow as pa
 
 from meander.state.hashing import in_groups
-from meander.state.segment import BLOCK_ROWS, DELETED, HASH, Segment, SegmentRef, encode_blocks
+from meander.state.segment import BLOCK_BYTES, BLOCK_ROWS, DELETED, HASH, Segment, SegmentRef, encode_blocks
 from meander.state.table import merge_segments
 
 FEWEST = 8
@@ -59,9 +59,9 @@ def run_merge(merge: Merge, open_segment: Callable[[SegmentRef], Segment], key_g
     """The merged segment's bytes and its rows. Works through the hash range piece by piece: memory follows a block, not the state."""
     newest_first = sorted(merge.inputs, key=lambda s: s.sequence, reverse=True)
     opened = [(ref, open_segment(ref)) for ref in newest_first]
-    pieces = max(1, sum(ref.rows for ref in merge.inputs) // BLOCK_ROWS)
+    pieces = max(1, sum(ref.rows for ref in merge.inputs) // BLOCK_ROWS, sum(ref.bytes for ref in merge.inputs) // BLOCK_BYTES)
     bounds = [0, *((1 << 64) * i // pieces for i in range(1, pieces)), 1 << 64]
-    like = opened[0][1].schema()
+    like = opened[0][1].columns()
     blocks: list[pl.DataFrame] = []
     firsts: list[int] = []
     for begin, end in itertools.pairwise(bounds):

@@ -24,11 +24,12 @@ import polars as pl
 import pyarrow as pa
 
 from meander.errors import Corrupted
-from meander.state.hashing import Hashes, in_groups
+from meander.state.hashing import Hashes
 
 HASH = "__hash"
 DELETED = "__deleted"
 BLOCK_ROWS = 65_536
+BLOCK_BYTES = 8 << 20
 _FILTERED_ROWS = 1_000
 _3, _7 = np.uint64(3), np.uint64(7)
 _FORMAT = 1
@@ -110,6 +111,7 @@ class Segment:
             raise Corrupted(f"segment '{name}' has format {index['format']}, this version reads up to {_FORMAT}: use a newer Meander")
         self.name = name
         self.rows: int = index["rows"]
+        self.schema: pa.Schema = reader.schema
         self.firsts: Hashes = np.array([int(first, 16) for first in index["firsts"]], np.uint64)
         self._reader = reader
         self._is_at_hand = isinstance(buffer, pa.Buffer)
@@ -135,7 +137,7 @@ class Segment:
             self._filter = _Filter(self)
         return self._filter.may_have(probes)
 
-    def schema(self) -> pl.Schema:
+    def columns(self) -> pl.Schema:
         """Its columns."""
         return self.block(0).frame.schema if len(self.firsts) else self.frame().schema
 
@@ -166,9 +168,12 @@ class _Filter:
         return found
 
 
-def rows_of_hashes(segment: Segment, hashes: Hashes) -> pl.DataFrame:
-    """A segment's rows of some hashes (ascending), in order: what a peer that asks for keys is sent."""
+def rows_of_hashes(segment: Segment, hashes: Hashes) -> pa.RecordBatch | None:
+    """A segment's rows of some hashes (ascending), in order: what a peer that asks for keys is sent. None where there are none."""
     found = []
+    possible = segment.may_have(hashes)
+    if possible is not None:
+        hashes = hashes[possible]
     for number, first in enumerate(segment.firsts):
         after = segment.firsts[number + 1] if number + 1 < len(segment.firsts) else None
         begin = 0 if number == 0 else int(np.searchsorted(hashes, first, "left"))
@@ -181,27 +186,15 @@ def rows_of_hashes(segment: Segment, hashes: Hashes) -> pl.DataFrame:
             wanted = np.repeat(left - (np.cumsum(count) - count), count) + np.arange(count.sum(), dtype=np.int64)
             if len(wanted):  # taken by Arrow: a frame of the whole block would touch every row of it
                 at = pa.Array.from_buffers(pa.int64(), len(wanted), [None, pa.py_buffer(wanted)])  # pa.array would import pandas
-                found.append(pl.DataFrame(pl.from_arrow(block.batch.take(at))))
-    return pl.concat(found) if found else segment.block(0).frame[:0]
-
-
-def rows_of_groups(segment: Segment, groups: int, key_groups: int) -> pl.DataFrame:
-    """A segment's rows of some key groups. Reads no block that has none."""
-    found = []
-    for number, first in enumerate(segment.firsts.tolist()):
-        last = int(segment.firsts[number + 1]) if number + 1 < len(segment.firsts) else (1 << 64) - 1
-        begin, end = ((0 if number == 0 else first) * key_groups) >> 64, (last * key_groups) >> 64
-        if groups >> begin & ((1 << (end - begin + 1)) - 1):
-            frame = segment.block(number).frame
-            mask = in_groups(segment.block(number).hashes, groups, key_groups)
-            if mask.any():
-                found.append(frame if mask.all() else frame.filter(pl.Series(mask)))
-    return pl.concat(found) if found else segment.block(0).frame[:0]
+                found.append(block.batch.take(at))
+    return pa.concat_batches(found) if found else None
 
 
 def encode_segment(frame: pl.DataFrame, block_rows: int = BLOCK_ROWS) -> pa.Buffer:
-    """The bytes of a segment. ``frame`` has the hash column first and is sorted by it."""
+    """The bytes of a segment. ``frame`` has the hash column first and is sorted by it. Blocks of wide rows have fewer of them."""
     hashes: Hashes = frame.get_column(HASH).to_numpy()
+    if frame.height > _FILTERED_ROWS:
+        block_rows = min(block_rows, max(_FILTERED_ROWS, int(BLOCK_BYTES * frame.height // max(1, frame.estimated_size()))))
     cuts = _cut_between_hashes(hashes, block_rows)
     blocks = [frame[begin:end] for begin, end in itertools.pairwise(cuts)]
     return encode_blocks(blocks or [frame], [int(hashes[cut]) for cut in cuts[:-1]] or [0])
@@ -209,19 +202,42 @@ def encode_segment(frame: pl.DataFrame, block_rows: int = BLOCK_ROWS) -> pa.Buff
 
 def encode_blocks(blocks: list[pl.DataFrame], firsts: list[int]) -> pa.Buffer:
     """The bytes of a segment made of blocks; ``firsts`` are lower bounds of their hashes, ascending, that separate them."""
-    index = {"format": _FORMAT, "rows": sum(b.height for b in blocks), "firsts": [f"{first:x}" for first in firsts]}
-    tables = [block.rechunk().to_arrow(compat_level=pl.CompatLevel.oldest()) for block in blocks]
-    schema = tables[0].schema.with_metadata({"meander": json.dumps(index)})
+    tables = [to_arrow(block) for block in blocks]
     out = pa.BufferOutputStream()
-    with pa.ipc.new_file(out, schema) as writer:
+    with pa.ipc.new_file(out, indexed(tables[0].schema, sum(b.height for b in blocks), firsts)) as writer:
         for table in tables:
             # Without rows a table has no batch at all, and making one of a list would import pandas: an answer would wait for that.
             batches = table.combine_chunks().to_batches()
-            writer.write_batch(batches[0] if batches else _without_rows(table.schema))
+            writer.write_batch(batches[0] if batches else without_rows(table.schema))
     return out.getvalue()
 
 
-def _without_rows(schema: pa.Schema) -> pa.RecordBatch:
+def to_arrow(frame: pl.DataFrame) -> pa.Table:
+    """A frame for Arrow to write.
+
+    Polars 2.1 gives lists that were gathered from several chunks, and are all empty, out with offsets beyond their values: a file that
+    nobody can read. Such columns are made anew.
+    """
+    for name, dtype in frame.schema.items():
+        if isinstance(dtype, pl.List) and frame.height and not (lists := frame.get_column(name)).list.len().sum():
+            frame = frame.with_columns(pl.Series(name, [None if null else [] for null in lists.is_null().to_list()], dtype=dtype))
+    return frame.rechunk().to_arrow(compat_level=pl.CompatLevel.oldest())
+
+
+def encode_batch(rows: pa.RecordBatch) -> pa.Buffer:
+    """A few rows of a segment, as one."""
+    out = pa.BufferOutputStream()
+    with pa.ipc.new_file(out, indexed(rows.schema, rows.num_rows, [0])) as writer:
+        writer.write_batch(rows)
+    return out.getvalue()
+
+
+def indexed(schema: pa.Schema, rows: int, firsts: list[int]) -> pa.Schema:
+    """A schema with a segment's index: how many rows it has, and where its blocks begin."""
+    return schema.with_metadata({"meander": json.dumps({"format": _FORMAT, "rows": rows, "firsts": [f"{first:x}" for first in firsts]})})
+
+
+def without_rows(schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
 
 

@@ -10,7 +10,7 @@ any more, or have narrower types. Whoever reads says what it wants; what is not 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -123,17 +123,7 @@ def find_all(
 
     For tables that rows are added to and never replaced in: every row of every segment counts.
     """
-    found: list[Found] = []
-    for ref in refs:
-        wanted = np.flatnonzero(in_groups(hashes, ref.groups, key_groups))
-        if len(wanted) == 0:
-            continue
-        probes = hashes[wanted]
-        segment = open_segment(ref, probes)
-        for block, begin, end in _blocks(segment, probes):
-            owners, rows = _runs(block, probes[begin:end], wanted[begin:end])
-            equal = _same_keys([(block, owners, rows)], keys)
-            found.append((block, owners[equal], rows[equal]))
+    found = list(_all_rows(refs, open_segment, keys, hashes, key_groups))
     which = np.concatenate([hits for _, hits, _ in found]) if found else np.zeros(0, np.intp)
     return which, _gather_all(columns, found) if found else {}
 
@@ -153,7 +143,21 @@ def find_rows(
     """
     names = list(dict.fromkeys((*apart, *columns)))
     frames: list[pl.DataFrame] = []
-    for ref in sorted(refs, key=lambda r: r.sequence, reverse=True):
+    newest_first = sorted(refs, key=lambda r: r.sequence, reverse=True)
+    for block, owners, rows in _all_rows(newest_first, open_segment, keys, hashes, key_groups):
+        if len(rows):
+            gone = block.series(DELETED).gather(rows) if block.has_deletions else pl.repeat(False, len(rows), eager=True).alias(DELETED)
+            frames.append(pl.DataFrame([pl.Series(_OWNER, owners), gone, *(block.series(name).gather(rows) for name in names)]))
+    if not frames:
+        return np.zeros(0, np.intp), pl.DataFrame()
+    newest = pl.concat(frames).unique([_OWNER, *apart], keep="first", maintain_order=True)
+    alive = newest.filter(~pl.col(DELETED)).sort(_OWNER, *apart, maintain_order=True)
+    return alive.get_column(_OWNER).to_numpy().astype(np.intp), alive.select(names)
+
+
+def _all_rows(refs: Iterable[SegmentRef], open_segment: Open, keys: pl.DataFrame, hashes: Hashes, key_groups: int) -> Iterator[Found]:
+    """Every row of the given keys (ascending by hash), segment by segment, whatever became of it since."""
+    for ref in refs:
         wanted = np.flatnonzero(in_groups(hashes, ref.groups, key_groups))
         if len(wanted) == 0:
             continue
@@ -165,15 +169,7 @@ def find_rows(
         for block, begin, end in _blocks(segment, probes):
             owners, rows = _runs(block, probes[begin:end], wanted[begin:end])
             equal = _same_keys([(block, owners, rows)], keys)
-            owners, rows = owners[equal], rows[equal]
-            if len(rows):
-                gone = block.series(DELETED).gather(rows) if block.has_deletions else pl.repeat(False, len(rows), eager=True).alias(DELETED)
-                frames.append(pl.DataFrame([pl.Series(_OWNER, owners), gone, *(block.series(name).gather(rows) for name in names)]))
-    if not frames:
-        return np.zeros(0, np.intp), pl.DataFrame()
-    newest = pl.concat(frames).unique([_OWNER, *apart], keep="first", maintain_order=True)
-    alive = newest.filter(~pl.col(DELETED)).sort(_OWNER, *apart, maintain_order=True)
-    return alive.get_column(_OWNER).to_numpy().astype(np.intp), alive.select(names)
+            yield block, owners[equal], rows[equal]
 
 
 def _runs(block: Block, probes: Hashes, owners: Index) -> tuple[Index, Index]:

@@ -8,15 +8,20 @@ from typing import Any
 from meander.engine.operators.aggregate import make_aggregation
 from meander.engine.operators.contract import Stateful
 from meander.engine.operators.deduplicate import make_deduplicate
+from meander.engine.operators.join_latest import make_join_latest
+from meander.engine.operators.joins import make_join
 from meander.engine.operators.latest import make_latest
 from meander.engine.operators.place import Place
+from meander.engine.operators.processing import make_processing
 from meander.engine.operators.sessions import make_sessions
 from meander.engine.operators.top import make_top
 from meander.engine.operators.window_top import make_window_top
 from meander.engine.operators.windows import make_windows
 from meander.plan.eventtime import Late, SessionAggregate, WindowAggregate
 from meander.plan.graph import Node, Plan
+from meander.plan.joins import Join, JoinLatest
 from meander.plan.operators import Aggregate
+from meander.plan.processing import Process
 from meander.plan.rowwise import Deduplicate, Latest, Top, WindowTop
 
 _MAKERS: dict[type[Any], Callable[[Place, Any], Stateful]] = {
@@ -27,6 +32,9 @@ _MAKERS: dict[type[Any], Callable[[Place, Any], Stateful]] = {
     Latest: make_latest,
     Top: make_top,
     WindowTop: make_window_top,
+    Join: make_join,
+    JoinLatest: make_join_latest,
+    Process: make_processing,
 }
 
 

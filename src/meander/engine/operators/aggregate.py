@@ -50,7 +50,7 @@ class Aggregation(Stateful):
                 counts, rows = new_members(values, *desk.stored(values.name), keys, hashes, lists, desk.key_groups)
                 desk.write(values.name, rows)
             states[values.count] = pl.Series(values.count, counts)
-        table = upsert(*desk.stored(self.name), keys, hashes, states, self.stored, desk.key_groups)
+        table = upsert(*desk.stored(self.name, hashes), keys, hashes, states, self.stored, desk.key_groups)
         whole: list[pl.Series] = []
         for values in self.values:
             if values.is_list:

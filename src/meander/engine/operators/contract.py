@@ -134,10 +134,17 @@ class Stateful(ABC):
         """The reason that dead letters give."""
         return "late"
 
+    def goes_by_clock(self, table: str) -> bool:
+        """Whether ``is_over`` and ``is_due`` are asked of this table by the decisions' clock, also where the operator follows a mark."""
+        return False
+
     def is_over(self, table: str, evict: int) -> bool:
         """Whether a table goes with the epoch that evicts up to this mark."""
         return False
 
     def is_due(self, table: str, late: int, evict: int) -> bool:
-        """Whether something of this table happens when time goes on from ``late`` to ``evict``, without any input."""
+        """Whether something of this table happens when time goes on from ``late`` to ``evict``, without any input.
+
+        What is due although time stands still was made for the next epoch, and is written also where the table would be over.
+        """
         return False

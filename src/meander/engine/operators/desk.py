@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
+from meander.engine.evaluate import DeadLetter
 from meander.plan.windows import NEVER
 from meander.state.grouping import Index
 from meander.state.hashing import Hashes, in_groups
@@ -35,8 +36,15 @@ class Desk:
     segments: Mapping[str, tuple[SegmentRef, ...]]
     open: Open
     scan_segment: Callable[[SegmentRef], Segment]
+    expect: Callable[[Sequence[SegmentRef], Hashes], None] = lambda refs, hashes: None
+    """Say which hashes will be looked up in which segments: what is elsewhere comes in one go."""
     lap: Callable[[str], None] = lambda part: None
     """Say what the time since the last call was spent on."""
+    epoch: int = 0
+    """Its number: rows that are kept as they came are told apart by when they came."""
+    strict: bool = False
+    """Whether bad input stops the flow, instead of becoming dead letters."""
+    dead: list[DeadLetter] = field(default_factory=list)
     written: dict[str, pl.DataFrame] = field(default_factory=dict)
     closed: int = NEVER
     """The largest end of what was emitted because it closed: after a flush it must not begin again."""
@@ -58,9 +66,11 @@ class Desk:
         if rows.height:
             self.written[table] = rows
 
-    def stored(self, table: str) -> tuple[tuple[SegmentRef, ...], Open]:
-        """A table's runs and how to open them."""
+    def stored(self, table: str, hashes: Hashes | None = None) -> tuple[tuple[SegmentRef, ...], Open]:
+        """A table's runs and how to open them. ``hashes`` are those that will be looked up in all of them, where that is known."""
         refs = self.segments.get(table, ())
+        if hashes is not None and refs:
+            self.expect(refs, hashes)
         if table not in self.written:
             return refs, self.open
         if table not in self._fresh:
@@ -72,7 +82,7 @@ class Desk:
 
     def find(self, table: str, keys: pl.DataFrame, hashes: Hashes, columns: Columns) -> tuple[Index, dict[str, pl.Series]]:
         """The rows of these keys (ascending by hash; all columns that tell rows apart): which keys have one, and ``columns`` of it."""
-        return find(*self.stored(table), keys, hashes, self.key_groups, columns)
+        return find(*self.stored(table, hashes), keys, hashes, self.key_groups, columns)
 
     def find_rows(
         self, table: str, keys: pl.DataFrame, hashes: Hashes, apart: Sequence[str], columns: Sequence[str]
@@ -81,7 +91,7 @@ class Desk:
 
         All rows of a key must have the hash that the key is looked up by.
         """
-        return find_rows(*self.stored(table), keys, hashes, self.key_groups, apart, columns)
+        return find_rows(*self.stored(table, hashes), keys, hashes, self.key_groups, apart, columns)
 
     def scan(self, table: str, keys: Sequence[str]) -> pl.DataFrame:
         """All rows of a table that are this slot's. For buckets that are due: whatever else there is must not be read whole."""

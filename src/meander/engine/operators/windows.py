@@ -192,7 +192,9 @@ class WindowMerge:
             here = buckets == bucket
             mask, table = pl.Series(here), bucket_table(self._name, bucket)
             mine = {name: states[name].filter(mask) for name in self._parts}
-            rows = upsert(*self._desk.stored(table), keys.filter(mask), hashes[here], mine, self._parts, self._desk.key_groups)
+            rows = upsert(
+                *self._desk.stored(table, hashes[here]), keys.filter(mask), hashes[here], mine, self._parts, self._desk.key_groups
+            )
             self._new.append(rows)
             self._desk.write(table, rows)
 

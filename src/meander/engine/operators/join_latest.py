@@ -1,0 +1,238 @@
+"""Rows of one stream, each with the newest row of another: a stream joined with a table that changes. Spark-free.
+
+By arrival, the table is one row per key, and what arrives of it in an epoch counts before the other side's rows of that epoch: a rule
+that does not depend on which task is faster. By event time, rows of both sides wait in buckets of time until the mark has passed
+them: then all that is older has come. Of the right side's rows that have left their buckets, the last of each key is kept for good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from meander.engine.operators.contract import Emitted, Mask, Partial, Seat, Stateful, Timing
+from meander.engine.operators.desk import Desk
+from meander.engine.operators.joins import ARRIVAL
+from meander.engine.operators.pairing import distinct, last_before, number_keys, numbered, row_of, times_of
+from meander.engine.operators.place import Place
+from meander.engine.operators.wholerows import in_order, send_whole
+from meander.engine.rows import UNIT, Rows
+from meander.plan.joins import JoinLatest, Matching, SideTime
+from meander.plan.windows import FOREVER
+from meander.state.grouping import Index, group_rows
+from meander.state.hashing import Hashes
+from meander.state.manifest import bucket_of, bucket_table, whole_table
+from meander.state.segment import HASH
+
+
+@dataclass(frozen=True)
+class Enriching(Stateful):
+    """What both ways have in common: columns, and what goes through the exchange."""
+
+    matching: Matching
+    how: str
+    columns: tuple[tuple[str, ...], tuple[str, ...]]
+    """Of the left and of the right."""
+
+    @property
+    def right_on(self) -> tuple[str, ...]:
+        return self.matching.right_on
+
+    @property
+    def table(self) -> str:
+        """The table of the newest rows."""
+        return f"{self.name}.latest"
+
+    def before(self, rows: Rows, side: int, seat: Seat) -> pl.DataFrame:
+        keys = (self.matching.left_on, self.right_on)[side]
+        if side == 1 or self.how == "inner":  # a null key meets nothing
+            rows = rows.filter(rows.frame.select(pl.all_horizontal(pl.col(*keys).is_not_null())).to_series())
+        return send_whole(rows, keys, seat)
+
+    def _joined(self, left: pl.DataFrame, hashes: Hashes, right: pl.DataFrame, at: Index) -> Emitted | None:
+        """Rows of the left with those of the right that stand at ``at``, or with nulls where that is -1."""
+        if self.how == "inner":
+            there = at >= 0
+            left, hashes, at = left.filter(pl.Series(there)), hashes[there], at[there]
+        if left.height == 0:
+            return None
+        names = self.matching.names(*self.columns)
+        values = row_of(right.select(c for c in self.columns[1] if c not in self.right_on), at)
+        others = [column.alias(names[column.name]) for column in values.get_columns()]
+        return Emitted(pl.DataFrame([*left.select(self.columns[0]).get_columns(), *others]).select(self.schema.names()), hashes)
+
+    def _find(self, desk: Desk, keys: pl.DataFrame, hashes: Hashes) -> tuple[pl.DataFrame, Index]:
+        """The newest rows of these keys (ascending by hash; under the left's names), and where that of each is; -1 for none."""
+        probes = keys.rename(dict(zip(keys.columns, self.right_on, strict=True)))
+        which, found = desk.find(self.table, probes, hashes, self.columns[1])
+        at = np.full(len(hashes), -1, np.intp)
+        at[which] = np.arange(len(which))
+        if len(which) == 0:
+            return pl.DataFrame(schema=self._right_types()), at
+        return pl.DataFrame([found[name] for name in self.columns[1]]), at
+
+    def _right_types(self) -> dict[str, pl.DataType]:
+        names = self.matching.names(*self.columns)
+        return {column: self.schema[names[column]] for column in self.columns[1]}
+
+    def reader(self) -> LatestReader:
+        return LatestReader(self.table, self.columns[1])
+
+
+@dataclass(frozen=True)
+class ByArrival(Enriching):
+    """Emits a row of the left at once, with the right side's last row of its key."""
+
+    def tables(self) -> dict[str, tuple[str, ...]]:
+        return {self.table: self.right_on}
+
+    def before(self, rows: Rows, side: int, seat: Seat) -> pl.DataFrame:
+        frame = super().before(rows, side, seat)
+        if side == 0 or frame.height == 0:
+            return frame
+        units = None if rows.units is None else frame.get_column(UNIT).to_numpy()
+        return _last(frame, self.right_on, frame.get_column(HASH).to_numpy(), units)
+
+    def work(self, desk: Desk, arrived: Sequence[Partial]) -> Emitted | None:
+        left, right = in_order(arrived, 0), in_order(arrived, 1)
+        desk.lap("fold")
+        if right is not None:
+            desk.write(self.table, _last(right[0], self.right_on, right[1]).select(HASH, *self.columns[1]))
+        if left is None:
+            return None
+        frame, hashes = left
+        keys = frame.select(self.matching.left_on)
+        groups = group_rows(keys, hashes)
+        rows, at = self._find(desk, keys[groups.heads], groups.hashes)
+        numbers = np.empty(frame.height, np.intp)
+        numbers[groups.order] = groups.ids().to_numpy()
+        return self._joined(frame, hashes, rows, at[numbers])
+
+
+@dataclass(frozen=True)
+class ByTime(Enriching):
+    """Emits a row of the left when the mark has passed its bucket, with the right side's last row that is not younger."""
+
+    times: tuple[SideTime, SideTime]
+    width: int
+    follows: Timing
+
+    @property
+    def timing(self) -> Timing:
+        return self.follows
+
+    @property
+    def waiting(self) -> tuple[str, str]:
+        return f"{self.name}.left", f"{self.name}.right"
+
+    def tables(self) -> dict[str, tuple[str, ...]]:
+        left, right = self.waiting
+        return {self.table: self.right_on, left: (*self.matching.left_on, ARRIVAL), right: (*self.right_on, ARRIVAL)}
+
+    def refuses(self, frame: pl.DataFrame, side: int, late: int) -> Mask | None:
+        time = self.times[side]
+        behind: Mask = times_of(frame, time.column, time.shift) < late
+        return behind
+
+    def why_late(self) -> str:
+        return "late: its time is behind the watermark"
+
+    def is_over(self, table: str, evict: int) -> bool:
+        bucket = bucket_of(table)
+        return bucket is not None and (bucket + 1) * self.width <= evict
+
+    def work(self, desk: Desk, arrived: Sequence[Partial]) -> Emitted | None:
+        for side, table in enumerate(self.waiting):
+            self._store(desk, side, table, arrived)
+        desk.lap("fold")
+        left, right = (self._due(desk, side) for side in (0, 1))
+        if desk.evict == FOREVER:
+            for side, rows in enumerate((left, right)):
+                if rows.height:
+                    desk.closed = max(desk.closed, int(self._times(rows, side).max()) + 1 + self.follows.delay)
+        emitted = self._join(desk, left, right) if left.height else None
+        if right.height:
+            newest = right[np.lexsort((right.get_column(ARRIVAL).to_numpy(), self._times(right, 1), right.get_column(HASH).to_numpy()))]
+            desk.write(self.table, _last(newest, self.right_on, newest.get_column(HASH).to_numpy()).select(HASH, *self.columns[1]))
+        return emitted
+
+    def _times(self, frame: pl.DataFrame, side: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        return times_of(frame, self.times[side].column, self.times[side].shift)
+
+    def _store(self, desk: Desk, side: int, table: str, arrived: Sequence[Partial]) -> None:
+        found = in_order(arrived, side)
+        if found is None:
+            return
+        frame, hashes = found
+        frame = frame.select(HASH, *self.columns[side]).with_columns(pl.Series(ARRIVAL, numbered(hashes, desk.epoch)))
+        buckets = self._times(frame, side) // self.width
+        for bucket in np.unique(buckets).tolist():
+            desk.write(bucket_table(table, bucket), frame.filter(pl.Series(buckets == bucket)))
+
+    def _due(self, desk: Desk, side: int) -> pl.DataFrame:
+        """The rows of the buckets that are over, in the order of arrival within each hash."""
+        table, keys = self.waiting[side], (self.matching.left_on, self.right_on)[side]
+        frames = [desk.scan(name, (*keys, ARRIVAL)) for _, name in desk.buckets(table) if self.is_over(name, desk.evict)]
+        if not frames:
+            return pl.DataFrame()
+        whole = pl.concat(frames)
+        return whole[np.lexsort((whole.get_column(ARRIVAL).to_numpy(), whole.get_column(HASH).to_numpy()))]
+
+    def _join(self, desk: Desk, left: pl.DataFrame, right: pl.DataFrame) -> Emitted | None:
+        hashes = left.get_column(HASH).to_numpy()
+        if right.height == 0:
+            right = (
+                left.clear()
+                .select(HASH, *self.matching.left_on, ARRIVAL)
+                .rename(dict(zip(self.matching.left_on, self.right_on, strict=True)))
+            )
+            right = pl.DataFrame(schema={**right.schema, **self._right_types()})
+        keys = number_keys(left.select(self.matching.left_on), hashes, right.select(self.right_on), right.get_column(HASH).to_numpy())
+        young = last_before(keys.of[0], self._times(left, 0), keys.of[1], self._times(right, 1))
+        # Whatever has left its bucket before is older than all that is in one.
+        without = distinct(keys.of[0][(young < 0) & (keys.of[0] >= 0)], len(keys.hashes))
+        old, at = self._find(desk, keys.frame[without], keys.hashes[without])
+        found = young.copy()
+        if len(without):
+            place = np.full(len(keys.hashes), -1, np.intp)
+            place[without] = np.where(at >= 0, at + right.height, -1)
+            asked = (young < 0) & (keys.of[0] >= 0)
+            found[asked] = place[keys.of[0][asked]]
+        rows = pl.concat([right.select(self.columns[1]), old.select(self.columns[1])])
+        return self._joined(left, hashes, rows, found)
+
+
+def _last(
+    frame: pl.DataFrame, keys: Sequence[str], hashes: Hashes, units: np.ndarray[tuple[int], np.dtype[np.uint64]] | None = None
+) -> pl.DataFrame:
+    """The last row of every key (and unit)."""
+    groups = group_rows(frame.select(keys), hashes, units)
+    ends: Index = np.append(groups.starts[1:], groups.rows) - 1
+    return frame[groups.order[ends]]
+
+
+@dataclass(frozen=True)
+class LatestReader:
+    """Shows the newest row of every key; by event time, of those that the mark has passed."""
+
+    table: str
+    columns: tuple[str, ...]
+
+    def show(self, tables: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
+        rows = [frame.select(self.columns) for name, frame in tables.items() if whole_table(name) == self.table]
+        return pl.concat(rows) if rows else pl.DataFrame()
+
+
+def make_join_latest(place: Place, op: JoinLatest) -> Enriching:
+    columns = (tuple(place.schema(0)), tuple(place.schema(1)))
+    told = {**place.common(op.matching.left_on), "matching": op.matching, "how": op.how, "columns": columns}
+    if op.times is None:
+        return ByArrival(**told)
+    first, second = place.time(0), place.time(1)
+    assert first is not None
+    assert second is not None
+    follows = Timing(first.marks | second.marks, max(first.delay, second.delay))
+    return ByTime(**told, times=op.times, width=op.bucket, follows=follows)

@@ -1,0 +1,376 @@
+"""Joins of two streams: within a bound of time, in the same window, or without a bound. Spark-free.
+
+State is the rows of both sides, as they came, in buckets of their time; without a bound, in one table per side. What arrives meets what
+arrived with it and what the other side has stored, in the buckets that it can reach. A bucket goes when nothing can reach it any more:
+with it come the rows of an outer join that have found no partner. A stored row that finds its first one is not written again: a
+table beside it (``.left_met``) has the numbers of such rows.
+
+Rows of a window are as if all were at its last microsecond, and their times must be equal.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import polars as pl
+
+from meander.engine.operators.contract import Emitted, Mask, Partial, Seat, Stateful, Timing
+from meander.engine.operators.desk import Desk
+from meander.engine.operators.pairing import Keys, Numbers, distinct, number_keys, numbered, pair_up, times_of
+from meander.engine.operators.place import Place
+from meander.engine.operators.wholerows import in_order, send_whole
+from meander.engine.rows import Rows
+from meander.errors import BadInput
+from meander.plan.eventtime import END, START
+from meander.plan.joins import Join, SideTime
+from meander.plan.windows import FOREVER, Times, Window
+from meander.state.grouping import Index
+from meander.state.hashing import Hashes
+from meander.state.manifest import bucket_of, bucket_table, whole_table
+from meander.state.segment import HASH
+from meander.state.table import find_all
+
+ARRIVAL, MET = "__arrival", "__met"
+_LEFT, _RIGHT = "__left", "__right"
+
+
+@dataclass(frozen=True)
+class Side:
+    """One input of a join, and what is kept of it."""
+
+    table: str
+    keys: tuple[str, ...]
+    columns: tuple[str, ...]
+    names: Mapping[str, str]
+    """What its columns are called behind the join."""
+    time: SideTime | None
+    window: Window | None
+    outer: bool
+    """Whether its rows come out without a partner, too."""
+    low: int
+    high: int
+    """The other side's time less this one's, at least and at most."""
+    width: int
+    """How much time is stored together; 0 where there are no buckets."""
+
+    @property
+    def met(self) -> str:
+        """The table of the stored rows that have found a partner."""
+        return f"{self.table}_met"
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        return (*self.keys, ARRIVAL)
+
+    @property
+    def origin(self) -> int:
+        return 0 if self.window is None else self.window.offset
+
+    def times(self, frame: pl.DataFrame) -> Times:
+        if self.time is None or not self.width:
+            return np.zeros(frame.height, np.int64)
+        found = times_of(frame, self.time.column, self.time.shift)
+        return found if self.window is None else self.window.last_start(found) + (self.window.size - 1)
+
+    def bucket(self, times: Times) -> Times:
+        return (times - self.origin) // self.width
+
+    def end(self, bucket: int) -> int:
+        """The first time behind a bucket."""
+        return (bucket + 1) * self.width + self.origin
+
+    def is_over(self, bucket: int, evict: int) -> bool:
+        """Whether no row of the other side, from ``evict`` on, can have a partner in this bucket."""
+        return self.end(bucket) + self.high <= evict
+
+
+@dataclass
+class Arrived:
+    """One side's rows of this epoch, by hash and in the order of arrival, and which of them have found a partner."""
+
+    frame: pl.DataFrame
+    hashes: Hashes
+    times: Times
+    arrival: Numbers
+    met: Mask
+
+
+@dataclass
+class Found:
+    """Rows that are to come out, with what orders them."""
+
+    frames: list[pl.DataFrame] = field(default_factory=list)
+
+    def add(self, frame: pl.DataFrame, hashes: Hashes, left: Numbers, right: Numbers) -> None:
+        if frame.height:
+            self.frames.append(frame.with_columns(pl.Series(HASH, hashes), pl.Series(_LEFT, left), pl.Series(_RIGHT, right)))
+
+    def emit(self, columns: Sequence[str]) -> Emitted | None:
+        if not self.frames:
+            return None
+        whole = pl.concat([f.select(self.frames[0].columns) for f in self.frames])
+        whole = whole[np.lexsort([whole.get_column(name).to_numpy() for name in (_RIGHT, _LEFT, HASH)])]
+        return Emitted(whole.select(columns), whole.get_column(HASH).to_numpy())
+
+
+@dataclass(frozen=True)
+class Joining(Stateful):
+    """Emits a pair when its second row arrives, and rows without a partner when none can come any more."""
+
+    op: Join
+    sides: tuple[Side, Side]
+    follows: Timing | None
+    zoned: pl.Datetime | None
+    """The type of the times that it adds."""
+
+    @property
+    def timing(self) -> Timing | None:
+        return self.follows
+
+    def tables(self) -> dict[str, tuple[str, ...]]:
+        stored = {side.table: side.identity for side in self.sides}
+        return stored | {side.met: side.identity for side in self.sides if side.outer}
+
+    def refuses(self, frame: pl.DataFrame, side: int, late: int) -> Mask | None:
+        """What is behind the mark: what it could meet may be gone, or have come out alone."""
+        if self.follows is None:
+            return None
+        behind: Mask = self.sides[side].times(frame) < late
+        return behind
+
+    def why_late(self) -> str:
+        return "late: its window had closed" if self.op.window is not None else "late: its time is behind the watermark"
+
+    def before(self, rows: Rows, side: int, seat: Seat) -> pl.DataFrame:
+        of = self.sides[side]
+        if not of.outer:  # a null key meets nothing
+            rows = rows.filter(rows.frame.select(pl.all_horizontal(pl.col(*of.keys).is_not_null())).to_series())
+        return send_whole(rows, of.keys, seat)
+
+    def work(self, desk: Desk, arrived: Sequence[Partial]) -> Emitted | None:
+        out = Found()
+        if arrived:
+            self._meet(desk, (self._arrived(desk, arrived, 0), self._arrived(desk, arrived, 1)), out)
+        for number, side in enumerate(self.sides):
+            if side.outer:
+                self._let_go(desk, number, out)
+        if desk.evict == FOREVER and self.follows is not None:
+            self._close(desk)
+        return out.emit(self.schema.names())
+
+    def is_over(self, table: str, evict: int) -> bool:
+        bucket = bucket_of(table)
+        return bucket is not None and self._side_of(table).is_over(bucket, evict)
+
+    def reader(self) -> JoinReader:
+        return JoinReader({side.table: side.names for side in self.sides})
+
+    def _side_of(self, table: str) -> Side:
+        return self.sides[0] if whole_table(table) in (self.sides[0].table, self.sides[0].met) else self.sides[1]
+
+    # -- what arrives ---------------------------------------------------------------------------------------------
+
+    def _arrived(self, desk: Desk, arrived: Sequence[Partial], side: int) -> Arrived:
+        of = self.sides[side]
+        found = in_order(arrived, side)
+        if found is None:
+            nothing = np.zeros(0, np.int64)
+            return Arrived(pl.DataFrame(), nothing.astype(np.uint64), nothing, nothing, np.zeros(0, np.bool_))
+        frame, hashes = found
+        frame = frame.select(of.columns)
+        return Arrived(frame, hashes, of.times(frame), numbered(hashes, desk.epoch), np.zeros(len(hashes), np.bool_))
+
+    def _meet(self, desk: Desk, new: tuple[Arrived, Arrived], out: Found) -> None:
+        """What arrives with what arrives, and with what is stored; then it is stored, too."""
+        left, right = new
+        desk.lap("fold")
+        keys = self._number(left, right)
+        if left.frame.height and right.frame.height:
+            mine, other = pair_up(keys.of[0], left.times, keys.of[1], right.times, self.sides[0].low, self.sides[0].high)
+            kept = self._pair(left.frame[mine], right.frame[other], left.hashes[mine], left.arrival[mine], right.arrival[other], out)
+            left.met[mine[kept]] = True
+            right.met[other[kept]] = True
+        marks: dict[str, list[pl.DataFrame]] = defaultdict(list)
+        for number in (0, 1):
+            if new[number].frame.height:
+                self._look_up(desk, number, new[number], keys, marks, out)
+        for table, frames in marks.items():
+            desk.write(table, pl.concat(frames).unique().sort(HASH, ARRIVAL))
+        for side, rows in zip(self.sides, new, strict=True):
+            if rows.frame.height:
+                self._store(desk, side, rows)
+
+    def _number(self, left: Arrived, right: Arrived) -> Keys:
+        frames = [rows.frame.select(side.keys) if rows.frame.height else None for side, rows in zip(self.sides, (left, right), strict=True)]
+        some = next(frame for frame in frames if frame is not None)
+        keys = [
+            some.clear().rename(dict(zip(some.columns, s.keys, strict=True))) if f is None else f
+            for s, f in zip(self.sides, frames, strict=True)
+        ]
+        return number_keys(keys[0], left.hashes, keys[1], right.hashes)
+
+    def _look_up(self, desk: Desk, number: int, rows: Arrived, keys: Keys, marks: dict[str, list[pl.DataFrame]], out: Found) -> None:
+        """One side's new rows with the stored rows of the other."""
+        mine, other = self.sides[number], self.sides[1 - number]
+        of = keys.of[number]
+        columns = [ARRIVAL, *([MET] if other.outer else []), *other.columns]
+        for bucket, table in self._stored(desk, other):
+            reach = of >= 0
+            if bucket is not None:
+                begin, end = other.end(bucket - 1), other.end(bucket)
+                reach &= (rows.times + mine.low < end) & (rows.times + mine.high >= begin)
+            here = np.flatnonzero(reach)
+            wanted = distinct(of[here], len(keys.hashes))
+            if len(wanted) == 0:
+                continue
+            probes = keys.frame[wanted].rename(dict(zip(keys.frame.columns, other.keys, strict=True)))
+            whose, stored = find_all(*desk.stored(table), probes, keys.hashes[wanted], desk.key_groups, columns)
+            if len(whose) == 0:
+                continue
+            frame = pl.DataFrame([stored[name] for name in columns])
+            at, there = pair_up(of[here], rows.times[here], wanted[whose], other.times(frame), mine.low, mine.high)
+            at = here[at]
+            new, known = rows.frame[at], frame[there].select(other.columns)
+            came, stood = rows.arrival[at], frame.get_column(ARRIVAL).to_numpy()[there]
+            if number == 0:
+                kept = self._pair(new, known, rows.hashes[at], came, stood, out)
+            else:
+                kept = self._pair(known, new, rows.hashes[at], stood, came, out)
+            rows.met[at[kept]] = True
+            if other.outer:
+                first = distinct(there[kept], frame.height)
+                met = frame[first].with_columns(pl.Series(HASH, keys.hashes[wanted[whose[first]]])).filter(~pl.col(MET))
+                if met.height:
+                    marks[other.met if bucket is None else bucket_table(other.met, bucket)].append(met.select(HASH, *other.identity))
+        desk.lap("state read")
+
+    def _stored(self, desk: Desk, side: Side) -> list[tuple[int | None, str]]:
+        if side.width:
+            return list(desk.buckets(side.table))
+        return [(None, side.table)] if side.table in desk.tables() else []
+
+    def _pair(self, left: pl.DataFrame, right: pl.DataFrame, hashes: Hashes, first: Numbers, second: Numbers, out: Found) -> Index:
+        """Rows of both sides to rows of the join. Returns where the condition holds."""
+        others = [
+            right.get_column(column).alias(self.sides[1].names[column]) for column in right.columns if column not in self.sides[1].keys
+        ]
+        whole = self._timed(pl.DataFrame([*left.get_columns(), *others]), left, right)
+        kept = np.arange(whole.height)
+        if self.op.where is not None and whole.height:
+            try:
+                kept = np.flatnonzero(self.op.where.mask(whole).to_numpy())
+            except pl.exceptions.PolarsError as error:
+                raise BadInput(f"join '{self.name}': where {self.op.where.describe()} failed: {error}") from error
+            whole = whole[kept]
+        out.add(whole, hashes[kept], first[kept], second[kept])
+        return kept
+
+    def _timed(self, whole: pl.DataFrame, left: pl.DataFrame | None, right: pl.DataFrame | None) -> pl.DataFrame:
+        """With the times that the join adds."""
+        added: list[pl.Series] = []
+        halves = [(side, frame) for side, frame in zip(self.sides, (left, right), strict=True) if frame is not None]
+        if self.op.time is not None:
+            times = [frame.get_column(side.time.column) for side, frame in halves if side.time is not None]
+            later = times[0] if len(times) == 1 else pl.select(pl.max_horizontal(times[0].alias("0"), times[1].alias("1"))).to_series()
+            added.append(later.alias(self.op.time))
+        if self.op.window is not None:
+            assert self.zoned is not None
+            side, frame = halves[0]
+            last = side.times(frame)
+            for name, moment in ((START, last - (self.op.window.size - 1)), (END, last + 1)):
+                added.append(pl.Series(name, moment).cast(pl.Datetime("us", self.zoned.time_zone)).dt.cast_time_unit(self.zoned.time_unit))
+        return whole.with_columns(added) if added else whole
+
+    def _store(self, desk: Desk, side: Side, rows: Arrived) -> None:
+        columns = [pl.Series(HASH, rows.hashes), *rows.frame.get_columns(), pl.Series(ARRIVAL, rows.arrival)]
+        frame = pl.DataFrame([*columns, pl.Series(MET, rows.met)] if side.outer else columns)
+        if not side.width:
+            desk.write(side.table, frame)
+            return
+        buckets = side.bucket(rows.times)
+        for bucket in np.unique(buckets).tolist():
+            if side.outer or not side.is_over(bucket, desk.evict):
+                desk.write(bucket_table(side.table, bucket), frame.filter(pl.Series(buckets == bucket)))
+
+    # -- what goes ------------------------------------------------------------------------------------------------
+
+    def _let_go(self, desk: Desk, number: int, out: Found) -> None:
+        """Rows of buckets that are over, and that have found no partner."""
+        side = self.sides[number]
+        for bucket, table in desk.buckets(side.table):
+            if not side.is_over(bucket, desk.evict):
+                continue
+            rows = desk.scan(table, side.identity).filter(~pl.col(MET))
+            met = bucket_table(side.met, bucket)
+            if rows.height and met in desk.tables():
+                rows = rows.join(desk.scan(met, side.identity).select(HASH, ARRIVAL), on=[HASH, ARRIVAL], how="anti", maintain_order="left")
+            alone = rows.select(side.columns)
+            named = alone.rename(dict(side.names))
+            timed = self._timed(named, *((alone, None) if number == 0 else (None, alone)))
+            missing = [pl.lit(None, dtype).alias(name) for name, dtype in self.schema.items() if name not in timed.columns]
+            whole = timed.with_columns(missing).select(self.schema.names())
+            arrival, nobody = rows.get_column(ARRIVAL).to_numpy(), np.full(rows.height, -1, np.int64)
+            out.add(whole, rows.get_column(HASH).to_numpy(), *((arrival, nobody) if number == 0 else (nobody, arrival)))
+
+    def _close(self, desk: Desk) -> None:
+        """After a flush, what could have met a row that is gone must be late."""
+        assert self.follows is not None
+        for side in self.sides:
+            for _, table in desk.buckets(side.table):
+                rows = desk.scan(table, side.identity)
+                if rows.height:
+                    desk.closed = max(desk.closed, int(side.times(rows).max()) + side.high + 1 + self.follows.delay)
+
+
+@dataclass(frozen=True)
+class JoinReader:
+    """Shows the rows that wait for others: ``side`` says whose they are, the columns are called as behind the join."""
+
+    sides: Mapping[str, Mapping[str, str]]
+
+    def show(self, tables: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
+        return pl.concat(list(self._shown(tables)), how="diagonal")
+
+    def _shown(self, tables: Mapping[str, pl.DataFrame]) -> Iterator[pl.DataFrame]:
+        for (table, names), side in zip(self.sides.items(), ("left", "right"), strict=True):
+            for name, rows in tables.items():
+                if whole_table(name) == table:
+                    yield rows.select(pl.lit(side).alias("__side"), *(pl.col(column).alias(to) for column, to in names.items()))
+
+
+def make_join(place: Place, op: Join) -> Joining:
+    schemas = [place.schema(side) for side in (0, 1)]
+    left, right = (tuple(schema) for schema in schemas)
+    low, high = op.bounds or (0, 0)
+    width = op.bucket if op.bounds is not None else 0
+    times = op.times
+    matching, name = op.matching, place.node.name
+    common = (op.window,)
+    sides = (
+        Side(f"{name}.left", matching.left_on, left, {c: c for c in left}, times and times[0], *common, op.outer[0], low, high, width),
+        Side(
+            f"{name}.right",
+            matching.right_on,
+            right,
+            matching.names(left, right),
+            times and times[1],
+            *common,
+            op.outer[1],
+            -high,
+            -low,
+            width,
+        ),
+    )
+    follows = None
+    if op.bounds is not None:
+        first, second = place.time(0), place.time(1)
+        assert first is not None
+        assert second is not None
+        # The end of the input tells an inner join nothing: what it keeps may yet meet something.
+        follows = Timing(first.marks | second.marks, max(first.delay, second.delay), flushes=any(op.outer))
+    dtype = schemas[0][op.times[0].column] if op.times is not None else None
+    zoned = dtype if isinstance(dtype, pl.Datetime) else None
+    return Joining(**place.common(matching.left_on), op=op, sides=sides, follows=follows, zoned=zoned)

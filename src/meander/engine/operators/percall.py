@@ -1,0 +1,412 @@
+"""A processor's code called once per key: columns to Python objects once, the calls, and back once.
+
+A call that raises has not happened: its rows become dead letters with the reason, and the key's state, timers and output are what they were
+before it. A timer whose call raises has fired.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from meander.engine.evaluate import DeadLetter
+from meander.engine.operators.desk import Desk
+from meander.engine.operators.maps import listed
+from meander.engine.operators.turn import Calls, Turn
+from meander.errors import BadInput, FlowError
+from meander.plan.windows import FOREVER, NEVER
+from meander.processor import Context, Rows, Variable
+from meander.processor.declare import KEY, TIMERS, VALUE
+from meander.processor.view import Decoded
+from meander.state.grouping import Index
+
+if TYPE_CHECKING:
+    from meander.engine.operators.processing import Processing
+
+_CONTENT_LIMIT = 10_000
+
+
+class State:
+    """What is remembered of one key: one attribute per variable."""
+
+    __slots__ = ()
+
+    def clear(self) -> None:
+        """Forget everything: all variables have their defaults again."""
+        for name, variable in self._variables.items():  # type: ignore[attr-defined]
+            setattr(self, name, variable.fresh())
+
+
+_kinds: dict[tuple[str, ...], type[Any]] = {}
+
+
+def state_kind(variables: Mapping[str, Variable]) -> type[Any]:
+    """A class with these attributes and no others, so that a mistyped name is an error."""
+    names = tuple(variables)
+    if names not in _kinds:
+        _kinds[names] = dataclasses.make_dataclass("State", names, bases=(State,), slots=True, eq=False)
+    return type("State", (_kinds[names],), {"__slots__": (), "_variables": dict(variables)})
+
+
+class Pending:
+    """The timers of all keys of a turn, and what the calls have done to them."""
+
+    def __init__(self, columns: Mapping[str, list[list[int]]]) -> None:
+        self._columns = columns
+        self.changed: dict[tuple[str, int], list[int]] = {}
+        self.added: dict[tuple[str, int, int], None] = {}
+        self._undo: list[tuple[tuple[str, int], list[int] | None]] = []
+        self._added: list[tuple[str, int, int]] = []
+        self.key = 0
+
+    def begin(self, key: int) -> None:
+        self.key = key
+        self._undo, self._added = [], []
+
+    def roll_back(self) -> None:
+        for place, before in reversed(self._undo):
+            if before is None:
+                self.changed.pop(place, None)
+            else:
+                self.changed[place] = before
+        for timer in self._added:
+            self.added.pop(timer, None)
+
+    def of(self, clock: str, key: int) -> list[int]:
+        return self.changed.get((clock, key)) or ([] if (clock, key) in self.changed else self._columns[clock][key])
+
+    def fire(self, clock: str, key: int, at: int) -> bool:
+        """Whether this timer is still set; from now on it is not."""
+        there = self.of(clock, key)
+        if at not in there:
+            return False
+        self.changed[clock, key] = [other for other in there if other != at]
+        return True
+
+    def set(self, clock: str, at: int) -> None:
+        there = self.of(clock, self.key)
+        if at not in there:
+            self._replace(clock, [*there, at])
+            if (clock, self.key, at) not in self.added:
+                self.added[clock, self.key, at] = None
+                self._added.append((clock, self.key, at))
+
+    def delete(self, clock: str, at: int) -> None:
+        there = self.of(clock, self.key)
+        if at in there:
+            self._replace(clock, [other for other in there if other != at])
+
+    def _replace(self, clock: str, timers: list[int]) -> None:
+        self._undo.append(((clock, self.key), self.changed.get((clock, self.key))))
+        self.changed[clock, self.key] = timers
+
+
+class EachKey:
+    """The calls of one turn."""
+
+    def __init__(self, operator: Processing, desk: Desk, turn: Turn) -> None:
+        self.operator, self.desk, self.turn = operator, desk, turn
+        declared = operator.declared
+        self.variables, self.output = declared.variables, declared.output
+        self.names = tuple(declared.variables)
+        self.keys: list[Any] = _key_list(turn.keys)
+        self.columns = [decode(turn.state[name], variable) for name, variable in declared.variables.items()]
+        self.pending: Pending | None = None
+        if declared.has_timers:
+            self.pending = Pending({clock: turn.state[column].to_list() for clock, column in TIMERS.items()})
+        self.out: list[Any] = []
+        self.counts: list[tuple[int, int]] = []
+        """Keys with output, in their order, and how many rows each has."""
+        self.changed: dict[int, tuple[Any, ...]] = {}
+        self.refused: dict[int, None] = {}
+        self.at = 0
+        self.firing: int | None = None
+
+    def run(self) -> Calls:
+        turn, operator, desk = self.turn, self.operator, self.desk
+        ctx = context_of(operator, desk, self._time, self.pending, lambda row: self.out.append(row))
+        if self.pending is not None and len(turn.hashes):
+            self._timers(ctx)
+        self._events(ctx)
+        return self._result()
+
+    def _time(self) -> int:
+        return int(self.turn.times[self.at]) if self.firing is None else self.firing
+
+    # -- calls ----------------------------------------------------------------------------------------------------
+
+    def _events(self, ctx: Context) -> None:
+        """All keys with rows. This loop is what a processor costs beside its own code: keep it short."""
+        turn, names, out, counts, changed, pending = self.turn, self.names, self.out, self.counts, self.changed, self.pending
+        on_events = self.operator.processor.on_events  # type: ignore[attr-defined]
+        decoded = Decoded(turn.rows)
+        make = state_kind(self.variables)
+        get = _getter(names)
+        copied = [at for at, variable in enumerate(self.variables.values()) if variable.kind != "value"]
+        has_rows = np.flatnonzero(turn.ends > turn.begins)
+        spans = zip(has_rows.tolist(), turn.begins[has_rows].tolist(), turn.ends[has_rows].tolist(), strict=True)
+        whole = len(has_rows) == len(turn.hashes) and not changed
+        olds = zip(*self.columns, strict=True) if self.columns else iter([()] * len(turn.hashes))
+        stored = olds if whole else iter([changed.get(i) or old for i, old in enumerate(olds)])
+        position = -1
+        old: tuple[Any, ...] = ()
+        for i, begin, end in spans:
+            while position < i:
+                old = next(stored)
+                position += 1
+            self.at = i
+            if pending is not None:
+                pending.begin(i)
+            state = make(*old) if not copied else make(*[copy_of(v) if at in copied else v for at, v in enumerate(old)])
+            before = len(out)
+            try:
+                result = on_events(self.keys[i], Rows(decoded, begin, end), state, ctx)
+                if result is not None:
+                    out.extend((result,) if type(result) in (tuple, dict) else result)
+                new = get(state)
+            except Exception as error:  # a user's code may raise anything
+                del out[before:]
+                self._refuse(i, error)
+                continue
+            if new != old:
+                changed[i] = new
+            if len(out) != before:
+                counts.append((i, len(out) - before))
+
+    def _timers(self, ctx: Context) -> None:
+        """What is due, key by key: by event time first, each clock in its order."""
+        turn, pending = self.turn, self.pending
+        assert pending is not None
+        on_timer = self.operator.processor.on_timer  # type: ignore[attr-defined]
+        make, get = state_kind(self.variables), _getter(self.names)
+        for clock, column in TIMERS.items():
+            first = turn.state[column].list.min()
+            for i in np.flatnonzero((first <= turn.marks[clock]).fill_null(False).to_numpy()).tolist():
+                self.at = i
+                for at in sorted(at for at in pending.of(clock, i) if at <= turn.marks[clock]):
+                    if not pending.fire(clock, i, at):  # deleted by another timer's call
+                        continue
+                    pending.begin(i)
+                    old = self.changed.get(i) or tuple(column[i] for column in self.columns)
+                    state = make(*map(copy_of, old))
+                    before = len(self.out)
+                    self.firing = at
+                    try:
+                        result = on_timer(self.keys[i], ctx.moment(at), state, ctx)
+                        if result is not None:
+                            self.out.extend((result,) if type(result) in (tuple, dict) else result)
+                        new = get(state)
+                    except Exception as error:  # a user's code may raise anything
+                        del self.out[before:]
+                        self._refuse(i, error, {"timer": str(ctx.moment(at)), "clock": clock})
+                        continue
+                    finally:
+                        self.firing = None
+                    if new != old:
+                        self.changed[i] = new
+                    if len(self.out) != before:
+                        self.counts.append((i, len(self.out) - before))
+
+    def _refuse(self, i: int, error: Exception, timer: dict[str, Any] | None = None) -> None:
+        """A call that failed has not happened."""
+        if isinstance(error, FlowError):  # what no other rows would mend
+            raise FlowError(f"process '{self.operator.name}': {error}") from error
+        if self.pending is not None:
+            self.pending.roll_back()
+        what = "its timer" if timer is not None else "its rows"
+        if self.desk.strict:
+            raise BadInput(
+                f"operator '{self.operator.name}', epoch {self.desk.epoch}, key {self.keys[i]!r}, {what}: {type(error).__name__}: {error}"
+            ) from error
+        reason = f"{type(error).__name__}: {error}"
+        if timer is not None:
+            content = {**self.turn.keys.row(i, named=True), **timer}
+            self.desk.dead.append(letter(self.operator.name, self.keys[i], 0, reason, content))
+            return
+        self.refused[i] = None
+        begin, end = int(self.turn.begins[i]), int(self.turn.ends[i])
+        for number, row in enumerate(self.turn.rows[begin:end].iter_rows(named=True)):
+            self.desk.dead.append(letter(self.operator.name, self.keys[i], number, reason, row))
+
+    # -- back to columns ------------------------------------------------------------------------------------------
+
+    def _result(self) -> Calls:
+        rows, owners = self._output()
+        changed = np.array(sorted({*self.changed, *(key for _, key in (self.pending.changed if self.pending else ()))}), np.intp)
+        state = self._variables(changed)
+        if state is None:  # somebody's values do not fit; they were refused
+            return self._result()
+        added: dict[str, tuple[Index, Any]] = {}
+        if self.pending is not None:
+            pending = self.pending
+            for clock, column in TIMERS.items():
+                state[column] = pl.Series(column, [sorted(pending.of(clock, i)) for i in changed.tolist()], dtype=pl.List(pl.Int64()))
+                mine = sorted((key, at) for of, key, at in pending.added if of == clock and at in pending.of(clock, key))
+                if mine:
+                    added[clock] = (np.array([key for key, _ in mine], np.intp), np.array([at for _, at in mine], np.int64))
+        return Calls(changed, state, added, rows, owners, np.array(sorted(self.refused), np.intp))
+
+    def _output(self) -> tuple[pl.DataFrame | None, Index]:
+        if not self.out:
+            return None, np.zeros(0, np.intp)
+        owners = np.repeat(np.array([i for i, _ in self.counts], np.intp), [count for _, count in self.counts])
+        rows: Sequence[Any] = self.out
+        if set(map(type, rows)) != {tuple} or set(map(len, rows)) != {len(self.output)}:
+            fit = self._each(lambda row: _as_tuple(row, self.output), rows, owners)
+            if fit is None:
+                return self._output()
+            rows = fit
+        order = np.argsort(owners, kind="stable")  # timers of all keys came before the rows of all keys
+        if (order[1:] < order[:-1]).any():
+            rows, owners = [rows[at] for at in order.tolist()], owners[order]
+        if not self.output:
+            return pl.DataFrame({"": np.zeros(len(rows))}).drop(""), owners
+        try:
+            columns = zip(self.output.items(), zip(*rows, strict=True), strict=True)
+            return pl.DataFrame([_series(name, column, dtype) for (name, dtype), column in columns]), owners
+        except (TypeError, OverflowError, pl.exceptions.PolarsError):
+            if self._each(lambda row: _fits(row, self.output), rows, owners) is None:
+                return self._output()
+            raise
+
+    def _each(self, check: Callable[[Any], Any], rows: Sequence[Any], owners: Index) -> list[Any] | None:
+        """Row by row, where something is wrong with some: the keys that these are of are refused with all their rows. None if any is."""
+        found: list[Any] = []
+        bad: dict[int, Exception] = {}
+        for row, owner in zip(rows, owners.tolist(), strict=True):
+            try:
+                found.append(check(row))
+            except TypeError as error:
+                bad.setdefault(owner, error)
+        for owner, reason in bad.items():
+            self._drop_output(owner)
+            self._take_back(owner, reason)
+        return None if bad else found
+
+    def _take_back(self, i: int, error: Exception) -> None:
+        """A key whose calls gave what does not fit: none of them has happened."""
+        self.changed.pop(i, None)
+        if self.pending is not None:
+            self.pending._undo, self.pending._added = [], [timer for timer in self.pending.added if timer[1] == i]
+            for clock in TIMERS:
+                if (clock, i) in self.pending.changed:  # what was due has fired, all else is as it was
+                    mark = self.turn.marks[clock]
+                    self.pending.changed[clock, i] = [at for at in self.pending._columns[clock][i] if at > mark]
+        self._refuse(i, error)
+
+    def _variables(self, changed: Index) -> dict[str, pl.Series] | None:
+        """The variables of the changed keys as columns; None where somebody's do not fit."""
+        made = {}
+        for nth, (name, variable) in enumerate(self.variables.items()):
+            column = self.columns[nth]
+            values = [self.changed[i][nth] if i in self.changed else column[i] for i in changed.tolist()]
+            try:
+                made[name] = encode(name, values, variable)
+            except (TypeError, OverflowError, AttributeError, pa.ArrowException, pl.exceptions.PolarsError):
+                for i, one in zip(changed.tolist(), values, strict=True):
+                    try:
+                        encode(name, [one], variable)
+                    except Exception as error:
+                        self._drop_output(i)
+                        self._take_back(i, TypeError(f"state.{name} = {one!r} is no {variable.dtype}: {error}"))
+                return None
+        return made
+
+    def _drop_output(self, i: int) -> None:
+        kept: list[Any] = []
+        begin = 0
+        for owner, count in self.counts:
+            if owner != i:
+                kept.extend(self.out[begin : begin + count])
+            begin += count
+        self.out, self.counts = kept, [(owner, count) for owner, count in self.counts if owner != i]
+
+
+def context_of(operator: Processing, desk: Desk, time: Callable[[], int], timers: Pending | None, emit: Callable[[Any], None]) -> Context:
+    mark = desk.late if desk.evict == FOREVER else desk.evict
+    watermark = None if operator.time is None or mark == NEVER else mark
+    return Context(watermark, desk.now, operator.time is not None, operator.zone, time, timers, emit)
+
+
+def call_for_each_key(operator: Processing, desk: Desk, turn: Turn) -> Calls:
+    return EachKey(operator, desk, turn).run()
+
+
+def letter(operator: str, key: Any, number: int, reason: str, content: dict[str, Any]) -> DeadLetter:
+    return DeadLetter(operator, f"{operator} key {key!r} row {number + 1}", reason, json.dumps(content, default=str)[:_CONTENT_LIMIT])
+
+
+def copy_of(value: Any) -> Any:
+    return value.copy() if type(value) in (list, dict) else value
+
+
+def decode(series: pl.Series, variable: Variable) -> list[Any]:
+    """A column as Python objects."""
+    if variable.kind != "map":
+        return series.to_list()
+    ends = series.list.len().cum_sum().to_list()
+    entries = series.filter(series.list.len() > 0).explode()
+    keys, values = entries.struct.field(KEY).to_list(), entries.struct.field(VALUE).to_list()
+    return [dict(zip(keys[begin:end], values[begin:end], strict=True)) for begin, end in zip([0, *ends], ends, strict=False)]
+
+
+def encode(name: str, values: list[Any], variable: Variable) -> pl.Series:
+    """Python objects as a column."""
+    if variable.kind == "value":
+        return _series(name, values, variable.dtype)
+    if variable.kind == "list":
+        flat = _series("", [item for one in values for item in one], variable.types[0])
+    else:
+        keys = _series(KEY, [key for one in values for key in one.keys()], variable.types[0])  # noqa: SIM118  a list has none
+        held = _series(VALUE, [item for one in values for item in one.values()], variable.types[1])
+        flat = pl.DataFrame([keys, held]).to_struct("")
+    return listed(name, flat, np.array([len(one) for one in values], np.int64), variable.dtype)
+
+
+def _series(name: str, values: Sequence[Any], dtype: pl.DataType) -> pl.Series:
+    made = pl.Series(name, values, dtype=dtype, strict=True)
+    if made.dtype != dtype:  # Polars takes a zone over from the values
+        raise TypeError(f"{made.dtype} where {dtype} is declared")
+    return made
+
+
+def _getter(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
+    if len(names) > 1:
+        return attrgetter(*names)
+    if not names:
+        return lambda state: ()
+    (name,) = names
+    return lambda state: (getattr(state, name),)
+
+
+def _key_list(keys: pl.DataFrame) -> list[Any]:
+    """One column's values as they are, several as tuples."""
+    columns = [column.to_list() for column in keys.get_columns()]
+    return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
+
+
+def _as_tuple(row: Any, output: pl.Schema) -> tuple[Any, ...]:
+    if isinstance(row, dict):
+        if not row.keys() <= output.keys():
+            extra = ", ".join(map(repr, row.keys() - output.keys()))
+            raise TypeError(f"it gave a row with {extra}, which is not in output ({', '.join(output)})")
+        return tuple(row.get(name) for name in output)
+    if isinstance(row, tuple | list) and len(row) == len(output):
+        return tuple(row)
+    raise TypeError(f"it gave {row!r}; a row is a tuple or a dict of {', '.join(output)}, without the key")
+
+
+def _fits(row: tuple[Any, ...], output: pl.Schema) -> tuple[Any, ...]:
+    for (name, dtype), one in zip(output.items(), row, strict=True):
+        try:
+            _series(name, [one], dtype)
+        except Exception as error:
+            raise TypeError(f"it gave {name} = {one!r}, which is no {dtype}") from error
+    return row

@@ -1,0 +1,65 @@
+"""What goes into a processor's code in one epoch, and what comes out of it: the same for both forms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from meander.plan.windows import Times
+from meander.processor import Variable
+from meander.state.grouping import Index
+from meander.state.hashing import Hashes
+
+
+@dataclass
+class Turn:
+    """One epoch of one slot: the keys whose turn it is, their rows, and what is stored of them."""
+
+    keys: pl.DataFrame
+    hashes: Hashes
+    rows: pl.DataFrame
+    """By key, a key's rows in their order."""
+    begins: Index
+    ends: Index
+    """Where each key's rows are."""
+    times: Times
+    """Each key's largest event time, or the decision's time."""
+    present: npt.NDArray[np.bool_]
+    """Who has a stored row."""
+    state: dict[str, pl.Series]
+    """Variables and timers of all keys; defaults where nothing is stored."""
+    marks: Mapping[str, int]
+    """By clock, up to where timers fire."""
+
+
+@dataclass
+class Calls:
+    """What has become of a turn: the keys whose state may have changed, its columns for these keys, new timers, and rows."""
+
+    changed: Index
+    state: dict[str, pl.Series]
+    added: Mapping[str, tuple[Index, Times]] = field(default_factory=dict)
+    """By clock, timers that were set: whose, and when."""
+    rows: pl.DataFrame | None = None
+    owners: Index = field(default_factory=lambda: np.zeros(0, np.intp))
+    """Whose each row is, ascending."""
+    refused: Index = field(default_factory=lambda: np.zeros(0, np.intp))
+    """Keys whose rows became dead letters."""
+
+
+def default_of(variable: Variable | None, name: str, dtype: pl.DataType) -> pl.Series:
+    """A column's default, once."""
+    if variable is not None and variable.kind == "value":
+        return pl.Series(name, [variable.default], dtype=dtype)
+    return pl.Series(name, [[] if isinstance(dtype, pl.List) else None], dtype=dtype)
+
+
+def is_default(series: pl.Series, variable: Variable) -> pl.Series:
+    """Whether each is what a key begins with."""
+    if variable.kind != "value":
+        return series.list.len().fill_null(0) == 0
+    return series.eq_missing(pl.Series([variable.default], dtype=variable.dtype))

@@ -1,0 +1,342 @@
+"""Joins of two streams, and of a stream with a table: what they are, which columns leave them, and what their rows' time is.
+
+What they do to rows is the engine's business, but for the join with a table, which has no state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import polars as pl
+
+from meander.errors import FlowError
+from meander.plan.eventtime import END, START, Time, no_time
+from meander.plan.expressions import Expression, parse, text_of
+from meander.plan.operators import Filter, expect_inputs
+from meander.plan.schemas import KEY_TYPES, is_key_type, missing_column
+from meander.plan.windows import Window, micros, show_duration
+
+_SECOND = 1_000_000
+HOWS = ("inner", "left", "right", "full")
+Columns = str | Sequence[str]
+
+
+@dataclass(frozen=True)
+class Matching:
+    """Which columns of two sides must be equal, and how the columns that leave a join are called.
+
+    A key is there once, under its name on the left. Other columns of the right that have the name of one on the left get the suffix.
+    """
+
+    left_on: tuple[str, ...]
+    right_on: tuple[str, ...]
+    suffix: str = "_right"
+    reserved: tuple[str, ...] = ()
+    """Names of the join's own columns: those of the left give way to them, those of the right get the suffix."""
+
+    def check(self, left: pl.Schema, right: pl.Schema, what: str) -> None:
+        """FlowError where these columns cannot be keys of a join."""
+        if not self.left_on or len(self.left_on) != len(self.right_on):
+            raise FlowError(f"{what}: it needs as many key columns on the left as on the right, and at least one, as in on='k'")
+        for side, keys, schema in (("left", self.left_on, left), ("right", self.right_on, right)):
+            for key in keys:
+                if key not in schema:
+                    raise FlowError(f"{what}: {side} side: {missing_column(key, schema)}")
+                if not is_key_type(schema[key]):
+                    raise FlowError(f"{what}: {side} key {key!r} is {schema[key]}; keys can be {KEY_TYPES}: cast it first")
+            if len(set(keys)) < len(keys):
+                raise FlowError(f"{what}: a key column of the {side} side is given twice: {', '.join(keys)}")
+        for mine, other in zip(self.left_on, self.right_on, strict=True):
+            if left[mine] != right[other]:
+                raise FlowError(
+                    f"{what}: {mine!r} is {left[mine]} on the left, {other!r} is {right[other]} on the right: cast one of them first"
+                )
+
+    def names(self, left: Sequence[str], right: Sequence[str]) -> dict[str, str]:
+        """The right side's columns, and what each is called behind the join."""
+        keys = dict(zip(self.right_on, self.left_on, strict=True))
+        taken = {*left, *self.reserved}
+        return {column: keys.get(column) or (f"{column}{self.suffix}" if column in taken else column) for column in right}
+
+    def schema(self, left: pl.Schema, right: pl.Schema, what: str) -> pl.Schema:
+        """The columns of both sides together."""
+        output = dict(left)
+        for column, name in self.names(list(left), list(right)).items():
+            if column in self.right_on:
+                continue
+            if name in output:
+                raise FlowError(
+                    f"{what}: two columns would be named {name!r} (the right side's {column!r} is one); "
+                    "rename one with select, or give another suffix="
+                )
+            output[name] = right[column]
+        return pl.Schema(output)
+
+    def describe(self) -> str:
+        return ", ".join(a if a == b else f"{a} = {b}" for a, b in zip(self.left_on, self.right_on, strict=True))
+
+
+@dataclass(frozen=True)
+class SideTime:
+    """The time of one side's rows."""
+
+    column: str
+    shift: int
+
+    def check(self, schema: pl.Schema, what: str) -> None:
+        if self.column not in schema:
+            raise FlowError(f"{what}: the time of its input: {missing_column(self.column, schema)}")
+
+
+@dataclass(frozen=True, eq=False)
+class Join:
+    """Rows of two streams with equal keys: within a bound of time, in the same window, or whenever they come."""
+
+    kind: ClassVar[str] = "join"
+    stateful: ClassVar[bool] = True
+    matching: Matching
+    how: str
+    times: tuple[SideTime, SideTime] | None = None
+    """None where there is no bound in time, and no ``time`` either."""
+    bounds: tuple[int, int] | None = None
+    """The right row's time less the left row's, at least and at most, in microseconds. None: whatever it is."""
+    window: Window | None = None
+    where: Filter | None = None
+    time: str | None = None
+    """A column for the later of both times."""
+    right_time: str | None = None
+    """What the time of the right is called behind the join."""
+
+    @property
+    def has_late(self) -> bool:
+        return self.bounds is not None
+
+    @property
+    def outer(self) -> tuple[bool, bool]:
+        """Whether rows of the left, and of the right, come out also without a partner."""
+        return self.how in ("left", "full"), self.how in ("right", "full")
+
+    @property
+    def bucket(self) -> int:
+        """How much time is stored together, and goes together. Rows without a partner come out with their bucket: for them it is short.
+
+        A bucket is a file per epoch and slot: where nothing waits for its end, fewer are better.
+        """
+        waits = any(self.outer)
+        if self.window is not None:
+            return self.window.size * max(1, -(-(_SECOND if waits else 5 * _SECOND) // self.window.size))
+        low, high = self.bounds or (0, 0)
+        return max(_SECOND, (high - low) // 16) if waits else max(5 * _SECOND, (high - low) // 8)
+
+    def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
+        left, right = expect_inputs(self.kind, name, inputs, 2)
+        what = f"join {name!r}"
+        self.matching.check(left, right, what)
+        output = dict(self.matching.schema(left, right, what))
+        if self.times is not None:
+            for time, schema in zip(self.times, (left, right), strict=True):
+                time.check(schema, what)
+            first, second = (schema[time.column] for time, schema in zip(self.times, (left, right), strict=True))
+            made = [*([START, END] if self.window is not None else []), *([self.time] if self.time is not None else [])]
+            if made and (first != second or (self.time is not None and self.times[0].shift != self.times[1].shift)):
+                raise FlowError(
+                    f"{what}: the times of both sides become one column, {made[-1]!r}, but that of the left ({self.times[0].column!r}) is "
+                    f"{first}, that of the right ({self.times[1].column!r}) {second}"
+                    + (": cast one of them first" if first != second else ", and only one is the end of a window: leave time= out")
+                )
+            for column in made:
+                if column in output and column not in self.matching.reserved:
+                    raise FlowError(f"{what}: a column is named {column!r}, which is the join's own; rename it first")
+                output[column] = first
+        schema = pl.Schema(output)
+        if self.where is not None:
+            try:
+                self.where.output_schema([schema], name)
+            except FlowError as error:
+                raise FlowError(f"{what}: where: {error}") from error
+        return schema
+
+    def time_after(self, inputs: Sequence[Time | None]) -> Time | None:
+        """Behind the marks by as much as a stored row can be older than what arrives, or than the end of its bucket."""
+        first, second = inputs
+        if first is None or second is None or self.times is None:
+            return None
+        marks, delay = first.marks | second.marks, max(first.delay, second.delay)
+        if self.window is not None:
+            return Time(END, -1, marks, delay + (self.bucket if any(self.outer) else 0))
+        if self.bounds is None:
+            return None if self.time is None else Time(self.time, first.shift, marks, delay)
+        low, high = self.bounds
+        waits = (max(0, high) + self.bucket if self.outer[0] else 0, max(0, -low) + self.bucket if self.outer[1] else 0)
+        if self.time is not None:
+            return Time(self.time, first.shift, marks, delay + max(waits))
+        if self.how in ("inner", "left"):
+            return Time(first.column, first.shift, marks, delay + max(waits[0], high, 0))
+        if self.how == "right":
+            return Time(self.right_time or self.times[1].column, second.shift, marks, delay + max(waits[1], -low, 0))
+        return None
+
+    def describe(self) -> str:
+        bound = "whenever they come"
+        if self.window is not None:
+            bound = f"in the same {self.window.describe()}"
+        elif self.bounds is not None:
+            low, high = self.bounds
+            bound = f"within {show_duration(high)}" if low == -high else f"from {show_signed(low)} to {show_signed(high)}"
+        also = f", where {self.where.describe()}" if self.where is not None else ""
+        return f"{self.how} on {self.matching.describe()}, {bound}{also}"
+
+    def canonical(self) -> str:
+        where = "" if self.where is None else self.where.canonical()
+        return f"{self.matching} {self.how} {self.times} {self.bounds} {self.window} {self.time} {where}"
+
+    def code(self) -> str:
+        return ""
+
+
+@dataclass(frozen=True, eq=False)
+class JoinLatest:
+    """Rows of the left, each with the right side's newest row of its key: the last that has arrived, or the last by event time."""
+
+    kind: ClassVar[str] = "join_latest"
+    stateful: ClassVar[bool] = True
+    matching: Matching
+    how: str
+    times: tuple[SideTime, SideTime] | None = None
+    """Where it goes by event time."""
+
+    bucket: ClassVar[int] = _SECOND
+    """How much time is stored together: left rows wait for its end."""
+
+    @property
+    def has_late(self) -> bool:
+        return self.times is not None
+
+    def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
+        left, right = expect_inputs(self.kind, name, inputs, 2)
+        what = f"join_latest {name!r}"
+        self.matching.check(left, right, what)
+        for time, schema in zip(self.times or (), (left, right), strict=False):
+            time.check(schema, what)
+        return self.matching.schema(left, right, what)
+
+    def time_after(self, inputs: Sequence[Time | None]) -> Time | None:
+        first, second = inputs
+        if self.times is None or first is None or second is None:
+            return first
+        marks, delay = first.marks | second.marks, max(first.delay, second.delay)
+        return Time(first.column, first.shift, marks, delay + self.bucket)
+
+    def describe(self) -> str:
+        by = "the last to arrive" if self.times is None else f"the last up to {self.times[0].column}, by {self.times[1].column}"
+        return f"{self.how} on {self.matching.describe()}, {by}"
+
+    def canonical(self) -> str:
+        return f"{self.matching} {self.how} {self.times}"
+
+    def code(self) -> str:
+        return ""
+
+
+@dataclass(frozen=True)
+class Input:
+    """A stream that is to be joined."""
+
+    name: str
+    schema: pl.Schema
+    time: Time | None
+
+    def timed(self, what: str) -> SideTime:
+        if self.time is None:
+            raise no_time(what, self.name, self.schema)
+        return SideTime(self.time.column, self.time.shift)
+
+
+def plan_join(
+    left: Input,
+    right: Input,
+    matching: Matching,
+    how: str,
+    bounds: tuple[int, int] | None,
+    window: object,
+    where: Expression | None,
+    time: str | None,
+) -> Join:
+    """The operator for what was asked, or FlowError that says why there is none."""
+    what = f"join after {left.name!r}" if window is None else f"join of windows after {left.name!r}"
+    if how not in HOWS:
+        raise FlowError(f"{what}: how={how!r}; there are {', '.join(HOWS)}")
+    if window is not None and (not isinstance(window, Window) or window.size != window.step or window.clock != "event"):
+        raise FlowError(f"{what}: it needs windows of event time, side by side: md.tumbling('10s'); for others there is join(within=...)")
+    if bounds is None and how != "inner":
+        raise FlowError(f"{what}: how={how!r} needs within=...: without it a partner can always come, and no row would ever come out alone")
+    if window is not None:
+        matching = replace(matching, reserved=(START, END))
+    matching.check(left.schema, right.schema, what)
+    schema = dict(matching.schema(left.schema, right.schema, what))
+    times, right_time = None, None
+    if bounds is not None or time is not None:
+        times = (left.timed(what), right.timed(what))
+        right_time = matching.names(list(left.schema), list(right.schema))[times[1].column]
+        added = [*([START, END] if window is not None else []), *([time] if time is not None else [])]
+        schema.update(dict.fromkeys(added, left.schema[times[0].column]))
+    condition = None if where is None else Filter(parse(where, pl.Schema(schema)), text_of((where,), {}))
+    return Join(matching, how, times, bounds, window, condition, time, right_time)
+
+
+def plan_join_latest(left: Input, right: Input, matching: Matching, how: str, as_of: bool) -> JoinLatest:
+    what = f"join_latest after {left.name!r}"
+    if how not in HOWS[:2]:
+        raise FlowError(f"{what}: how={how!r}; there are inner and left: the other side only tells what is newest")
+    return JoinLatest(matching, how, (left.timed(what), right.timed(what)) if as_of else None)
+
+
+def as_matching(on: Columns | None, left_on: Columns | None, right_on: Columns | None, suffix: str, what: str) -> Matching:
+    """Key columns as they were given: ``on`` for both sides, or one list for each."""
+    if (on is None) == (left_on is None) or (left_on is None) != (right_on is None):
+        raise FlowError(f"{what}: say which columns must be equal: on='k', on=['a', 'b'], or both left_on= and right_on=")
+    given: list[tuple[str, ...]] = []
+    for columns in (on, on) if on is not None else (left_on, right_on):
+        names = (columns,) if isinstance(columns, str) else tuple(columns or ())
+        if not all(isinstance(column, str) for column in names):
+            raise FlowError(f"{what}: {columns!r} are no names of columns; compute a key first, with with_columns(...), and name it here")
+        given.append(names)
+    return Matching(given[0], given[1], suffix)
+
+
+def read_bounds(within: object, what: str) -> tuple[int, int]:
+    """
+    >>> read_bounds("10s", "join"), read_bounds(("-5s", 10), "join")
+    ((-10000000, 10000000), (-5000000, 10000000))
+    """
+    if isinstance(within, tuple | list):
+        if len(within) != 2:
+            raise FlowError(f"{what}: within={within!r}; give one duration, or two: ('-5s', '10s')")
+        low, high = (signed_micros(bound, what) for bound in within)
+        if low > high:
+            raise FlowError(f"{what}: within={within!r}: the first bound is above the second, so that nothing can match")
+        return low, high
+    if not isinstance(within, str | int | float) or isinstance(within, bool):
+        raise FlowError(f"{what}: within={within!r}; give a duration ('10s'), or two: ('-5s', '10s')")
+    length = micros(within, f"{what}: within", least=0)
+    return -length, length
+
+
+def signed_micros(value: object, what: str) -> int:
+    """
+    >>> signed_micros("-1.5s", "join"), signed_micros(2, "join")
+    (-1500000, 2000000)
+    """
+    if isinstance(value, str) and value.strip().startswith("-"):
+        return -micros(value.strip()[1:], f"{what}: within", least=0)
+    if isinstance(value, int | float) and value < 0:
+        return -micros(-value, f"{what}: within", least=0)
+    if not isinstance(value, str | int | float) or isinstance(value, bool):
+        raise FlowError(f"{what}: within: {value!r} is not a duration; write '10s', '-500ms' or a number of seconds")
+    return micros(value, f"{what}: within", least=0)
+
+
+def show_signed(length: int) -> str:
+    return f"-{show_duration(-length)}" if length < 0 else show_duration(length)

@@ -1,0 +1,9 @@
+"""Processors: Python code with state per key. A vocabulary: nothing here knows how they are run."""
+
+from __future__ import annotations
+
+from meander.processor.context import Context
+from meander.processor.declare import Declaration, Processor, Variable, code_parts, declaration_of, list_of, map_of, value
+from meander.processor.view import Rows
+
+__all__ = ["Context", "Declaration", "Processor", "Rows", "Variable", "code_parts", "declaration_of", "list_of", "map_of", "value"]

@@ -1,0 +1,107 @@
+"""What a processor is told beside its rows and its state: times, and its timers.
+
+All times come from the epoch's decision and from the log: the same epoch, run again, sees the same ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol
+from zoneinfo import ZoneInfo
+
+from meander.errors import FlowError
+from meander.settings import seconds
+
+EVENT, PROCESSING = "event", "processing"
+_EPOCH = datetime(1970, 1, 1)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+class Timers(Protocol):
+    """The timers of the key whose turn it is, in microseconds."""
+
+    def set(self, clock: str, at: int) -> None: ...
+
+    def delete(self, clock: str, at: int) -> None: ...
+
+
+class Context:
+    """One epoch, as a processor sees it."""
+
+    def __init__(
+        self,
+        watermark: int | None,
+        now: int,
+        has_event_time: bool,
+        zone: str | None,
+        time: Callable[[], int],
+        timers: Timers | None,
+        emit: Callable[[Any], None],
+    ) -> None:
+        self._now, self._has_event_time, self._zone, self._time, self._timers = now, has_event_time, zone, time, timers
+        self.watermark = None if watermark is None else self.moment(watermark)
+        """The event time that had been reached before this epoch; None where there is none yet."""
+        self.now = self.moment(now)
+        """The time of the epoch's decision (UTC). There is no other clock."""
+        self.emit = emit
+        """Give out a row."""
+
+    @property
+    def time(self) -> datetime:
+        """The largest event time of the rows at hand; in a timer, the timer's; ``now`` where rows have no event time."""
+        return self.moment(self._time())
+
+    def set_timer(self, at: datetime | timedelta | float | str, clock: str | None = None) -> None:
+        """Have ``on_timer`` called for this key when a clock reaches ``at``: a moment, or a delay such as ``"30s"`` after ``ctx.time``
+        (``clock="event"``, the default where rows have an event time) or after ``ctx.now`` (``clock="processing"``).
+
+        Setting one that is set already changes nothing. One that is set for the past fires in the next epoch.
+        """
+        timers, clock = self._clock(clock)
+        timers.set(clock, self._micros(at, clock))
+
+    def delete_timer(self, at: datetime | timedelta | float | str, clock: str | None = None) -> None:
+        """Forget a timer of this key. One that is not set is no mistake."""
+        timers, clock = self._clock(clock)
+        timers.delete(clock, self._micros(at, clock))
+
+    def _clock(self, clock: str | None) -> tuple[Timers, str]:
+        if self._timers is None:
+            raise FlowError("timers need a method: write on_timer(self, key, time, state, ctx)")
+        if clock is None:
+            return self._timers, EVENT if self._has_event_time else PROCESSING
+        if clock not in (EVENT, PROCESSING):
+            raise FlowError(f"clock={clock!r}; there are 'event' and 'processing'")
+        if clock == EVENT and not self._has_event_time:
+            raise FlowError("clock='event': the rows have no event time; write .watermark('column') before .key_by(...)")
+        return self._timers, clock
+
+    def _micros(self, at: datetime | timedelta | float | str, clock: str) -> int:
+        if isinstance(at, datetime):
+            return micros_of(at)
+        delay = at // _MICROSECOND if isinstance(at, timedelta) else round((seconds(at) or 0.0) * 1e6)
+        return (self._time() if clock == EVENT else self._now) + delay
+
+    def moment(self, micros: int) -> datetime:
+        return moment_of(micros, self._zone)
+
+
+def moment_of(micros: int, zone: str | None) -> datetime:
+    """A time as rows have it: without a zone where the column has none.
+
+    >>> moment_of(1_500_000, None)
+    datetime.datetime(1970, 1, 1, 0, 0, 1, 500000)
+    """
+    try:
+        found = _EPOCH + timedelta(microseconds=micros)
+    except OverflowError:
+        found = datetime.min if micros < 0 else datetime.max
+        return found if zone is None else found.replace(tzinfo=UTC)
+    return found if zone is None else found.replace(tzinfo=UTC).astimezone(ZoneInfo(zone))
+
+
+def micros_of(at: datetime) -> int:
+    """Microseconds since 1970; a moment without a zone is UTC."""
+    plain = at if at.tzinfo is None else at.astimezone(UTC).replace(tzinfo=None)
+    return (plain - _EPOCH) // _MICROSECOND

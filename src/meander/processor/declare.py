@@ -1,0 +1,194 @@
+"""Processor: Python code with state per key. What a user declares, and how it is read.
+
+A processor says what it remembers of a key, in typed variables, what leaves it, in ``output``, and what it does, in one of two forms:
+
+- ``on_events(key, rows, state, ctx)``, called once per key and epoch, is plain Python;
+- ``on_batch(rows, state, ctx)``, called once for all keys of a slot, works on Polars frames.
+
+An object of the class is made once, travels to the executors, and serves all keys and epochs: it must remember nothing but what is in the
+state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import polars as pl
+
+from meander.errors import FlowError
+from meander.processor.types import schema_of, type_of
+from meander.settings import seconds
+
+KEY, VALUE = "key", "value"
+"""The fields of a map's entries, as they are stored."""
+TIMERS = {"event": "__event", "processing": "__processing"}
+TOUCHED, CHECK = "__touched", "__check"
+"""Columns of a key's row beside its variables: its timers, when it last had rows, and when it is looked at for what is forgotten."""
+
+
+@dataclass(frozen=True)
+class Variable:
+    """Something that is remembered of every key. Made by ``value``, ``list_of`` and ``map_of``."""
+
+    kind: str
+    types: tuple[pl.DataType, ...]
+    default: Any
+    ttl: int | None
+    """Microseconds without rows after which it is forgotten."""
+
+    @property
+    def dtype(self) -> pl.DataType:
+        """How it is stored."""
+        if self.kind == "value":
+            return self.types[0]
+        if self.kind == "list":
+            return pl.List(self.types[0])
+        return pl.List(pl.Struct({KEY: self.types[0], VALUE: self.types[1]}))
+
+    def stored(self, name: str) -> dict[str, pl.DataType]:
+        """The columns that it is stored in, under its name."""
+        if self.kind != "map":
+            return {name: self.dtype}
+        return {f"{name}.{KEY}": pl.List(self.types[0]), f"{name}.{VALUE}": pl.List(self.types[1])}
+
+    def fresh(self) -> Any:
+        """What a key that has none begins with."""
+        return self.default if self.kind == "value" else [] if self.kind == "list" else {}
+
+
+def value(dtype: Any, default: Any = None, ttl: float | str | None = None) -> Any:
+    """One value per key: ``count = md.value("int64", default=0)``, then ``state.count += 1``."""
+    found = _simple("value", dtype)
+    try:
+        default = pl.Series([default], dtype=found, strict=True).to_list()[0]
+    except Exception as error:
+        raise FlowError(f"value({dtype!r}): the default {default!r} is no {found}") from error
+    return Variable("value", (found,), default, _ttl("value", ttl))
+
+
+def list_of(dtype: Any, ttl: float | str | None = None) -> Any:
+    """A list per key: ``items = md.list_of("string")``, then ``state.items.append(...)``.
+
+    It is part of the key's row, and written whole when it changes: for tens or hundreds of values, not for millions.
+    """
+    return Variable("list", (_simple("list_of", dtype),), None, _ttl("list_of", ttl))
+
+
+def map_of(key: Any, value: Any, ttl: float | str | None = None) -> Any:
+    """A dict per key: ``seen = md.map_of("string", "double")``, then ``state.seen["a"] = 1.0``. Of the size that a list can have."""
+    return Variable("map", (_simple("map_of", key), _simple("map_of", value)), None, _ttl("map_of", ttl))
+
+
+class Processor:
+    """Python code with state per key: subclass, declare, and give it to ``key_by(...).process(...)``.
+
+    >>> class Visits(Processor):
+    ...     output = {"n": "int64"}
+    ...     count = value("int64", default=0)
+    ...     def on_events(self, key, rows, state, ctx):
+    ...         state.count += len(rows)
+    ...         if state.count >= 100:
+    ...             yield (state.count,)
+    ...             state.clear()
+    >>> declaration_of(Visits()).form
+    'events'
+
+    ``on_events`` returns or yields rows: tuples or dicts of the columns in ``output``. The key's columns come in front by themselves.
+    A key whose variables all have their defaults, and that has no timer, takes no place.
+
+    ``ttl_clock`` is the clock of the variables' ``ttl``: ``"event"``, ``"processing"``, or None for event time where the rows have one.
+    """
+
+    output: ClassVar[Any] = None
+    ttl_clock: ClassVar[str | None] = None
+
+
+_HOOKS = {"on_events": "events", "on_batch": "batch"}
+_TIMERS = {"events": "on_timer", "batch": "on_timers"}
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """What a processor's class says."""
+
+    name: str
+    form: str
+    """``events`` or ``batch``."""
+    output: pl.Schema
+    variables: Mapping[str, Variable]
+    has_timers: bool
+    ttl_clock: str | None
+
+    @property
+    def has_ttl(self) -> bool:
+        return any(variable.ttl is not None for variable in self.variables.values())
+
+    def beside(self) -> dict[str, pl.DataType]:
+        """The columns of a key's row that are no variable's."""
+        timers = dict.fromkeys(TIMERS.values(), pl.List(pl.Int64())) if self.has_timers else {}
+        return {**timers, **({TOUCHED: pl.Int64(), CHECK: pl.Int64()} if self.has_ttl else {})}
+
+
+def declaration_of(processor: Processor) -> Declaration:
+    """Read and check what a processor declares."""
+    kind = type(processor)
+    name = kind.__name__
+    found = {hook: form for hook, form in _HOOKS.items() if callable(getattr(kind, hook, None))}
+    if len(found) != 1:
+        there = " and ".join(found) or "neither"
+        raise FlowError(
+            f"processor {name}: it must have on_events(self, key, rows, state, ctx) or on_batch(self, rows, state, ctx), and has {there}"
+        )
+    (form,) = found.values()
+    other = _TIMERS["batch" if form == "events" else "events"]
+    if hasattr(kind, other):
+        raise FlowError(f"processor {name}: beside {next(iter(found))} timers come to {_TIMERS[form]}, not to {other}")
+    if kind.output is None:
+        raise FlowError(f"processor {name}: say what leaves it, as in output = {{'n': 'int64'}}")
+    if kind.ttl_clock not in (None, "event", "processing"):
+        raise FlowError(f"processor {name}: ttl_clock={kind.ttl_clock!r}; there are 'event' and 'processing'")
+    variables = {n: v for c in reversed(kind.__mro__) for n, v in vars(c).items() if isinstance(v, Variable)}
+    for taken in ("clear", *(n for n in variables if n.startswith("_"))):
+        if taken in variables:
+            raise FlowError(f"processor {name}: a variable cannot be named {taken!r}")
+    output = schema_of(kind.output, f"processor {name}: output")
+    return Declaration(name, form, output, variables, hasattr(kind, _TIMERS[form]), kind.ttl_clock)
+
+
+def code_parts(processor: Processor) -> list[Any]:
+    """What decides what a processor does: the functions of its class and of those it inherits from, and its own attributes."""
+    parts: list[Any] = []
+    for kind in type(processor).__mro__:
+        if kind not in (object, Processor):
+            functions = {name: _function(member) for name, member in vars(kind).items() if _function(member) is not None}
+            constants = {n: m for n, m in vars(kind).items() if isinstance(m, bool | int | float | str | bytes | tuple) and n[:2] != "__"}
+            parts.append([kind.__qualname__, sorted(functions.items()), sorted(constants.items())])
+    parts.append(sorted(vars(processor).items()))
+    return parts
+
+
+def _function(member: Any) -> Callable[..., Any] | None:
+    if isinstance(member, staticmethod | classmethod):
+        return member.__func__
+    if isinstance(member, property):
+        return member.fget
+    return member if callable(member) and hasattr(member, "__code__") else None
+
+
+def _simple(what: str, given: Any) -> pl.DataType:
+    dtype = type_of(given, what)
+    if dtype.is_nested() or dtype in (pl.Null, pl.Object):
+        raise FlowError(f"{what}({given!r}): {dtype} is not a simple type; use list_of(...) or map_of(...) of simple types")
+    return dtype
+
+
+def _ttl(what: str, ttl: float | str | None) -> int | None:
+    try:
+        length = seconds(ttl)
+    except Exception as error:
+        raise FlowError(f"{what}: ttl={ttl!r} is not a duration; write '10s', '1h' or a number of seconds") from error
+    if length is not None and round(length * 1e6) < 1:
+        raise FlowError(f"{what}: ttl={ttl!r} is too short")
+    return None if length is None else round(length * 1e6)
