@@ -21,6 +21,7 @@ from meander.clock import SystemClock
 from meander.connect.source import Batch, Choice, Split
 from meander.engine import epoch as epoch_module
 from meander.engine import tasks
+from meander.engine.cohort import Cohort
 from meander.engine.compaction import merge_entry, next_merge
 from meander.engine.compiled import compile_plan
 from meander.engine.epoch import SparkRunner
@@ -73,6 +74,12 @@ class ScriptCursor:
         splits = self.script.epochs[self.next]
         self.next += 1
         return Choice(tuple(Split({"partition": p, "rows": rows}, len(rows), 8 * len(rows)) for p, rows in splits), {"next": self.next})
+
+    def follow(self, given: Choice | None, agreed: Choice | None) -> None:
+        if agreed is not None:
+            self.next = agreed.offset["next"]
+        elif given is not None:
+            self.next -= 1
 
     def backlog(self, now: float) -> bool:
         return self.next < len(self.script.epochs)
@@ -186,10 +193,11 @@ class Local:
     clock: Any = field(default_factory=SystemClock)
     strict: bool = False
     store: Any = None
+    replica: str | None = None
 
     def __post_init__(self) -> None:
         store = self.store = self.store or DirStore(self.folder)
-        log = Log.take_over(store, self.clock, self.key_groups)
+        log = Log.take_over(store, self.clock, self.key_groups, self.replica is not None)
         plan, marks = resume_plan(store, log.manifest, self.flow.plan())
         compiled = compile_plan(plan)
         put_plan(store, compiled)
@@ -202,7 +210,12 @@ class Local:
         parts = _parts(compiled, letters)
         parts = replace(parts, plan={**parts.plan, **marks})
         merges = MergeAtOnce(store, self.key_groups)
-        self.loop = Loop(store, self.clock, log, parts, runner, self.parallelism, merges, 4, self.done.append, self.ahead)
+        cohort = None
+        if self.replica is not None:
+            cohort = Cohort(store, self.clock, self.replica, log.manifest.generation)
+            cohort.beat()
+        self.cohort = cohort
+        self.loop = Loop(store, self.clock, log, parts, runner, self.parallelism, merges, 4, self.done.append, self.ahead, cohort=cohort)
         self.loop.recover()
         self.modifier = Modifier(self.loop, store, self.clock, plan, lambda made: _parts(made, letters))
         self.modifier.recover(self.flow.plan())

@@ -60,6 +60,8 @@ class WorkloadCursor:
         self._loaded: int = offset.get("loaded", 0)
         self._taken: int = offset.get("taken", 0)
         self._began: float | None = offset.get("began")
+        self._before = self._offset()
+        """Where the last choice began."""
 
     def look(self) -> None:
         """All there is follows from the clock."""
@@ -85,7 +87,13 @@ class WorkloadCursor:
     def finished(self) -> bool:
         return self._loaded >= self._keys and self._source.events is not None and self._taken >= self._source.events
 
+    def follow(self, given: Choice | None, agreed: Choice | None) -> None:
+        if given is not None or agreed is not None:
+            at = self._before if agreed is None else agreed.offset
+            self._loaded, self._taken, self._began = at["loaded"], at["taken"], at["began"]
+
     def choose(self, now: float, everything: bool) -> Choice | None:
+        self._before = self._offset()
         if self._loaded < self._keys:
             return self._load(now)
         if self._began is None:

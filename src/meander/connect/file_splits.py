@@ -84,6 +84,10 @@ class FilesCursor:
         self._waiting: list[Found] = []  # a heap, so that an epoch costs what it takes and not what waits
         self._grown: list[Grown] = []
         self._files_taken = self._rows_taken = 0
+        self._before: tuple[dict[str, Any] | None, list[Grown]] = (partial, [])
+        """Where the last choice began."""
+        self._elsewhere: set[str] = set()
+        """Files that were taken, by somebody else's choice, before they were found here."""
         self._discovery = Discovery(folder, seen | {partial["name"]} if partial else set(seen))
 
     def look(self) -> None:
@@ -118,6 +122,7 @@ class FilesCursor:
         if not everything:  # what came after the look may still be written to, and must settle
             self._discovery.watch()
             self._receive()
+        self._before = (self._partial, self._grown)
         popped: list[Found] = []
         try:
             return self._fill(self._ready(now, everything, popped))
@@ -125,6 +130,27 @@ class FilesCursor:
             for file in popped:
                 heapq.heappush(self._waiting, file)
             raise
+
+    def follow(self, given: Choice | None, agreed: Choice | None) -> None:
+        taken = set() if agreed is None else set(_names(agreed))
+        mine = set() if given is None else set(_names(given))
+        if given is not None:
+            self._partial, grown = self._before
+            told = set() if agreed is None else {split.payload["path"] for split in agreed.splits if "taken_with" in split.payload}
+            self._grown = [one for one in grown if one.name not in told] + self._grown
+            for name in mine - taken - ({self._partial["name"]} if self._partial else set()):
+                back = self._as_it_is(name)
+                if back is None:
+                    self._discovery.forget(name)
+                else:
+                    heapq.heappush(self._waiting, back)
+        if agreed is not None:
+            known = mine | ({self._partial["name"]} if self._partial else set())
+            self._elsewhere |= taken - known
+            self._partial = agreed.offset.get("partial")
+            for split in agreed.splits:
+                if split.payload["path"] in agreed.seen:
+                    self._discovery.took(Found(split.payload["mtime_ns"], split.payload["path"], split.payload["size"]))
 
     def finished(self) -> bool:
         """Files can always come."""
@@ -189,6 +215,10 @@ class FilesCursor:
         while self._waiting and (everything or self._is_settled(self._waiting[0], now)):
             # It may have grown or gone while it waited for its turn.
             name = self._waiting[0].name
+            if name in self._elsewhere:
+                self._elsewhere.discard(name)
+                heapq.heappop(self._waiting)
+                continue
             fresh = self._as_it_is(name)
             heapq.heappop(self._waiting)
             if fresh is None:
@@ -234,6 +264,12 @@ class FilesCursor:
             if start > 0 or len(pieces) > 1:
                 payload |= {"groups": [first, end]} if parquet else {"start": first, "end": end}
             yield Split(payload, rows, size, born)
+
+
+def _names(choice: Choice) -> list[str]:
+    """The files that a choice takes, wholly or in part."""
+    partial = choice.offset.get("partial")
+    return [*choice.seen, *([partial["name"]] if partial else [])]
 
 
 def _beginning(split: Split) -> int:

@@ -140,6 +140,8 @@ class GeneratorCursor:
         self._source = source
         self._t0 = t0
         self._taken = taken
+        self._before = (t0, taken)
+        """Where the last choice began."""
         self._limit = max(1, int(source.max_rows_per_epoch * throttle))
 
     def look(self) -> None:
@@ -170,6 +172,7 @@ class GeneratorCursor:
 
     def choose(self, now: float, everything: bool) -> Choice | None:
         source = self._source
+        self._before = (self._t0, self._taken)
         if source.rate is not None and self._t0 is None:
             self._t0 = now
         end = self._taken + self._limit
@@ -183,6 +186,12 @@ class GeneratorCursor:
         splits = tuple(self._split(piece, now) for piece in pieces)
         self._taken = end
         return Choice(splits, {"taken": end} if self._t0 is None else {"taken": end, "t0": self._t0})
+
+    def follow(self, given: Choice | None, agreed: Choice | None) -> None:
+        if given is not None:
+            self._t0, self._taken = self._before
+        if agreed is not None:
+            self._t0, self._taken = agreed.offset.get("t0"), agreed.offset["taken"]
 
     def finished(self) -> bool:
         return self._source.events is not None and self._taken >= self._source.events

@@ -73,6 +73,9 @@ class Cursor(Protocol):
         written (files younger than their settle time).
         """
 
+    def follow(self, given: Choice | None, agreed: Choice | None) -> None:
+        """The epoch takes ``agreed`` and not what was ``given`` for it last: be where whoever has chosen that is now."""
+
     def backlog(self, now: float) -> bool:
         """Whether input for at least one more full epoch is waiting. Cheap: looks at nothing outside."""
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import polars as pl
 
-from meander.connect.source import Batch, Cursor
+from meander.connect.source import Batch, Choice, Cursor
 from meander.errors import ConfigError, FlowError
 
 _TYPES: dict[str, pl.DataType] = {
@@ -81,6 +81,9 @@ class _Driven:
 
     def choose(self, now: float, everything: bool) -> None:
         return None
+
+    def follow(self, given: Choice | None, agreed: Choice | None) -> None:
+        """Nobody else can read what Spark has read here: a flow with this source is not replicated."""
 
     def backlog(self, now: float) -> bool:
         return False

@@ -63,7 +63,23 @@ def due_merges(manifest: Manifest, routing: Mapping[str, list[int]], slots: Mapp
 def merge_entry(merge: Merge, name: str, rows: int, size: int) -> Json:
     newest = max(ref.sequence for ref in merge.inputs)
     output = SegmentRef(name, rows, size, newest, merge.groups)
-    return {"kind": "compaction", "table": merge.table, "inputs": [ref.name for ref in merge.inputs], "output": output.to_json()}
+    return {
+        "kind": "compaction",
+        "table": merge.table,
+        "inputs": [ref.name for ref in merge.inputs],
+        "output": output.to_json(),
+        "read": {ref.name: f"{ref.groups & merge.groups:x}" for ref in merge.inputs},
+    }
+
+
+def still_holds(entry: Json, manifest: Manifest) -> bool:
+    """Whether what a merge has read is what the manifest has: nothing of it was dropped, or merged by somebody else."""
+    table = manifest.tables.get(entry["table"])
+    if table is None:
+        return False
+    groups = SegmentRef.from_json(entry["output"]).groups
+    there = {segment.name: segment.groups & groups for segment in table.segments}
+    return all(there.get(name, 0) == int(read, 16) for name, read in entry["read"].items())
 
 
 class ProcessCompactor:

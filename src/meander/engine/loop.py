@@ -29,14 +29,15 @@ from meander.connect.sink import Staged, StagedFile
 from meander.connect.source import Choice, Cursor, Source, Split
 from meander.coordinate.routing import groups_of, slots_of, spread
 from meander.coordinate.watermarks import advance, flushed
-from meander.engine.compaction import Compactor
+from meander.engine.cohort import Cohort, choices_in, choices_of
+from meander.engine.compaction import Compactor, still_holds
 from meander.engine.epoch import Decision, Outcome, Runner
 from meander.engine.marks import anything_due, anything_open, evictions, lates, over
 from meander.engine.parts import COMFORTABLE_RUNS, Parts, check_continuity, route, share_of_input
 from meander.engine.tidy import Tidy
 from meander.engine.trials import NOTHING, Rewritten, Setup, Trials
 from meander.errors import ConfigError, Corrupted, Retryable
-from meander.state.log import Log
+from meander.state.log import Log, Taken
 from meander.state.manifest import Json, Manifest, operator_of, whole_table
 from meander.state.seen import flush_seen, load_seen
 from meander.state.store import Store
@@ -44,6 +45,7 @@ from meander.state.store import Store
 T = TypeVar("T")
 
 _EPOCH_ATTEMPTS = 5
+_JUDGED = 8
 
 
 @dataclass(frozen=True)
@@ -81,8 +83,15 @@ class Loop:
         listener: Callable[[EpochDone], None] = lambda done: None,
         ahead: bool = True,
         deletions: Executor | None = None,
+        cohort: Cohort | None = None,
     ) -> None:
         self.log = log
+        self._cohort = cohort
+        self._followed = log.manifest.epoch
+        """The last epoch whose input the cursors are behind."""
+        self._keeps_house = cohort is None
+        self._judged: dict[int, Json] = {}
+        """Of the last epochs that a sibling has committed: its entry, to compare ours with."""
         self._store, self._clock, self._parts, self._runner = store, clock, parts, runner
         self._compactor = compactor
         self._listener = listener
@@ -117,7 +126,7 @@ class Loop:
         with self._fenced_first():
             for sink in self._parts.sinks.values():
                 sink.open()
-            self._publish(self.log.manifest)
+            self._publish_theirs()
             self._release(self.log.manifest.recent)
             self._tidy.sweep()
 
@@ -153,6 +162,11 @@ class Loop:
         """Another routing table for an operator, in force from the next epoch. Between two epochs only."""
         if table == self.routing[operator]:
             return
+        if self._cohort is not None:
+            self._append_among_others({"kind": "routing", "routing": {operator: table}})
+        self._route(operator, table)
+
+    def _route(self, operator: str, table: list[int]) -> None:
         self.routing = {**self.routing, operator: table}
         if self._next is not None:  # the next epoch's input stays decided; what was begun of it was for the old table
             decision, prepared = self._next
@@ -170,9 +184,12 @@ class Loop:
         """Run one epoch if there is input for one, or something is due without. ``flush``: where there is no input, close what is open."""
         with self._at_work, self._fenced_first():
             self.make_changes()
+            self._keep_up()
             decision, prepared = self._take_next(everything)
             if decision is None:
                 decision = self._decide_without_input(flush)
+            if self._cohort is not None and decision is not None and decision.epoch > self._followed:
+                decision, prepared = self._agree(decision), None
             if self.trials.run(decision, everything):
                 return True
             if decision is None:
@@ -205,14 +222,20 @@ class Loop:
     def finish(self, decision: Decision, outcome: Outcome, began: float) -> None:
         """Commit an epoch that has run, publish it, and tidy up."""
         ran = self._clock.monotonic()
-        before = self.log.manifest
-        entry = self._entry(decision, outcome)
-        manifest = self.log.append(entry)
+        committing = self._commit(decision, outcome)
+        if committing is None:
+            self._tidy_up()
+            self._listener(EpochDone(decision.epoch, decision, outcome, {"run": ran - began}, self.log.manifest))
+            return
+        entry, before, manifest = committing
         committed = self._clock.monotonic()
         self._publish(manifest)
         published = self._clock.monotonic()
         self._runner.settle()
         self._tidy.published(before)
+        if self._cohort is not None:
+            self._cohort.reached(manifest.epoch)
+            self._tidy.unwanted(self._cohort.decision_before(manifest.epoch))
         if entry["drops"] or entry["forgets"] or entry["restarts"]:
             self._tidy.dropped(before, manifest)
         self._release(decision.seen)
@@ -224,6 +247,18 @@ class Loop:
             "tidy": self._clock.monotonic() - published,
         }
         self._listener(EpochDone(decision.epoch, decision, outcome, seconds, manifest))
+
+    def _commit(self, decision: Decision, outcome: Outcome) -> tuple[Json, Manifest, Manifest] | None:
+        """Make an epoch's result the log's: its entry, and the manifest before and after it. None where a sibling has committed it."""
+        while True:
+            before, entry = self.log.manifest, self._entry(decision, outcome)
+            try:
+                return entry, before, self.log.append(entry)
+            except Taken as taken:
+                self._keep_up(taken.certain)
+                if self.log.manifest.epoch >= decision.epoch:
+                    self._lost(decision, outcome, taken.certain)
+                    return None
 
     def waiting(self) -> int:
         """About how many rows the sources have to give."""
@@ -323,18 +358,121 @@ class Loop:
             for file in files:
                 self._tidy.unwanted(file["name"])
 
+    # -- among siblings -------------------------------------------------------------------------------------------
+
+    def _agree(self, mine: Decision) -> Decision | None:
+        """The decision that counts, ours or a sibling's; the cursors are behind it."""
+        assert self._cohort is not None
+        agreed = self._cohort.agree(mine)
+        if agreed is not mine:
+            self._follow(choices_of(mine), {} if agreed is None else choices_of(agreed))
+        if agreed is not None:
+            self._followed = agreed.epoch
+            self._decided = max(self._decided, agreed.now)
+        return agreed
+
+    def _decided_elsewhere(self, epoch: int) -> Decision | None:
+        """What siblings have decided for an epoch, if they have."""
+        agreed = None if self._cohort is None else self._cohort.agreed(epoch)
+        if agreed is not None and epoch > self._followed:
+            self._follow({}, choices_of(agreed))
+            self._followed = epoch
+            self._decided = max(self._decided, agreed.now)
+        return agreed
+
+    def _follow(self, given: Mapping[str, Choice], agreed: Mapping[str, Choice]) -> None:
+        for name, cursor in self._cursors.items():
+            cursor.follow(given.get(name), agreed.get(name))
+
+    def _append_among_others(self, entry: Json) -> None:
+        """Append an entry that holds whatever siblings have appended before it."""
+        while True:
+            try:
+                self.log.append(entry)
+                return
+            except Taken as taken:
+                self._keep_up(taken.certain)
+
+    def _keep_up(self, certain: bool = True) -> None:
+        """Take up what siblings have committed. ``certain`` is False where even our own place in the log is not."""
+        if self._cohort is None:
+            return
+        epoch = self.log.manifest.epoch
+        if certain:
+            for entry, before, after in self.log.news():
+                self._adopt(entry, before, after)
+        if not certain or (self._cohort.time_to_look() and self.log.is_behind()):
+            self._jump()
+        if self.log.manifest.epoch > epoch:
+            self._cohort.reached(self.log.manifest.epoch)
+            self._publish_theirs()
+
+    def _adopt(self, entry: Json, before: Manifest, after: Manifest) -> None:
+        """A sibling's entry has the effects of one of ours."""
+        if entry["kind"] == "epoch":
+            assert self._cohort is not None
+            if entry["epoch"] > self._followed:
+                self._follow({}, choices_in(entry))
+                self._followed = entry["epoch"]
+            self._judged = {**{e: was for e, was in self._judged.items() if e > entry["epoch"] - _JUDGED}, entry["epoch"]: entry}
+            self._tidy.published(before)
+            self._release(entry["seen"])
+        if entry["kind"] == "routing":
+            for operator, table in entry["routing"].items():
+                self._route(operator, table)
+        self._tidy.dropped(before, after)
+
+    def _jump(self) -> None:
+        """The log has gone on so far that what was before is collected: begin where it is now."""
+        manifest = self.log.catch_up()
+        if self._next is not None:
+            self._runner.discard(self._next[1])
+            self._next = None
+        for name, cursor in self._cursors.items():
+            cursor.close()
+            self._cursors[name] = self.open_cursor(name, self._parts.sources[name], anew=False)
+        self._chosen = {}
+        self._followed = manifest.epoch
+        self.routing = {name: route(manifest, name, self._asked) for name in self._parts.keyed}
+
+    def _publish_theirs(self) -> None:
+        """Whoever has committed an epoch may have died before it was published. Where there is a later one, it was not."""
+        manifest = self.log.manifest
+        try:
+            self._publish(manifest)
+        except (Corrupted, FileNotFoundError):
+            if self._cohort is None:
+                raise
+            for entry, before, after in self.log.news():
+                self._adopt(entry, before, after)
+            if self.log.manifest.epoch == manifest.epoch:
+                raise
+            self._publish_theirs()
+
+    def _lost(self, decision: Decision, outcome: Outcome, certain: bool) -> None:
+        """A sibling has committed the epoch: what we have made of it is not needed."""
+        if certain:
+            self.throw_away(outcome)
+        self._runner.settle()
+
     # -- pieces ---------------------------------------------------------------------------------------------------
 
     def _take_next(self, everything: bool) -> tuple[Decision | None, Any]:
         """The decision that was made ahead, or one now. What was begun ahead of a trial was begun for another plan."""
         decision, prepared = self._next or (None, None)
         self._next = None
+        epoch = self.log.manifest.epoch + 1
+        if decision is not None and decision.epoch != epoch:  # siblings were faster
+            self._runner.discard(prepared)
+            decision = prepared = None
+        if decision is None and self._cohort is not None:
+            decision = self._decided_elsewhere(epoch)
         waiting = self.trials.waiting
         if waiting is not None and prepared is not None:
             self._runner.discard(prepared)
             prepared = None
         if decision is None and not (waiting is not None and waiting.swaps and not self._chosen):
-            decision = self._decide(self.log.manifest.epoch + 1, everything)
+            decision = self._decide(epoch, everything)
         return decision, prepared
 
     @contextlib.contextmanager
@@ -391,7 +529,9 @@ class Loop:
         if not self._work_ahead or not self.trials.quiet or not any(cursor.backlog(self.now()) for cursor in self._cursors.values()):
             return
         with contextlib.suppress(Retryable):  # it is only ahead of time: what fails here is done, or reported, when its turn comes
-            decision = self._decide(current.epoch + 1, everything)
+            decision = self._decided_elsewhere(current.epoch + 1) or self._decide(current.epoch + 1, everything)
+            if decision is not None and self._cohort is not None and decision.epoch > self._followed:
+                decision = self._agree(decision)
             if decision is not None:
                 self._next = (decision, None)  # first: the cursors have moved on
                 self._next = (decision, self._runner.prepare(decision, self.routing))
@@ -488,20 +628,36 @@ class Loop:
 
     def _take_merge(self) -> None:
         finished = self._compactor.collect()
-        table = None if finished is None else self.log.manifest.tables.get(finished["table"])
-        if finished is not None and (table is None or not set(finished["inputs"]) <= {segment.name for segment in table.segments}):
-            self._tidy.unwanted(finished["output"][0])  # its bucket of time is over, or the state it merged was dropped
-        elif finished is not None:
-            self._tidy.dropped(self.log.manifest, self.log.append(finished))
+        while finished is not None:
+            if not still_holds(finished, self.log.manifest):
+                self._tidy.unwanted(finished["output"][0])  # its bucket of time is over, or the state it merged was dropped
+                return
+            before = self.log.manifest
+            try:
+                self._tidy.dropped(before, self.log.append({name: value for name, value in finished.items() if name != "read"}))
+                return
+            except Taken as taken:
+                self._keep_up(taken.certain)
 
     def _tidy_up(self, idle: bool = False) -> None:
         self._take_merge()
+        if self._cohort is not None and not self._cohort.keeps_house():
+            self._keeps_house = False
+            self._relieve()
+            self._tidy.leave(self.log.manifest)
+            return
+        if not self._keeps_house:
+            self._keeps_house = True
+            self._tidy.restock(self.log.manifest)
         slots = {name: slots_of(table) for name, table in self.routing.items()}
         self._compactor.consider(self.log.manifest, self.routing, slots)
         self._relieve()
         if self.log.due_for_snapshot() and not idle:
             before = self.log.manifest
-            self.log.snapshot(flush_seen(self._store, self._clock, before))
-            self._tidy.dropped(before, self.log.manifest)
-            self._tidy.snapshotted(self.log.manifest)
+            try:
+                self.log.snapshot(flush_seen(self._store, self._clock, before))
+                self._tidy.dropped(before, self.log.manifest)
+                self._tidy.snapshotted(self.log.manifest)
+            except Taken as taken:  # the next time will do
+                self._keep_up(taken.certain)
         self._tidy.collect(self.log.manifest)

@@ -68,6 +68,23 @@ class Tidy:
     def snapshotted(self, manifest: Manifest) -> None:
         self._snapshots.append((manifest.epoch, manifest.generation, manifest.position))
 
+    def restock(self, manifest: Manifest) -> None:
+        """From now on this replica removes what all have left behind: find out what is there. Lists what is retained, and no segments."""
+        self._snapshots.clear()
+        for position, generation in snapshots(self._store):
+            found = read_snapshot(self._store, generation, position)
+            if found is not None:
+                self.snapshotted(found)
+        prefix = entry_name(manifest.generation, 0).rsplit("/", 1)[0] + "/"
+        positions = [int(name.rsplit("/", 1)[1]) for name in self._store.list(prefix)]
+        self._oldest_own = min(positions, default=manifest.position + 1)
+
+    def leave(self, manifest: Manifest) -> None:
+        """Another replica removes what has left retention. What it may not have come to is remembered for a while: it may die."""
+        while self._garbage and self._garbage[0][0] < manifest.epoch - 2 * self._retain:
+            self._garbage.popleft()
+        self._remove()
+
     def collect(self, manifest: Manifest) -> None:
         """Remove what has left retention."""
         horizon = manifest.epoch - self._retain
@@ -121,6 +138,10 @@ class Tidy:
             needed |= _lasting(after)
             self.dropped(before, after)
         self._take_stock_of_entries()
+        for name in self._store.list("decide/"):
+            _, owner, epoch = name.split("/")
+            if (int(owner), int(epoch)) < (self._start.generation, self._start.epoch):
+                self._due.append(name)
         for folder in ("segments/", "staged/", "seen/"):
             for name in self._store.list(folder):
                 owner = name.rsplit("/", 1)[1].split("-", 1)[0]

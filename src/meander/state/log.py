@@ -17,6 +17,11 @@ time finds its next position taken, although the entries before it are long gone
 in them: with positions alone a collected name could be written again.
 
 Every entry has its writer's nonce. A put whose answer is lost or says "exists" is settled by reading back.
+
+A generation can be *shared* by replicas: each of them may append, and who comes first has decided. The others meet its entry, apply it as
+if it were their own, and go on behind it (``news``). Within one generation a collected name could be written again, by a replica that slept
+through it: such an entry stands in a hole, where nobody reads it. So whoever has put an entry looks whether there is a snapshot at or
+behind its position. If so, that snapshot says by the entry's nonce whether anybody has read it.
 """
 
 from __future__ import annotations
@@ -25,7 +30,7 @@ import json
 from collections.abc import Iterator
 
 from meander.clock import Clock
-from meander.errors import ConfigError, Corrupted, Fenced, Retryable
+from meander.errors import ConfigError, Corrupted, Fenced, MeanderError, Retryable
 from meander.state.manifest import Json, Manifest
 from meander.state.store import Store
 
@@ -175,6 +180,15 @@ def _read_entry(store: Store, generation: int, position: int) -> Json | None:
     return entry
 
 
+class Taken(MeanderError):
+    """Another replica's entry stands at the log's next position: apply it, and look what is left to do."""
+
+    def __init__(self, position: int, certain: bool = True) -> None:
+        """``certain``: ours is not in the log. Otherwise nobody can say any more, and what it names must stay."""
+        super().__init__(f"position {position} of the log is taken")
+        self.certain = certain
+
+
 class Log:
     """The right to append, as long as nobody has taken the store over."""
 
@@ -185,10 +199,12 @@ class Log:
         self._since_snapshot = 0
 
     @staticmethod
-    def take_over(store: Store, clock: Clock, key_groups: int = 128) -> Log:
-        """Become the owner: seal the old generation's log."""
+    def take_over(store: Store, clock: Clock, key_groups: int = 128, shared: bool = False) -> Log:
+        """Become the owner: seal the old generation's log. ``shared``: one of the owners; the generation is joined where it is shared."""
         while True:
             manifest = read_manifest(store)
+            if shared and manifest.shared:
+                return Log(store, clock, manifest)
             entry: Json = {
                 "kind": "takeover",
                 "generation": manifest.generation + 1,
@@ -196,6 +212,8 @@ class Log:
                 "nonce": clock.new_id(),
                 "now": clock.now(),
             }
+            if shared:
+                entry["shared"] = True
             if manifest.position < 0:
                 entry["key_groups"] = key_groups
             sealed = _put_settled(store, clock, entry_name(manifest.generation, manifest.position + 1), entry)
@@ -203,15 +221,41 @@ class Log:
                 return Log(store, clock, manifest.apply(entry))
 
     def append(self, entry: Json) -> Manifest:
-        """Make one entry the log's next. Fenced where another generation came first: nothing has happened then."""
+        """Make one entry the log's next. Fenced where another generation came first, Taken where a replica did."""
         before = self.manifest
         full = {**entry, "generation": before.generation, "position": before.position + 1, "nonce": self._clock.new_id()}
         after = before.apply(full)
-        if not _put_settled(self._store, self._clock, entry_name(before.generation, before.position + 1), full):
-            raise self._fenced()
+        name = entry_name(before.generation, before.position + 1)
+        if not _put_settled(self._store, self._clock, name, full):
+            raise Taken(full["position"]) if before.shared else self._fenced()
+        if before.shared and not (was_read := _was_read(self._store, full["position"], full["nonce"])):
+            if was_read is False:
+                self._store.delete(name)
+            raise Taken(full["position"], certain=was_read is False)
         self.manifest = after
         self._since_snapshot += 1
         return after
+
+    def news(self) -> Iterator[tuple[Json, Manifest, Manifest]]:
+        """What replicas have appended: the entry, and the manifest before and after it. Fenced at the generation's end."""
+        while (entry := _read_entry(self._store, self.manifest.generation, self.manifest.position + 1)) is not None:
+            if entry["kind"] == "takeover":
+                raise self._fenced()
+            before, self.manifest = self.manifest, self.manifest.apply(entry)
+            self._since_snapshot += 1
+            yield entry, before, self.manifest
+
+    def is_behind(self) -> bool:
+        """Whether the log has gone on so far that the entries after ours are collected. Lists the snapshots, which are few."""
+        return _is_in_a_hole(self._store, self.manifest.position + 1)  # what is still there, ``news`` has read before
+
+    def catch_up(self) -> Manifest:
+        """Go to the log's end, wherever that is. Fenced where it is another generation's."""
+        manifest = read_manifest(self._store)
+        if manifest.generation != self.manifest.generation:
+            raise self._fenced()
+        self.manifest, self._since_snapshot = manifest, 0
+        return manifest
 
     def check_owner(self) -> None:
         """Fenced where another generation has taken over. An entry of ours whose put was never answered does not say so."""
@@ -246,6 +290,20 @@ def _is_in_a_hole(store: Store, position: int) -> bool:
     A collected entry has a snapshot behind it, written before the entry went.
     """
     return any(snapshot >= position for snapshot, _ in snapshots(store))
+
+
+def _was_read(store: Store, position: int, nonce: str) -> bool | None:
+    """Whether an entry of a shared generation, just put, is where the others read; None where nobody can say any more.
+
+    It is where there is no snapshot behind it: what has been collected has one. Otherwise the first snapshot behind it knows.
+    """
+    for behind, generation in (found for found in snapshots(store) if found[0] >= position):
+        manifest = read_snapshot(store, generation, behind)
+        if manifest is None:
+            return None
+        back = behind - position
+        return manifest.nonces[-1 - back] == nonce if back < len(manifest.nonces) else None
+    return True
 
 
 def _put_settled(store: Store, clock: Clock, name: str, entry: Json) -> bool:

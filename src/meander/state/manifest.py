@@ -7,6 +7,7 @@ read the log from its beginning. Log entries are JSON objects with ``kind``:
 - ``epoch``: one epoch's decision, its new segments and its staged output: the commit point
 - ``compaction``: segments replaced by one that holds the same rows
 - ``names``: the names that sources have taken are in these files from here on
+- ``routing``: an operator's key groups have other slots from the next epoch on (where several replicas work on a store)
 
 Invariants, and what breaks otherwise:
 
@@ -25,6 +26,8 @@ from meander.errors import Corrupted
 from meander.state.segment import SegmentRef
 
 Json = dict[str, Any]
+NONCES = 96
+"""How many a shared generation's manifest has: more than there are entries between two snapshots."""
 
 
 def operator_of(table: str) -> str:
@@ -106,19 +109,27 @@ class Manifest:
     """Per watermark, what is known of event time: see ``coordinate.watermarks``."""
     asked: int | None = None
     """The parallelism that the last start asked for; what the routing has may have been changed since."""
+    shared: bool = False
+    """Whether several replicas append to this generation's log."""
+    nonces: tuple[str, ...] = ()
+    """Of a shared generation's last entries, up to this position: whether an entry was read by anybody can be told by its nonce."""
 
     def apply(self, entry: Json) -> Manifest:
         """The manifest after one more entry."""
         kind = entry["kind"]
         moved = replace(self, position=entry["position"], generation=entry["generation"])
+        if self.shared:
+            moved = replace(moved, nonces=(*self.nonces[1 - NONCES :], entry["nonce"]))
         if kind == "takeover":
-            return replace(moved, key_groups=entry.get("key_groups", self.key_groups))
+            return replace(moved, key_groups=entry.get("key_groups", self.key_groups), shared=entry.get("shared", False), nonces=())
         if kind == "epoch":
             return moved._after_epoch(entry)
         if kind == "compaction":
             return moved._after_compaction(entry)
         if kind == "names":
             return replace(moved, seen=entry["seen"], recent={})
+        if kind == "routing":
+            return replace(moved, routing={**self.routing, **entry["routing"]})
         raise Corrupted(f"log entry {entry['position']} has the unknown kind '{kind}': use a newer Meander")
 
     def _after_epoch(self, entry: Json) -> Manifest:
@@ -199,6 +210,8 @@ class Manifest:
             "now": self.now,
             "times": self.times,
             "asked": self.asked,
+            "shared": self.shared,
+            "nonces": self.nonces,
         }
 
     @staticmethod
@@ -206,4 +219,4 @@ class Manifest:
         tables = {
             name: Table(tuple(t["keys"]), tuple(SegmentRef.from_json(s) for s in t["segments"])) for name, t in fields["tables"].items()
         }
-        return Manifest(**{**fields, "tables": tables})
+        return Manifest(**{**fields, "tables": tables, "nonces": tuple(fields.get("nonces", ()))})

@@ -1,0 +1,200 @@
+"""One replica among its siblings: what they agree on, and who is there. Spark-free.
+
+Replicas work on one store. They agree on two things, both by put-if-absent, so that nobody waits for anybody:
+
+- the input of every epoch: ``decide/<generation>/<epoch>``. Who comes first has decided; the others run the same.
+- its result: the log's entry. Who comes first has committed; the others take its entry for theirs, and throw their own work away.
+
+A replica that dies takes nothing along, whatever it was doing: its siblings are at the same epoch already. One that is slow, or was
+paused, takes up what was committed meanwhile and goes on from there.
+
+Signs of life (``replicas/<generation>/<name>``) decide nothing but who merges segments, writes snapshots and removes garbage: the first by
+name among those that live. Two who believe that they are the first do no harm.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from meander.clock import Clock
+from meander.connect.source import Choice, Split
+from meander.engine.epoch import Decision
+from meander.errors import Retryable
+from meander.state.manifest import Json
+from meander.state.store import Store
+
+BEAT = 0.5
+DEAD_AFTER = 3.0
+_BEHIND_EVERY = 1.0
+
+
+def decision_name(generation: int, epoch: int) -> str:
+    return f"decide/{generation:08d}/{epoch:012d}"
+
+
+def to_json(decision: Decision) -> Json:
+    """A decision as it is agreed on."""
+    splits = [[source, split.payload, split.rows, split.bytes, *split.born] for source, split in decision.splits]
+    rest = {"offsets": decision.offsets, "seen": decision.seen, "late": decision.late, "flush": decision.flush}
+    return {"epoch": decision.epoch, "now": decision.now, "splits": splits, **rest}
+
+
+def from_json(fields: Json) -> Decision:
+    splits = tuple((source, Split(payload, rows, size, (first, last))) for source, payload, rows, size, first, last in fields["splits"])
+    return Decision(fields["epoch"], fields["now"], splits, fields["offsets"], fields["seen"], late=fields["late"], flush=fields["flush"])
+
+
+def choices_of(decision: Decision) -> dict[str, Choice]:
+    """What a decision takes of every source."""
+    return choices(decision.splits, decision.offsets, decision.seen)
+
+
+def choices_in(entry: Json) -> dict[str, Choice]:
+    """What a committed epoch took of every source."""
+    splits = tuple((source, Split(payload, 0, 0)) for source, payload in entry["splits"])
+    return choices(splits, entry["offsets"], entry["seen"])
+
+
+def choices(splits: tuple[tuple[str, Split], ...], offsets: Mapping[str, Json], seen: Mapping[str, list[str]]) -> dict[str, Choice]:
+    return {
+        name: Choice(tuple(split for source, split in splits if source == name), offset, tuple(seen.get(name, ())))
+        for name, offset in offsets.items()
+    }
+
+
+@dataclass
+class Sibling:
+    """A replica as its signs of life show it."""
+
+    name: str
+    said: Json
+    changed: float
+    """When it said something new last, by our own clock."""
+
+
+class Cohort:
+    """This replica's part in it."""
+
+    def __init__(self, store: Store, clock: Clock, name: str, generation: int) -> None:
+        self._store, self._clock = store, clock
+        self.name = name
+        self._generation = generation
+        self._number = 0
+        self._epoch = 0
+        self._siblings: dict[str, Sibling] = {}
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._looked = clock.monotonic()
+        self._began = clock.monotonic()
+        self._thread = threading.Thread(target=self._watch, name="meander-replicas", daemon=True)
+        self.url: str | None = None
+        """Where this replica can be asked over HTTP; told to the others."""
+
+    def start(self) -> Cohort:
+        self.beat()
+        self.look()
+        self._thread.start()
+        return self
+
+    def close(self) -> None:
+        """Leave: the siblings need not wait to find out."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        try:
+            self._store.delete(self._sign(self.name))
+        except Retryable:
+            return  # then they find out by themselves
+
+    # -- what is agreed on ----------------------------------------------------------------------------------------
+
+    def agreed(self, epoch: int) -> Decision | None:
+        """What an epoch's input is, where that is decided."""
+        data = self._store.get(decision_name(self._generation, epoch))
+        return None if data is None else from_json(json.loads(data))
+
+    def agree(self, mine: Decision) -> Decision | None:
+        """Decide an epoch's input, unless somebody has: what counts. None where it was decided and collected: it is long over."""
+        data = json.dumps(to_json(mine), separators=(",", ":")).encode()
+        try:
+            if self._store.put_if_absent(decision_name(self._generation, mine.epoch), data):
+                return mine
+        except Retryable:
+            pass  # whether it is there is seen by looking
+        return self.agreed(mine.epoch)
+
+    def decision_before(self, epoch: int) -> str:
+        """The name of a decision that nobody needs once this epoch is committed. Not its own: a sibling may be about to look for it."""
+        return decision_name(self._generation, epoch - 1)
+
+    # -- who is there ---------------------------------------------------------------------------------------------
+
+    def keeps_house(self) -> bool:
+        """Whether this replica is the first of those that live."""
+        return all(self.name < one.name for one in self.siblings())
+
+    def siblings(self) -> list[Sibling]:
+        """The others that live."""
+        now = self._clock.monotonic()
+        with self._lock:
+            return [one for one in self._siblings.values() if now - one.changed < DEAD_AFTER]
+
+    def is_alive(self, name: str) -> bool:
+        return name == self.name or any(one.name == name for one in self.siblings())
+
+    def reached(self, epoch: int) -> None:
+        self._epoch = epoch
+
+    def time_to_look(self) -> bool:
+        """Once a second: whether the log may have gone on beyond what is left of it."""
+        now = self._clock.monotonic()
+        if now - self._looked < _BEHIND_EVERY:
+            return False
+        self._looked = now
+        return True
+
+    def beat(self) -> None:
+        self._number += 1
+        said = {
+            "name": self.name,
+            "number": self._number,
+            "epoch": self._epoch,
+            "process": os.getpid(),
+            "host": socket.gethostname(),
+            "url": self.url,
+        }
+        self._store.put(self._sign(self.name), json.dumps(said).encode())
+
+    def look(self) -> None:
+        """Read the others' signs of life: as many objects as there are replicas."""
+        there = {}
+        for name in self._store.list(self._sign("")):
+            data = self._store.get(name)
+            if data is not None:
+                said = json.loads(data)
+                there[said["name"]] = said
+        now = self._clock.monotonic()
+        with self._lock:
+            known, self._siblings = self._siblings, {}
+            for name, said in there.items():
+                if name != self.name:
+                    before = known.get(name)
+                    changed = now if before is None or before.said != said else before.changed
+                    self._siblings[name] = Sibling(name, said, changed)
+
+    def _sign(self, name: str) -> str:
+        return f"replicas/{self._generation:08d}/{name}"
+
+    def _watch(self) -> None:
+        # An event, not the clock's sleep: leaving must not wait for the next beat.
+        while not self._stop.wait(BEAT):
+            try:
+                self.beat()
+                self.look()
+            except Retryable:
+                continue  # the store is away: so it is for the others

@@ -1,0 +1,234 @@
+"""Replicas on one store, without Spark: whoever is at work, dies, sleeps or comes back, what comes out is what one run would give out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import polars as pl
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.local import Local, Script
+
+import meander as md
+from meander.coordinate.routing import rebalance
+from meander.engine.loop import Loop
+
+COLUMNS = {"k": pl.Int64(), "v": pl.Int64(), "ts": pl.Datetime("us")}
+SECOND = 1_000_000
+LIMITS = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+
+
+class Killed(Exception):
+    """This replica is dead from here on."""
+
+
+def flow_of(script: Any, out: Path) -> md.Flow:
+    flow = md.Flow("replicated")
+    events = flow.source("events", Script(COLUMNS, script)).watermark("ts", grace="2s")
+    keyed = events.key_by("k")
+    keyed.aggregate(md.count().alias("n"), md.sum("v").alias("total"), name="totals").sink("totals_out", md.parquet(out / "totals"))
+    keyed.window(md.tumbling("5s")).aggregate(md.sum("v").alias("total"), name="windows").sink("windows_out", md.parquet(out / "windows"))
+    return flow
+
+
+def published(folder: Path) -> list[Any]:
+    files = sorted(folder.glob("*.parquet"))
+    return [] if not files else sorted(pl.read_parquet(files).rows(), key=repr)
+
+
+def numbered(folder: Path) -> list[int]:
+    return sorted({int(file.name.split("-")[1]) for file in folder.glob("part-*.parquet")})
+
+
+SCRIPT = tuple(((0, tuple((key, epoch, (epoch * 3 + key) * SECOND) for key in range(3))),) for epoch in range(9))
+
+
+def alone(script: Any, folder: Path) -> dict[str, list[Any]]:
+    Local(flow_of(script, folder), folder / "state").run(flush=True)
+    return {name: published(folder / name) for name in ("totals", "windows")}
+
+
+def replica(script: Any, folder: Path, name: str, **options: Any) -> Local:
+    return Local(flow_of(script, folder), folder / "state", replica=name, **options)
+
+
+def finish(local: Local) -> None:
+    while local.step(flush=local.loop.finished()):
+        pass
+
+
+def during_its_run(local: Local, act: Callable[[], Any]) -> Any:
+    """The replica's next epoch takes so long that all of this happens before it has ended."""
+    begin, acted = local.loop._runner.begin, []
+
+    def slow(*arguments: Any) -> Any:
+        result = begin(*arguments)
+
+        def later() -> Any:
+            found = result()
+            if not acted:
+                acted.append(True)
+                act()
+            return found
+
+        return later
+
+    return mock.patch.object(local.loop._runner, "begin", slow)
+
+
+def test_two_replicas_give_out_what_one_would(tmp_path: Path) -> None:
+    expected = alone(SCRIPT, tmp_path / "alone")
+    a, b = replica(SCRIPT, tmp_path / "two", "a"), replica(SCRIPT, tmp_path / "two", "b", parallelism=3)
+    assert a.manifest.generation == b.manifest.generation
+    for _ in range(4):
+        a.step()
+        b.step()
+    finish(b)
+    finish(a)
+    assert a.manifest.epoch == b.manifest.epoch
+    assert {name: published(tmp_path / "two" / name) for name in expected} == expected
+
+
+def test_who_comes_second_takes_up_what_the_first_has_committed(tmp_path: Path) -> None:
+    a, b = replica(SCRIPT, tmp_path, "a"), replica(SCRIPT, tmp_path, "b")
+    with during_its_run(a, b.step):
+        a.step()
+    assert (a.manifest.epoch, a.manifest.nonces) == (1, b.manifest.nonces)
+    names = set((tmp_path / "state" / "segments").rglob("*.arrow"))
+    assert {str(file.relative_to(tmp_path / "state")) for file in names} == a.manifest.segment_names(), "the second's own are gone"
+    assert numbered(tmp_path / "totals") == [1]
+
+
+def test_a_replica_that_slept_through_everything_goes_on_where_the_others_are(tmp_path: Path) -> None:
+    script = SCRIPT * 12
+    expected = alone(script, tmp_path / "alone")
+    a, b = replica(script, tmp_path / "two", "a"), replica(script, tmp_path / "two", "b")
+
+    def long() -> None:
+        for _ in range(100):
+            b.step()
+
+    with during_its_run(a, long):
+        a.step()
+    assert a.manifest.epoch == b.manifest.epoch == 100
+    log = sorted((tmp_path / "two" / "state" / "log").rglob("0*"))
+    assert len([file for file in log if file.is_file()]) < 60, "what it slept through is collected"
+    finish(a)
+    assert {name: published(tmp_path / "two" / name) for name in expected} == expected
+
+
+def test_it_would_show_if_nobody_looked_whether_an_entry_stands_in_a_hole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("meander.state.log._was_read", lambda *_: True)
+    with pytest.raises(AssertionError):
+        test_a_replica_that_slept_through_everything_goes_on_where_the_others_are(tmp_path)
+
+
+def test_a_committer_that_dies_before_it_publishes_is_stood_in_for(tmp_path: Path) -> None:
+    a, b = replica(SCRIPT, tmp_path, "a"), replica(SCRIPT, tmp_path, "b")
+    with mock.patch.object(a.loop, "_publish", side_effect=Killed), pytest.raises(Killed):
+        a.step()
+    assert numbered(tmp_path / "totals") == []
+    b.step()
+    assert numbered(tmp_path / "totals") == [1, 2]
+
+
+def test_a_rescale_of_one_is_a_rescale_of_all(tmp_path: Path) -> None:
+    a, b = replica(SCRIPT, tmp_path, "a"), replica(SCRIPT, tmp_path, "b")
+    a.step()
+    b.step()
+    table = rebalance(a.loop.routing["totals"], 4)
+    a.loop.reroute("totals", table)
+    b.step()
+    assert b.loop.routing["totals"] == a.loop.routing["totals"] == table
+    assert b.manifest.routing["totals"] == table
+
+
+def test_a_run_of_its_own_ends_the_replicas(tmp_path: Path) -> None:
+    a, b = replica(SCRIPT, tmp_path, "a"), replica(SCRIPT, tmp_path, "b")
+    a.step()
+    single = Local(flow_of(SCRIPT, tmp_path), tmp_path / "state")
+    for one in (a, b):
+        with pytest.raises(md.Fenced):
+            one.step()
+    single.run(flush=True)
+    again = replica(SCRIPT, tmp_path, "a")
+    assert again.manifest.generation > single.manifest.generation
+
+
+PLACES = ("deciding", "before the commit", "after the commit", "after the publication", "housekeeping")
+
+
+def kill_at(local: Local, place: str) -> Any:
+    loop: Loop = local.loop
+    if place == "deciding":
+        return mock.patch.object(local.cohort, "agree", side_effect=Killed)
+    if place == "before the commit":
+        return mock.patch.object(loop.log, "append", side_effect=Killed)
+    if place == "after the commit":
+        return mock.patch.object(loop, "_publish", side_effect=Killed)
+    if place == "after the publication":
+        return mock.patch.object(loop._tidy, "published", side_effect=Killed)
+    return mock.patch.object(loop, "_tidy_up", side_effect=Killed)
+
+
+acts = st.lists(
+    st.tuples(
+        st.sampled_from("abc"),
+        st.sampled_from(["step", "step", "step", "overtaken", "rescale", *PLACES]),
+        st.sampled_from("abc"),
+        st.integers(1, 3),
+    ),
+    max_size=25,
+)
+moments = st.integers(0, 40).map(lambda second: second * SECOND)
+rows = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 9), moments), max_size=5).map(tuple)
+scripts = st.lists(rows.map(lambda some: ((0, some),)), min_size=1, max_size=8).map(tuple)
+
+
+@LIMITS
+@given(scripts, acts)
+def test_whatever_becomes_of_replicas_the_output_is_that_of_one_run(
+    tmp_path_factory: pytest.TempPathFactory, script: Any, acts: list[tuple[str, str, str, int]]
+) -> None:
+    folder = tmp_path_factory.mktemp("replicas")
+    live = {name: replica(script, folder, name, parallelism=number + 1) for number, name in enumerate("abc")}
+
+    def act(name: str, what: str, other: str, count: int) -> None:
+        one = live[name]
+        try:
+            if what == "rescale":
+                one.loop.reroute("totals", rebalance(one.loop.routing["totals"], count))
+            elif what == "overtaken" and other != name:
+                with during_its_run(one, lambda: [live[other].step() for _ in range(count)]):
+                    one.step()
+            elif what in PLACES:
+                with kill_at(one, what):
+                    one.step()
+            else:
+                one.step()
+        except Killed:
+            live[name] = replica(script, folder, name, parallelism=count)
+
+    for one in acts:
+        act(*one)
+    for one in live.values():
+        finish(one)
+    assert len({one.manifest.position for one in live.values()} | {one.manifest.epoch for one in live.values()}) <= 2
+    expected = alone(script, tmp_path_factory.mktemp("alone"))
+    assert last(published(folder / "totals")) == last(expected["totals"])
+    assert published(folder / "windows") == expected["windows"]
+    state = pl.DataFrame(pl.from_arrow(md.read_state(folder / "state", "totals"))).sort("k").rows() if expected["totals"] else []
+    assert state == sorted(last(expected["totals"]).values())
+
+
+def last(rows: list[Any]) -> dict[Any, Any]:
+    """The row of each key with the largest count: epochs may be cut differently."""
+    found: dict[Any, Any] = {}
+    for row in rows:
+        if row[0] not in found or row[1] > found[row[0]][1]:
+            found[row[0]] = row
+    return found
