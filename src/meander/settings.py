@@ -41,8 +41,12 @@ class Settings:
     """Let the number of slots follow the load."""
     state_mode: str = "hybrid"
     """Where reads of state go: ``hybrid`` (cache, then peers, then the store), ``local`` (own copies) or ``remote`` (the store)."""
+    replica: str | None = None
+    """The name of this run among others that run the same flow on the same store; None for a run of its own."""
 
     def __post_init__(self) -> None:
+        if self.replica is not None and not re.fullmatch(r"[a-z0-9][a-z0-9_-]{0,40}", str(self.replica)):
+            raise ConfigError(f"replica={self.replica!r}: a name of small letters, digits, - and _ is needed, such as 'a'")
         for name in ("parallelism", "retain_epochs", "key_groups"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool):

@@ -17,6 +17,8 @@ from meander.connect.files import FilesSource
 from meander.connect.latency import LatencyFile
 from meander.connect.parquet import ParquetSink
 from meander.connect.source import Split
+from meander.connect.spark_stream import SparkStreamSource
+from meander.engine.cohort import Cohort
 from meander.engine.compaction import Compactor, ProcessCompactor
 from meander.engine.compiled import Compiled, compile_plan, pack_plan
 from meander.engine.crew import hire
@@ -41,7 +43,7 @@ from meander.plan.processing import Process
 from meander.settings import Settings
 from meander.state.folder import refuse_file
 from meander.state.lease import Lease, refuse_beside_live
-from meander.state.log import Log, newest_generation
+from meander.state.log import Log, newest_generation, read_manifest
 from meander.state.store import Lock, Store, open_store
 
 
@@ -68,6 +70,8 @@ def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: 
     What can be refused is refused before a Spark is started, which takes its time.
     """
     compiled = compile_plan(plan)
+    if settings.replica is not None:
+        _check_can_be_replicated(compiled, settings)
     _check_folders(compiled)
     _ship_user_modules(compiled)
     pack_plan(plan)  # a function that cannot travel is named here
@@ -75,7 +79,8 @@ def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: 
     refuse_file(store)
     letters = _dead_letters(store, settings)
     seen = newest_generation(store)
-    previous = _lock(store, clock, settings.takeover)
+    shared = settings.replica is not None
+    previous = _lock(store, clock, settings.takeover, shared)
     close: list[Callable[[], None]] = []
     try:
         made: Any = None if session is not None else make_session()
@@ -83,10 +88,14 @@ def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: 
         prepare_context(context)
         probe_store(store, context, clock)
         if previous is None and newest_generation(store) != seen:  # somebody else started while Spark did, and nothing kept them off
-            _lock(store, clock, settings.takeover)
-        log = Log.take_over(store, clock, settings.key_groups)
+            _lock(store, clock, settings.takeover, shared)
+        log = Log.take_over(store, clock, settings.key_groups, shared)
         generation = log.manifest.generation
-        close.append(_hold(store, generation, clock))
+        close.append(_hold(store, generation, clock, shared))
+        cohort = None
+        if settings.replica is not None:
+            cohort = Cohort(store, clock, settings.replica, generation).start()
+            close.append(cohort.close)
         chosen, marks = resume_plan(store, log.manifest, plan)
         compiled = compile_plan(chosen)
         put_plan(store, compiled)
@@ -111,6 +120,7 @@ def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: 
             lambda done: _tell(listeners, done),
             settings.work_ahead,
             deletions,
+            cohort,
         )
         loop.collected = runner.collected
         close[:0] = [loop.close, runner.close]
@@ -156,19 +166,21 @@ def _read_splits(done: EpochDone) -> list[Split]:
     return [replace(split, rows=done.outcome.units.get(unit, split.rows)) for unit, (_, split) in enumerate(done.decision.splits)]
 
 
-def _hold(store: Store, generation: int, clock: Clock) -> Callable[[], None]:
+def _hold(store: Store, generation: int, clock: Clock, shared: bool) -> Callable[[], None]:
     """Show that this generation is alive; the answer is how to let go."""
     if store.local("") is None:
-        return Lease(store, generation, clock).start().release
-    return Lock(store, f"{generation:08d}").release
+        return Lease(store, generation, clock, shared).start().release
+    return Lock(store, f"{generation:08d}", shared).release
 
 
-def _lock(store: Store, clock: Clock, takeover: bool) -> Lock | None:
+def _lock(store: Store, clock: Clock, takeover: bool, shared: bool) -> Lock | None:
     """The newest generation's lock: refused while its process lives, unless the caller knows better.
 
-    None where there is nothing to hold: a lease can only be watched.
+    None where there is nothing to hold: a lease can only be watched, and a replica joins its siblings.
     """
     while not takeover and (generation := newest_generation(store)):
+        if shared and read_manifest(store).shared:
+            return None
         if store.local("") is None:
             refuse_beside_live(store, generation, clock)
             if newest_generation(store) == generation:
@@ -211,6 +223,18 @@ def _checked_parts(compiled: Compiled, dead_letters: str) -> Parts:
 
 def _stages(compiled: Compiled) -> dict[str, tuple[str, ...]]:
     return {str(level.number + 1): level.keyed for level in compiled.levels if level.keyed}
+
+
+def _check_can_be_replicated(compiled: Compiled, settings: Settings) -> None:
+    """What replicas cannot do together is refused."""
+    for name, op in compiled.sources.items():
+        if isinstance(op.source, SparkStreamSource):
+            raise ConfigError(
+                f"source '{name}' cannot be replicated: Structured Streaming reads a range of it for one query only, and replicas "
+                "must read the same range each; use md.files or another source of Meander's own"
+            )
+    if settings.autoscale is not None:
+        raise ConfigError("a replicated flow cannot have an autoscaler: its replicas would each have an opinion; rescale it by hand")
 
 
 def _check_folders(compiled: Compiled) -> None:

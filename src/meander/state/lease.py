@@ -27,8 +27,10 @@ _LOOKS = 20
 class Lease:
     """A generation's sign of life."""
 
-    def __init__(self, store: Store, generation: int, clock: Clock) -> None:
+    def __init__(self, store: Store, generation: int, clock: Clock, shared: bool = False) -> None:
+        """``shared``: others renew it, too, so that letting go of it says nothing."""
         self._store, self._name = store, _name(generation)
+        self._shared = shared
         self._owner = f"process {os.getpid()} on {socket.gethostname()}"
         self._nonce = clock.new_id()
         self._number = 0
@@ -53,6 +55,8 @@ class Lease:
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
+        if self._shared:
+            return
         try:
             self._put(None)
         except Retryable:

@@ -274,7 +274,8 @@ def _explained(extra: str) -> Iterator[None]:
 class Lock:
     """The right to run on a store that is a folder: held by a live process, gone with it, however it dies. Elsewhere see ``lease.py``."""
 
-    def __init__(self, store: Store, name: str) -> None:
+    def __init__(self, store: Store, name: str, shared: bool = False) -> None:
+        """``shared``: beside others who hold it so."""
         self._fd: int | None = None
         path = store.local(f"lock/{name}")
         if path is None:
@@ -282,7 +283,7 @@ class Lock:
         _make_folder(path.parent)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError:
             owner = os.read(fd, 200).decode(errors="replace").strip()
             os.close(fd)
