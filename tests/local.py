@@ -214,6 +214,7 @@ class Local:
         if self.replica is not None:
             cohort = Cohort(store, self.clock, self.replica, log.manifest.generation)
             cohort.beat()
+            runner.digests = True
         self.cohort = cohort
         self.loop = Loop(store, self.clock, log, parts, runner, self.parallelism, merges, 4, self.done.append, self.ahead, cohort=cohort)
         self.loop.recover()

@@ -27,7 +27,7 @@ from meander.connect.foreach_batch import foreach_batch
 from meander.connect.generator import generator
 from meander.connect.memory import memory
 from meander.connect.partitioned import parquet
-from meander.errors import BadInput, Busy, ConfigError, Corrupted, Fenced, FlowError, MeanderError, Rejected, Retryable
+from meander.errors import BadInput, Busy, ConfigError, Corrupted, Divergent, Fenced, FlowError, MeanderError, Rejected, Retryable
 from meander.flow import Flow, KeyedStream, Stream, filter, map_batches, select, with_columns
 from meander.plan.modify import Insert, Remove, Replace
 from meander.plan.unplaced import aggregate, process, watermark
@@ -51,6 +51,7 @@ __all__ = [
     "Busy",
     "ConfigError",
     "Corrupted",
+    "Divergent",
     "Fenced",
     "Flow",
     "Insert",

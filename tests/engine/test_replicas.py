@@ -129,7 +129,7 @@ def test_it_would_show_if_nobody_looked_whether_an_entry_stands_in_a_hole(tmp_pa
 
 def test_a_committer_that_dies_before_it_publishes_is_stood_in_for(tmp_path: Path) -> None:
     a, b = replica(SCRIPT, tmp_path, "a"), replica(SCRIPT, tmp_path, "b")
-    with mock.patch.object(a.loop, "_publish", side_effect=Killed), pytest.raises(Killed):
+    with mock.patch.object(a.loop, "publish", side_effect=Killed), pytest.raises(Killed):
         a.step()
     assert numbered(tmp_path / "totals") == []
     b.step()
@@ -169,9 +169,9 @@ def kill_at(local: Local, place: str) -> Any:
     if place == "before the commit":
         return mock.patch.object(loop.log, "append", side_effect=Killed)
     if place == "after the commit":
-        return mock.patch.object(loop, "_publish", side_effect=Killed)
+        return mock.patch.object(loop, "publish", side_effect=Killed)
     if place == "after the publication":
-        return mock.patch.object(loop._tidy, "published", side_effect=Killed)
+        return mock.patch.object(loop.tidy, "published", side_effect=Killed)
     return mock.patch.object(loop, "_tidy_up", side_effect=Killed)
 
 

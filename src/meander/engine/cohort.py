@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from meander.clock import Clock
 from meander.connect.source import Choice, Split
 from meander.engine.epoch import Decision
-from meander.errors import Retryable
+from meander.errors import Divergent, Retryable
 from meander.state.manifest import Json
 from meander.state.store import Store
 
@@ -65,6 +65,17 @@ def choices(splits: tuple[tuple[str, Split], ...], offsets: Mapping[str, Json], 
         name: Choice(tuple(split for source, split in splits if source == name), offset, tuple(seen.get(name, ())))
         for name, offset in offsets.items()
     }
+
+
+def told(theirs: Mapping[str, str], ours: Mapping[str, str]) -> str:
+    """Which operators gave out something else, the first of them first.
+
+    >>> told({"clean": "1", "out": "2"}, {"clean": "3", "out": "4"})
+    "operator 'clean' gave out other rows (and so did 'out' behind it)"
+    """
+    different = [name for name in {**theirs, **ours} if theirs.get(name) != ours.get(name)]
+    behind = ", ".join(f"'{name}'" for name in different[1:])
+    return f"operator '{different[0]}' gave out other rows" + (f" (and so did {behind} behind it)" if behind else "")
 
 
 @dataclass
@@ -131,6 +142,63 @@ class Cohort:
     def decision_before(self, epoch: int) -> str:
         """The name of a decision that nobody needs once this epoch is committed. Not its own: a sibling may be about to look for it."""
         return decision_name(self._generation, epoch - 1)
+
+    # -- publishing what only one should ----------------------------------------------------------------------------
+
+    def is_published(self, epoch: int) -> bool:
+        """Whether somebody has said so."""
+        return self._store.get(self._published(epoch)) is not None
+
+    def say_published(self, epoch: int) -> str:
+        """Say so; what was said of the epoch before is not needed any more: its name."""
+        self._store.put(self._published(epoch), self.name.encode())
+        return self._published(epoch - 1)
+
+    def _published(self, epoch: int) -> str:
+        return f"published/{self._generation:08d}/{epoch:012d}"
+
+    # -- what was computed ------------------------------------------------------------------------------------------
+
+    def object_to(self, entry: Json, digests: Mapping[str, str]) -> None:
+        """Another one has committed something else than we have computed. Raises Divergent unless two of three have computed the same.
+
+        What a sibling has computed that is neither ours nor the committer's, or that agrees with the committer, it need not say: once it
+        is behind the epoch without having objected, it has not.
+        """
+        epoch = entry["epoch"]
+        self._store.put(self._objection(epoch, self.name), json.dumps(digests).encode())
+        until = self._clock.monotonic() + DEAD_AFTER
+        others = {one.name for one in self.siblings()} - {entry["by"]}
+        while others and self._clock.monotonic() < until:
+            for name in sorted(others):
+                said = self._store.get(self._objection(epoch, name))
+                if said is not None and json.loads(said) == dict(digests):
+                    return  # two against one: the committer finds out, and stops
+            self._clock.sleep(0.05)
+        self._store.delete(self._objection(epoch, self.name))
+        raise Divergent(
+            f"replica '{self.name}' has computed something else than '{entry['by']}' in epoch {epoch}: "
+            f"{told(entry['digests'], digests)}. What '{entry['by']}' has computed is published; this replica has stopped. "
+            "Code that goes by chance, the clock or the order of a set is not deterministic: md.now, md.random and md.uuid are"
+        )
+
+    def check_objections(self, committed: Mapping[int, Mapping[str, str]]) -> None:
+        """Divergent where two siblings have computed the same, and something else than we have committed."""
+        against: dict[int, list[Json]] = {}
+        for name in self._store.list(f"diverged/{self._generation:08d}/"):
+            epoch = int(name.split("/")[2])
+            data = self._store.get(name) if epoch in committed else None
+            if data is not None:
+                against.setdefault(epoch, []).append(json.loads(data))
+        for epoch, said in sorted(against.items()):
+            if len(said) > 1 and said[0] == said[1] != dict(committed[epoch]):
+                raise Divergent(
+                    f"replica '{self.name}' has computed something else than two others in epoch {epoch}: "
+                    f"{told(said[0], committed[epoch])}. It had committed that epoch, and it is published; this replica has stopped"
+                )
+
+    def _objection(self, epoch: int, name: str) -> str:
+        return f"diverged/{self._generation:08d}/{epoch:012d}/{name}"
 
     # -- who is there ---------------------------------------------------------------------------------------------
 

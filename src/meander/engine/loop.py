@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
 from queue import SimpleQueue
@@ -29,11 +29,12 @@ from meander.connect.sink import Staged, StagedFile
 from meander.connect.source import Choice, Cursor, Source, Split
 from meander.coordinate.routing import groups_of, slots_of, spread
 from meander.coordinate.watermarks import advance, flushed
-from meander.engine.cohort import Cohort, choices_in, choices_of
+from meander.engine.cohort import Cohort
 from meander.engine.compaction import Compactor, still_holds
 from meander.engine.epoch import Decision, Outcome, Runner
 from meander.engine.marks import anything_due, anything_open, evictions, lates, over
 from meander.engine.parts import COMFORTABLE_RUNS, Parts, check_continuity, route, share_of_input
+from meander.engine.siblings import Siblings
 from meander.engine.tidy import Tidy
 from meander.engine.trials import NOTHING, Rewritten, Setup, Trials
 from meander.errors import ConfigError, Corrupted, Retryable
@@ -45,7 +46,6 @@ from meander.state.store import Store
 T = TypeVar("T")
 
 _EPOCH_ATTEMPTS = 5
-_JUDGED = 8
 
 
 @dataclass(frozen=True)
@@ -86,19 +86,14 @@ class Loop:
         cohort: Cohort | None = None,
     ) -> None:
         self.log = log
-        self._cohort = cohort
-        self._followed = log.manifest.epoch
-        """The last epoch whose input the cursors are behind."""
         self._keeps_house = cohort is None
-        self._judged: dict[int, Json] = {}
-        """Of the last epochs that a sibling has committed: its entry, to compare ours with."""
         self._store, self._clock, self._parts, self._runner = store, clock, parts, runner
         self._compactor = compactor
         self._listener = listener
         self._work_ahead = ahead
         self.trials = Trials(self, clock)
         self._setup = _Once()
-        self._tidy = Tidy(store, log.manifest, retain, lambda segments: self.collected(segments), deletions)
+        self.tidy = Tidy(store, log.manifest, retain, lambda segments: self.collected(segments), deletions)
         self._next: tuple[Decision, Any] | None = None
         self._keys = parts.tables()
         self._changes: SimpleQueue[Callable[[], None]] = SimpleQueue()
@@ -118,6 +113,7 @@ class Loop:
         self._cursors: dict[str, Cursor] = {
             name: source.cursor(manifest.offsets.get(name, {}), load_seen(store, manifest, name)) for name, source in parts.sources.items()
         }
+        self.siblings = None if cohort is None else Siblings(self, cohort, clock, parts.sinks)
 
     # -- recovery -------------------------------------------------------------------------------------------------
 
@@ -126,9 +122,9 @@ class Loop:
         with self._fenced_first():
             for sink in self._parts.sinks.values():
                 sink.open()
-            self._publish_theirs()
+            self.publish(self.log.manifest) if self.siblings is None else self.siblings.publish_theirs()
             self._release(self.log.manifest.recent)
-            self._tidy.sweep()
+            self.tidy.sweep()
 
     # -- one epoch ------------------------------------------------------------------------------------------------
 
@@ -162,8 +158,8 @@ class Loop:
         """Another routing table for an operator, in force from the next epoch. Between two epochs only."""
         if table == self.routing[operator]:
             return
-        if self._cohort is not None:
-            self._append_among_others({"kind": "routing", "routing": {operator: table}})
+        if self.siblings is not None:
+            self.siblings.append({"kind": "routing", "routing": {operator: table}})
         self._route(operator, table)
 
     def _route(self, operator: str, table: list[int]) -> None:
@@ -184,12 +180,11 @@ class Loop:
         """Run one epoch if there is input for one, or something is due without. ``flush``: where there is no input, close what is open."""
         with self._at_work, self._fenced_first():
             self.make_changes()
-            self._keep_up()
+            if self.siblings is not None:
+                self.siblings.keep_up()
             decision, prepared = self._take_next(everything)
             if decision is None:
-                decision = self._decide_without_input(flush)
-            if self._cohort is not None and decision is not None and decision.epoch > self._followed:
-                decision, prepared = self._agree(decision), None
+                decision = self._agreed(self._decide_without_input(flush))
             if self.trials.run(decision, everything):
                 return True
             if decision is None:
@@ -229,15 +224,14 @@ class Loop:
             return
         entry, before, manifest = committing
         committed = self._clock.monotonic()
-        self._publish(manifest)
+        self.publish(manifest)
         published = self._clock.monotonic()
         self._runner.settle()
-        self._tidy.published(before)
-        if self._cohort is not None:
-            self._cohort.reached(manifest.epoch)
-            self._tidy.unwanted(self._cohort.decision_before(manifest.epoch))
+        self.tidy.published(before)
+        if self.siblings is not None:
+            self.siblings.committed(entry)
         if entry["drops"] or entry["forgets"] or entry["restarts"]:
-            self._tidy.dropped(before, manifest)
+            self.tidy.dropped(before, manifest)
         self._release(decision.seen)
         self._tidy_up()
         seconds = {
@@ -251,13 +245,14 @@ class Loop:
     def _commit(self, decision: Decision, outcome: Outcome) -> tuple[Json, Manifest, Manifest] | None:
         """Make an epoch's result the log's: its entry, and the manifest before and after it. None where a sibling has committed it."""
         while True:
+            if self.siblings is not None and not self.siblings.ready_to_commit(decision, outcome):
+                return None
             before, entry = self.log.manifest, self._entry(decision, outcome)
             try:
                 return entry, before, self.log.append(entry)
             except Taken as taken:
-                self._keep_up(taken.certain)
-                if self.log.manifest.epoch >= decision.epoch:
-                    self._lost(decision, outcome, taken.certain)
+                assert self.siblings is not None
+                if self.siblings.was_faster(decision, outcome, taken):
                     return None
 
     def waiting(self) -> int:
@@ -353,109 +348,59 @@ class Loop:
         """What an epoch wrote that is not committed is garbage."""
         for segments in outcome.segments.values():
             for segment in segments:
-                self._tidy.unwanted(segment[0])
+                self.tidy.unwanted(segment[0])
         for files in outcome.staged.values():
             for file in files:
-                self._tidy.unwanted(file["name"])
+                self.tidy.unwanted(file["name"])
 
-    # -- among siblings -------------------------------------------------------------------------------------------
+    # -- for siblings ---------------------------------------------------------------------------------------------
 
-    def _agree(self, mine: Decision) -> Decision | None:
-        """The decision that counts, ours or a sibling's; the cursors are behind it."""
-        assert self._cohort is not None
-        agreed = self._cohort.agree(mine)
-        if agreed is not mine:
-            self._follow(choices_of(mine), {} if agreed is None else choices_of(agreed))
-        if agreed is not None:
-            self._followed = agreed.epoch
-            self._decided = max(self._decided, agreed.now)
-        return agreed
-
-    def _decided_elsewhere(self, epoch: int) -> Decision | None:
-        """What siblings have decided for an epoch, if they have."""
-        agreed = None if self._cohort is None else self._cohort.agreed(epoch)
-        if agreed is not None and epoch > self._followed:
-            self._follow({}, choices_of(agreed))
-            self._followed = epoch
-            self._decided = max(self._decided, agreed.now)
-        return agreed
-
-    def _follow(self, given: Mapping[str, Choice], agreed: Mapping[str, Choice]) -> None:
+    def follow(self, given: Mapping[str, Choice], agreed: Mapping[str, Choice], now: float = 0.0) -> None:
+        """Cursors are behind what is agreed on, and not behind what they have given; time has gone on to there."""
         for name, cursor in self._cursors.items():
             cursor.follow(given.get(name), agreed.get(name))
+        self._decided = max(self._decided, now)
 
-    def _append_among_others(self, entry: Json) -> None:
-        """Append an entry that holds whatever siblings have appended before it."""
-        while True:
-            try:
-                self.log.append(entry)
-                return
-            except Taken as taken:
-                self._keep_up(taken.certain)
-
-    def _keep_up(self, certain: bool = True) -> None:
-        """Take up what siblings have committed. ``certain`` is False where even our own place in the log is not."""
-        if self._cohort is None:
-            return
-        epoch = self.log.manifest.epoch
-        if certain:
-            for entry, before, after in self.log.news():
-                self._adopt(entry, before, after)
-        if not certain or (self._cohort.time_to_look() and self.log.is_behind()):
-            self._jump()
-        if self.log.manifest.epoch > epoch:
-            self._cohort.reached(self.log.manifest.epoch)
-            self._publish_theirs()
-
-    def _adopt(self, entry: Json, before: Manifest, after: Manifest) -> None:
-        """A sibling's entry has the effects of one of ours."""
-        if entry["kind"] == "epoch":
-            assert self._cohort is not None
-            if entry["epoch"] > self._followed:
-                self._follow({}, choices_in(entry))
-                self._followed = entry["epoch"]
-            self._judged = {**{e: was for e, was in self._judged.items() if e > entry["epoch"] - _JUDGED}, entry["epoch"]: entry}
-            self._tidy.published(before)
-            self._release(entry["seen"])
-        if entry["kind"] == "routing":
-            for operator, table in entry["routing"].items():
-                self._route(operator, table)
-        self._tidy.dropped(before, after)
-
-    def _jump(self) -> None:
-        """The log has gone on so far that what was before is collected: begin where it is now."""
-        manifest = self.log.catch_up()
-        if self._next is not None:
-            self._runner.discard(self._next[1])
-            self._next = None
+    def begin_anew(self, manifest: Manifest) -> None:
+        """Go on from a manifest that we have not come to by ourselves."""
+        self._drop_next()
         for name, cursor in self._cursors.items():
             cursor.close()
             self._cursors[name] = self.open_cursor(name, self._parts.sources[name], anew=False)
         self._chosen = {}
-        self._followed = manifest.epoch
         self.routing = {name: route(manifest, name, self._asked) for name in self._parts.keyed}
 
-    def _publish_theirs(self) -> None:
-        """Whoever has committed an epoch may have died before it was published. Where there is a later one, it was not."""
-        manifest = self.log.manifest
-        try:
-            self._publish(manifest)
-        except (Corrupted, FileNotFoundError):
-            if self._cohort is None:
-                raise
-            for entry, before, after in self.log.news():
-                self._adopt(entry, before, after)
-            if self.log.manifest.epoch == manifest.epoch:
-                raise
-            self._publish_theirs()
+    def committed_elsewhere(self, entry: Json, before: Manifest, after: Manifest) -> None:
+        """A sibling's entry has the effects of one of ours."""
+        if entry["kind"] == "epoch":
+            self.tidy.published(before)
+            self._release(entry["seen"])
+        if entry["kind"] == "routing":
+            for operator, table in entry["routing"].items():
+                self._route(operator, table)
+        self.tidy.dropped(before, after)
 
-    def _lost(self, decision: Decision, outcome: Outcome, certain: bool) -> None:
-        """A sibling has committed the epoch: what we have made of it is not needed."""
-        if certain:
+    def settle_lost(self, outcome: Outcome | None) -> None:
+        """An epoch that ran is not to be committed; its files, where given, are garbage."""
+        if outcome is not None:
             self.throw_away(outcome)
         self._runner.settle()
 
     # -- pieces ---------------------------------------------------------------------------------------------------
+
+    def _agreed(self, mine: Decision | None) -> Decision | None:
+        """The decision that counts."""
+        return mine if mine is None or self.siblings is None else self.siblings.agree(mine)
+
+    def _make_way(self, taken: Taken) -> None:
+        """A sibling has appended something."""
+        assert self.siblings is not None
+        self.siblings.keep_up(taken.certain)
+
+    def _drop_next(self) -> None:
+        if self._next is not None:
+            self._runner.discard(self._next[1])
+            self._next = None
 
     def _take_next(self, everything: bool) -> tuple[Decision | None, Any]:
         """The decision that was made ahead, or one now. What was begun ahead of a trial was begun for another plan."""
@@ -465,14 +410,14 @@ class Loop:
         if decision is not None and decision.epoch != epoch:  # siblings were faster
             self._runner.discard(prepared)
             decision = prepared = None
-        if decision is None and self._cohort is not None:
-            decision = self._decided_elsewhere(epoch)
+        if decision is None and self.siblings is not None:
+            decision = self.siblings.decided(epoch)
         waiting = self.trials.waiting
         if waiting is not None and prepared is not None:
             self._runner.discard(prepared)
             prepared = None
         if decision is None and not (waiting is not None and waiting.swaps and not self._chosen):
-            decision = self._decide(epoch, everything)
+            decision = self._agreed(self._decide(epoch, everything))
         return decision, prepared
 
     @contextlib.contextmanager
@@ -489,6 +434,8 @@ class Loop:
         """Without input nothing is appended, so that a replaced run would not notice, and seem to run for ever."""
         with contextlib.suppress(Retryable):  # the next look tells
             self.log.check_owner()
+        if self.siblings is not None:
+            self.siblings.stand_in(wait=False)
         self._tidy_up(idle=True)
         self.resting()
 
@@ -529,9 +476,8 @@ class Loop:
         if not self._work_ahead or not self.trials.quiet or not any(cursor.backlog(self.now()) for cursor in self._cursors.values()):
             return
         with contextlib.suppress(Retryable):  # it is only ahead of time: what fails here is done, or reported, when its turn comes
-            decision = self._decided_elsewhere(current.epoch + 1) or self._decide(current.epoch + 1, everything)
-            if decision is not None and self._cohort is not None and decision.epoch > self._followed:
-                decision = self._agree(decision)
+            decision = None if self.siblings is None else self.siblings.decided(current.epoch + 1)
+            decision = decision or self._agreed(self._decide(current.epoch + 1, everything))
             if decision is not None:
                 self._next = (decision, None)  # first: the cursors have moved on
                 self._next = (decision, self._runner.prepare(decision, self.routing))
@@ -584,14 +530,17 @@ class Loop:
             "drops": over(timed, before.tables, evict, decision.now),
             "times": flushed(times, outcome.closed) if decision.flush else times,
             "staged": outcome.staged,
+            **({} if self.siblings is None else self.siblings.signed(outcome)),
             "counts": {"epochs": 1, **outcome.counts},
         }
 
     def _keys_of(self, table: str) -> tuple[str, ...]:
         return self._keys[whole_table(table)]
 
-    def _publish(self, manifest: Manifest) -> None:
+    def publish(self, manifest: Manifest, sinks: Sequence[str] | None = None) -> None:
         for name, files in manifest.staged.items():
+            if sinks is not None and name not in sinks:
+                continue
             sink = self._parts.sinks.get(name)
             if sink is None:
                 raise ConfigError(
@@ -630,25 +579,25 @@ class Loop:
         finished = self._compactor.collect()
         while finished is not None:
             if not still_holds(finished, self.log.manifest):
-                self._tidy.unwanted(finished["output"][0])  # its bucket of time is over, or the state it merged was dropped
+                self.tidy.unwanted(finished["output"][0])  # its bucket of time is over, or the state it merged was dropped
                 return
             before = self.log.manifest
             try:
-                self._tidy.dropped(before, self.log.append({name: value for name, value in finished.items() if name != "read"}))
+                self.tidy.dropped(before, self.log.append({name: value for name, value in finished.items() if name != "read"}))
                 return
             except Taken as taken:
-                self._keep_up(taken.certain)
+                self._make_way(taken)
 
     def _tidy_up(self, idle: bool = False) -> None:
         self._take_merge()
-        if self._cohort is not None and not self._cohort.keeps_house():
+        if self.siblings is not None and not self.siblings.cohort.keeps_house():
             self._keeps_house = False
             self._relieve()
-            self._tidy.leave(self.log.manifest)
+            self.tidy.leave(self.log.manifest)
             return
         if not self._keeps_house:
             self._keeps_house = True
-            self._tidy.restock(self.log.manifest)
+            self.tidy.restock(self.log.manifest)
         slots = {name: slots_of(table) for name, table in self.routing.items()}
         self._compactor.consider(self.log.manifest, self.routing, slots)
         self._relieve()
@@ -656,8 +605,8 @@ class Loop:
             before = self.log.manifest
             try:
                 self.log.snapshot(flush_seen(self._store, self._clock, before))
-                self._tidy.dropped(before, self.log.manifest)
-                self._tidy.snapshotted(self.log.manifest)
+                self.tidy.dropped(before, self.log.manifest)
+                self.tidy.snapshotted(self.log.manifest)
             except Taken as taken:  # the next time will do
-                self._keep_up(taken.certain)
-        self._tidy.collect(self.log.manifest)
+                self._make_way(taken)
+        self.tidy.collect(self.log.manifest)

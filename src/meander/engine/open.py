@@ -101,6 +101,7 @@ def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: 
         put_plan(store, compiled)
         runner = SparkRunner(context, compiled, store.url, clock, settings.strict, settings.small_epochs, mode=settings.state_mode)
         runner.generation(generation)
+        runner.digests = cohort is not None
         helper = ProcessCompactor(store.url, clock, generation, log.manifest.key_groups)
         compactor: Compactor = helper if store.local("") is not None else StewardCompactor(runner, helper, clock, generation)
         listeners: list[Callable[[EpochDone], None]] = []
