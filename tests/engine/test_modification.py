@@ -298,7 +298,7 @@ def test_a_restart_goes_on_with_what_was_modified(tmp_path: Path, caplog: pytest
     assert record["code"]["positive"]["source"] == "v > 1"
     other = md.Flow("changing")
     other.source("events", Script(COLUMNS, ONES)).filter("v > 7", name="positive").sink("out", md.memory())
-    with pytest.raises(ConfigError, match=r"this one differs.*can be changed into this one by modifications"):
+    with pytest.raises(ConfigError, match=r"this one differs.*meander apply FLOW.py"):
         Local(other, tmp_path)
 
 

@@ -24,18 +24,17 @@ from typing import Any, TypeVar
 import polars as pl
 
 from meander.clock import Clock
-from meander.connect.arrow_ipc import read_staged
-from meander.connect.sink import Staged, StagedFile
 from meander.connect.source import Choice, Cursor, Source, Split
 from meander.coordinate.routing import groups_of, slots_of, spread
-from meander.coordinate.watermarks import advance, flushed
+from meander.coordinate.watermarks import advance, flushed, heard_from
 from meander.engine.compaction import Compactor
 from meander.engine.epoch import Decision, Outcome, Runner
 from meander.engine.marks import anything_due, anything_open, evictions, lates, over
 from meander.engine.parts import COMFORTABLE_RUNS, Parts, check_continuity, route, share_of_input
+from meander.engine.publishing import publish, read_output
 from meander.engine.tidy import Tidy
 from meander.engine.trials import NOTHING, Rewritten, Setup, Trials
-from meander.errors import ConfigError, Corrupted, Retryable
+from meander.errors import Corrupted, Retryable
 from meander.state.log import Log
 from meander.state.manifest import Json, Manifest, operator_of, whole_table
 from meander.state.seen import flush_seen, load_seen
@@ -117,7 +116,7 @@ class Loop:
         with self._fenced_first():
             for sink in self._parts.sinks.values():
                 sink.open()
-            self._publish(self.log.manifest)
+            publish(self._store, self._parts.sinks, self.log.manifest)
             self._release(self.log.manifest.recent)
             self._tidy.sweep()
 
@@ -209,7 +208,7 @@ class Loop:
         entry = self._entry(decision, outcome)
         manifest = self.log.append(entry)
         committed = self._clock.monotonic()
-        self._publish(manifest)
+        publish(self._store, self._parts.sinks, manifest)
         published = self._clock.monotonic()
         self._runner.settle()
         self._tidy.published(before)
@@ -307,12 +306,7 @@ class Loop:
 
     def output(self, outcome: Outcome) -> dict[str, pl.DataFrame]:
         """What an epoch that is not committed would publish, per sink."""
-        found = {}
-        for sink, files in outcome.staged.items():
-            staged = [self._staged(StagedFile.from_json(file)) for file in sorted(files, key=lambda file: int(file["slot"]))]
-            frames = [read_staged(one.get()) for one in staged]
-            found[sink] = pl.concat(frames) if frames else pl.DataFrame()
-        return found
+        return read_output(self._store, outcome)
 
     def throw_away(self, outcome: Outcome) -> None:
         """What an epoch wrote that is not committed is garbage."""
@@ -426,7 +420,8 @@ class Loop:
         for name, added in outcome.segments.items():
             segments.setdefault(name, []).extend(added)
         evict = evictions(timed, before, decision.now, decision.flush)
-        times = advance(before.times, self._parts.rules, outcome.heard, decision.now)
+        known = heard_from(before.times, self._parts.sources) if self._setup.restarts else before.times
+        times = advance(known, self._parts.rules, outcome.heard, decision.now)
         return {
             "kind": "epoch",
             "epoch": decision.epoch,
@@ -449,24 +444,6 @@ class Loop:
 
     def _keys_of(self, table: str) -> tuple[str, ...]:
         return self._keys[whole_table(table)]
-
-    def _publish(self, manifest: Manifest) -> None:
-        for name, files in manifest.staged.items():
-            sink = self._parts.sinks.get(name)
-            if sink is None:
-                raise ConfigError(
-                    f"epoch {manifest.epoch} has output for the sink '{name}', which this flow does not have; start it with that sink once"
-                )
-            sink.publish(manifest.epoch, [self._staged(StagedFile.from_json(file)) for file in files])
-
-    def _staged(self, file: StagedFile) -> Staged:
-        def get() -> bytes:
-            data = self._store.get(file.name)
-            if data is None:
-                raise Corrupted(f"staged file '{file.name}' is named by the log but is not in store {self._store.url}")
-            return data
-
-        return Staged(file, get, self._store.local(file.name))
 
     def _release(self, taken: Mapping[str, list[str]]) -> None:
         """Never before the commit: until then a crash means that the epoch reads its input again."""

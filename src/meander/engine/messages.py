@@ -91,6 +91,8 @@ class Report:
     """Per watermark and partition, the largest event time."""
     closed: int = NEVER
     """The largest end of a window that it emitted because it closed."""
+    tried: set[str] = field(default_factory=set)
+    """The operators on probation that rows came to."""
     executor: str = ""
     steward: str | None = None
     """The address of the steward beside the executor it ran in."""

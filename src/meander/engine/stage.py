@@ -142,6 +142,11 @@ class StageTask:
             if mine:
                 self._dead.extend(dead)
         self._spend("compute", began)
+        if self.control.common.watched:
+            watched = [node for node in (*level.stateless, *level.sinks) if node.name in self.control.common.watched]
+            self.report.tried |= {
+                node.name for node in watched if any(r.frame.height for name in node.inputs for r in values.get(name, []))
+            }
         if mine:
             for sink in level.sinks:
                 rows_out = values.get(sink.inputs[0], [])
@@ -172,6 +177,7 @@ class StageTask:
         common, name = self.control.common, keyed.name
         began = self.clock.monotonic()
         if arrived:
+            self.report.tried |= {name} & common.watched
             groups = (key_groups_of(p.frame.get_column(HASH).to_numpy(), common.key_groups) for p in arrived)
             self.report.groups[name] = np.sum([np.bincount(of, minlength=common.key_groups) for of in groups], axis=0)
 
