@@ -27,9 +27,9 @@ def clean(frame):
     return frame.filter(pl.col("amount") > {least})
 
 flow = md.Flow("orders")
-orders = flow.source("orders", md.files("in/", schema={{"customer": pl.String, "amount": pl.Float64}}))
+orders = flow.source("orders", md.files("{folder}/in", schema={{"customer": pl.String, "amount": pl.Float64}}))
 cleaned = orders.map_batches(clean, name="clean")
-cleaned.key_by("{key}").aggregate(md.count().alias("n"), name="totals").sink("out", md.parquet("out/"))
+cleaned.key_by("{key}").aggregate(md.count().alias("n"), name="totals").sink("out", md.parquet("{folder}/out"))
 """
 
 
@@ -56,8 +56,9 @@ def sent(run: FakeRun) -> dict[str, Any]:
 
 
 def write(folder: Path, name: str, **values: Any) -> str:
+    (folder / "in").mkdir(exist_ok=True)
     path = folder / name
-    path.write_text(FLOW.format(**{"least": 0, "key": "customer", **values}))
+    path.write_text(FLOW.format(**{"least": 0, "key": "customer", "folder": folder, **values}))
     return str(path)
 
 

@@ -23,8 +23,8 @@ def client_of(run: FakeRun, token: str | None = TOKEN, code_token: str | None = 
     return TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False)
 
 
-def post(run: FakeRun, body: dict[str, Any], token: str | None = TOKEN, **server: Any) -> Any:
-    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+def post(run: FakeRun, body: dict[str, Any], bearer: str | None = TOKEN, **server: Any) -> Any:
+    headers = {} if bearer is None else {"Authorization": f"Bearer {bearer}"}
     return client_of(run, **server).post("/modify", json=body, headers=headers)
 
 
@@ -64,7 +64,7 @@ def test_what_the_run_refuses_is_a_problem(failure: Exception, status: int, kind
 
 def test_without_a_token_nothing_is_changed_and_no_history_shown() -> None:
     run = FakeRun()
-    assert post(run, {"changes": [REPLACE]}, token=None).status_code == 401
+    assert post(run, {"changes": [REPLACE]}, bearer=None).status_code == 401
     assert client_of(run).get("/modifications").status_code == 401
     assert run.asked == []
     answer = client_of(run).get("/modifications", headers={"Authorization": f"Bearer {TOKEN}"})
@@ -79,9 +79,9 @@ def test_code_needs_the_code_token_and_is_not_even_read_without() -> None:
         assert answer.status_code == 403, server
         assert "need the code token" in answer.json()["detail"]
     assert run.asked == []
-    assert post(run, body, token=CODE).status_code == 200
+    assert post(run, body, bearer=CODE).status_code == 200
     assert run.asked[0][2] == b"packed"
-    assert post(run, {"changes": [REPLACE]}, token=CODE).status_code == 200
+    assert post(run, {"changes": [REPLACE]}, bearer=CODE).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_code_needs_the_code_token_and_is_not_even_read_without() -> None:
 )
 def test_a_body_that_makes_no_sense_is_refused(body: dict[str, Any], why: str) -> None:
     run = FakeRun()
-    answer = post(run, body, token=CODE)
+    answer = post(run, body, bearer=CODE)
     assert answer.status_code == 400
     assert why in answer.json()["detail"]
     assert run.asked == []

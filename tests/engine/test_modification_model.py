@@ -192,7 +192,7 @@ class Model:
                 if version.kept is not None:
                     self.kept.setdefault(k, []).append(value)
         rows = sorted((k, *(self.totals[k][alias] for alias in aliases)) for k in touched)
-        return rows, sorted((k, self.weights[k], self.kept.get(k, [])) for k in touched)
+        return rows, sorted((k, self.weights[k], list(self.kept.get(k, []))) for k in touched)
 
 
 class Life:

@@ -25,8 +25,14 @@ def plan() -> Plan:
 
 TOLD: dict[str, tuple[dict[str, Any], str]] = {
     "filter": ({"change": "replace", "name": "positive", "operator": {"filter": "amount > 10"}}, "amount > 10"),
-    "columns": ({"change": "insert", "name": "new", "operator": {"with_columns": {"cents": "amount * 100"}}, "after": "positive"}, "cents"),
-    "list": ({"change": "insert", "name": "new", "operator": {"with_columns": ["amount * 100 AS cents"]}, "after": "positive"}, "cents"),
+    "columns": (
+        {"change": "insert", "name": "new", "operator": {"with_columns": {"cents": "amount * 100"}}, "after": "positive"},
+        "with_columns 'new' is new",
+    ),
+    "list": (
+        {"change": "insert", "name": "new", "operator": {"with_columns": ["amount * 100 AS cents"]}, "after": "positive"},
+        "with_columns 'new' is new",
+    ),
     "select": (
         {"change": "insert", "name": "new", "operator": {"select": ["customer", "amount"]}, "after": "positive"},
         "select 'new' is new",
@@ -38,7 +44,7 @@ TOLD: dict[str, tuple[dict[str, Any], str]] = {
             "name": "totals",
             "operator": {"aggregate": {"total": "sum(amount)", "n": "count()", "q": "quantile(amount, 0.5)"}},
         },
-        "with the new n.value",
+        "kept, with the new",
     ),
     "before": ({"change": "insert", "name": "new", "operator": {"filter": "amount > 1"}, "after": "positive", "before": ["totals"]}, "new"),
 }

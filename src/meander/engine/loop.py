@@ -116,7 +116,7 @@ class Loop:
         with self._fenced_first():
             for sink in self._parts.sinks.values():
                 sink.open()
-            publish(self._store, self._parts.sinks, self.log.manifest)
+            self._publish(self.log.manifest)
             self._release(self.log.manifest.recent)
             self._tidy.sweep()
 
@@ -208,7 +208,7 @@ class Loop:
         entry = self._entry(decision, outcome)
         manifest = self.log.append(entry)
         committed = self._clock.monotonic()
-        publish(self._store, self._parts.sinks, manifest)
+        self._publish(manifest)
         published = self._clock.monotonic()
         self._runner.settle()
         self._tidy.published(before)
@@ -444,6 +444,9 @@ class Loop:
 
     def _keys_of(self, table: str) -> tuple[str, ...]:
         return self._keys[whole_table(table)]
+
+    def _publish(self, manifest: Manifest) -> None:
+        publish(self._store, self._parts.sinks, manifest)
 
     def _release(self, taken: Mapping[str, list[str]]) -> None:
         """Never before the commit: until then a crash means that the epoch reads its input again."""

@@ -143,10 +143,9 @@ class StageTask:
                 self._dead.extend(dead)
         self._spend("compute", began)
         if self.control.common.watched:
-            watched = [node for node in (*level.stateless, *level.sinks) if node.name in self.control.common.watched]
-            self.report.tried |= {
-                node.name for node in watched if any(r.frame.height for name in node.inputs for r in values.get(name, []))
-            }
+            new = [node for node in (*level.stateless, *level.sinks) if node.name in self.control.common.watched]
+            came = {name for name, some in values.items() if any(rows.frame.height for rows in some)}
+            self.report.tried |= {node.name for node in new if not came.isdisjoint(node.inputs)}
         if mine:
             for sink in level.sinks:
                 rows_out = values.get(sink.inputs[0], [])

@@ -267,7 +267,7 @@ def _states(before: Plan, after: Plan, rules: StateRules) -> tuple[dict[str, Fat
             continue
         found = compare(old[name], layout, before.retired.get(name, ()))
         function = _upgrade(name, rules, old[name], layout, found)
-        if name in drop and (rules.drop is not True or (found.problems and function is None)):
+        if name in drop and (rules.drop is not True or ((found.problems or found.wants) and function is None)):
             fates[name] = Fate("dropped and begun anew")
             retired.pop(name, None)
         elif function is not None:
