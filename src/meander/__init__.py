@@ -29,6 +29,7 @@ from meander.connect.memory import memory
 from meander.connect.partitioned import parquet
 from meander.errors import BadInput, Busy, ConfigError, Corrupted, Divergent, Fenced, FlowError, MeanderError, Rejected, Retryable
 from meander.flow import Flow, KeyedStream, Stream, filter, map_batches, select, with_columns
+from meander.plan.become import Become
 from meander.plan.modify import Insert, Remove, Replace
 from meander.plan.unplaced import aggregate, process, watermark
 from meander.plan.windows import session, sliding, tumbling
@@ -48,6 +49,7 @@ __all__ = [
     "sliding",
     "tumbling",
     "BadInput",
+    "Become",
     "Busy",
     "ConfigError",
     "Corrupted",

@@ -84,6 +84,8 @@ class Outcome:
     """The largest end of a window that closed."""
     load: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)
     """Per stateful operator, the seconds of work that each key group was."""
+    tried: frozenset[str] = frozenset()
+    """The operators on probation that rows came to."""
     digests: dict[str, str] = field(default_factory=dict)
     """Per operator and sink, what it gave out, in a number; only where replicas compare that."""
 
@@ -397,7 +399,10 @@ class SparkRunner:
                 seconds[part] = seconds.get(part, 0.0) + spent
         facts, records = self._stage_facts(reports), self._records(reports)
         closed = max((report.closed for report in reports), default=NEVER)
-        return Outcome(segments, staged, counts, seconds, units, facts, records, heard, closed, _load_by_group(reports), _digests(reports))
+        tried = frozenset(name for report in reports for name in report.tried)
+        return Outcome(
+            segments, staged, counts, seconds, units, facts, records, heard, closed, _load_by_group(reports), tried, _digests(reports)
+        )
 
     def _stage_facts(self, reports: Sequence[Report]) -> tuple[StageFacts, ...]:
         """Stage 1 is level 0, whose tasks follow from the splits there are."""

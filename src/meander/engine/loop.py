@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
 from queue import SimpleQueue
@@ -24,23 +24,22 @@ from typing import Any, TypeVar
 import polars as pl
 
 from meander.clock import Clock
-from meander.connect.arrow_ipc import read_staged
-from meander.connect.sink import Staged, StagedFile
-from meander.connect.source import Choice, Cursor, Source, Split
-from meander.coordinate.routing import groups_of, slots_of, spread
-from meander.coordinate.watermarks import advance, flushed
+from meander.coordinate.routing import spread
+from meander.coordinate.watermarks import advance, flushed, heard_from
 from meander.engine.cohort import Cohort
-from meander.engine.compaction import Compactor, still_holds
+from meander.engine.compaction import Compactor
 from meander.engine.epoch import Decision, Outcome, Runner
+from meander.engine.housekeeping import Housekeeping
+from meander.engine.input import Input
 from meander.engine.marks import anything_due, anything_open, evictions, lates, over
-from meander.engine.parts import COMFORTABLE_RUNS, Parts, check_continuity, route, share_of_input
+from meander.engine.parts import Parts, check_continuity, route
+from meander.engine.publishing import publish, read_output
 from meander.engine.siblings import Siblings
 from meander.engine.tidy import Tidy
 from meander.engine.trials import NOTHING, Rewritten, Setup, Trials
-from meander.errors import ConfigError, Corrupted, Retryable
+from meander.errors import Corrupted, Retryable
 from meander.state.log import Log, Taken
-from meander.state.manifest import Json, Manifest, operator_of, whole_table
-from meander.state.seen import flush_seen, load_seen
+from meander.state.manifest import Json, Manifest, whole_table
 from meander.state.store import Store
 
 T = TypeVar("T")
@@ -86,33 +85,26 @@ class Loop:
         cohort: Cohort | None = None,
     ) -> None:
         self.log = log
-        self._keeps_house = cohort is None
         self._store, self._clock, self._parts, self._runner = store, clock, parts, runner
-        self._compactor = compactor
         self._listener = listener
         self._work_ahead = ahead
         self.trials = Trials(self, clock)
         self._setup = _Once()
         self.tidy = Tidy(store, log.manifest, retain, lambda segments: self.collected(segments), deletions)
+        self.housekeeping = Housekeeping(self, store, clock, compactor, self.tidy, alone=cohort is None)
         self._next: tuple[Decision, Any] | None = None
         self._keys = parts.tables()
         self._changes: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._at_work = threading.RLock()
         self._asked = parallelism
-        self._share = 1.0
-        self._decided = 0.0
         self.collected: Callable[[list[str]], None] = lambda segments: None
         """Called with segments that were removed from the store."""
         self.resting: Callable[[], None] = lambda: None
         """Called between epochs when there is no input for one."""
-        self._chosen: dict[str, Choice | None] = {}
-        """What sources have given for a decision that is not made yet: their cursors have moved on, so it must not be forgotten."""
         manifest = log.manifest
         check_continuity(store, manifest, parts)
         self.routing = {name: route(manifest, name, parallelism) for name in parts.keyed}
-        self._cursors: dict[str, Cursor] = {
-            name: source.cursor(manifest.offsets.get(name, {}), load_seen(store, manifest, name)) for name, source in parts.sources.items()
-        }
+        self.input = Input(store, clock, log, parts.sources)
         self.siblings = None if cohort is None else Siblings(self, cohort, clock, parts.sinks)
 
     # -- recovery -------------------------------------------------------------------------------------------------
@@ -123,15 +115,14 @@ class Loop:
             for sink in self._parts.sinks.values():
                 sink.open()
             self.publish(self.log.manifest) if self.siblings is None else self.siblings.publish_theirs()
-            self._release(self.log.manifest.recent)
+            self.input.release(self.log.manifest.recent)
             self.tidy.sweep()
 
     # -- one epoch ------------------------------------------------------------------------------------------------
 
     def look(self) -> None:
         """Find all input that is there now, for the steps that ask for everything."""
-        for cursor in self._cursors.values():
-            cursor.look()
+        self.input.look()
 
     def between_epochs(self, change: Callable[[], T]) -> Future[T]:
         """Have something done in the loop's own thread before the next epoch begins. Can be called from any thread."""
@@ -168,13 +159,6 @@ class Loop:
             decision, prepared = self._next
             self._runner.discard(prepared)
             self._next = (decision, None)
-
-    def finish_merges(self, timeout: float) -> None:
-        """Let no merge be under way: what one gives out stands where it was made, and whoever takes over would not have it."""
-        deadline = self._clock.monotonic() + timeout
-        while self._compactor.busy and self._clock.monotonic() < deadline:
-            self._take_merge()
-            self._clock.sleep(0.01)
 
     def step(self, everything: bool = False, flush: bool = False) -> bool:
         """Run one epoch if there is input for one, or something is due without. ``flush``: where there is no input, close what is open."""
@@ -219,7 +203,7 @@ class Loop:
         ran = self._clock.monotonic()
         committing = self._commit(decision, outcome)
         if committing is None:
-            self._tidy_up()
+            self.housekeeping.do()
             self._listener(EpochDone(decision.epoch, decision, outcome, {"run": ran - began}, self.log.manifest))
             return
         entry, before, manifest = committing
@@ -232,8 +216,8 @@ class Loop:
             self.siblings.committed(entry)
         if entry["drops"] or entry["forgets"] or entry["restarts"]:
             self.tidy.dropped(before, manifest)
-        self._release(decision.seen)
-        self._tidy_up()
+        self.input.release(decision.seen)
+        self.housekeeping.do()
         seconds = {
             "run": ran - began,
             "commit": committed - ran,
@@ -257,36 +241,30 @@ class Loop:
 
     def waiting(self) -> int:
         """About how many rows the sources have to give."""
-        return sum(cursor.waiting(self.now()) for cursor in self._cursors.values())
-
-    def now(self) -> float:
-        """The decision's clock: never behind the last decision, whoever made it, and also where that one is not committed yet."""
-        self._decided = max(self._clock.now(), self.log.manifest.now, self._decided)
-        return self._decided
+        return self.input.waiting()
 
     def finished(self) -> bool:
         """Whether no source can ever have more."""
-        return self._next is None and all(cursor.finished() for cursor in self._cursors.values())
+        return self._next is None and self.input.finished()
 
     def close(self) -> None:
-        for cursor in self._cursors.values():
-            cursor.close()
-        self._compactor.close()
+        self.input.close()
+        self.housekeeping.close()
 
     # -- for trials -----------------------------------------------------------------------------------------------
 
     def install(self, setup: Setup, watched: frozenset[str]) -> Setup:
         """Run epochs with this from now on. Returns what it was before."""
         program = self._runner.adopt(setup.program, watched)
-        before = Setup(self._parts, program, self.routing, self._cursors)
-        self._parts, self.routing, self._cursors = setup.parts, setup.routing, setup.cursors
+        before = Setup(self._parts, program, self.routing, self.input.cursors)
+        self._parts, self.routing, self.input.cursors = setup.parts, setup.routing, setup.cursors
         self._keys = setup.parts.tables()
         self._setup = _Once(setup.rewritten, setup.restarts)
         return before
 
     def setup_of(self, parts: Parts, program: Any) -> Setup:
         """What epochs of another plan with the same sources would be run with."""
-        return Setup(parts, program, {name: self.routing.get(name) or self.route_new() for name in parts.keyed}, self._cursors)
+        return Setup(parts, program, {name: self.routing.get(name) or self.route_new() for name in parts.keyed}, self.input.cursors)
 
     def settle_setup(self) -> None:
         """The first epoch of a setup is committed: what was once is done."""
@@ -317,15 +295,6 @@ class Loop:
         """A decision as the plan in force needs it."""
         return replace(decision, late=lates(self._parts.timed, self.log.manifest, decision.epoch))
 
-    def cursor(self, source: str) -> Cursor | None:
-        return self._cursors.get(source)
-
-    def open_cursor(self, name: str, source: Source, anew: bool) -> Cursor:
-        manifest = self.log.manifest
-        if anew:
-            return source.cursor({}, set())
-        return source.cursor(manifest.offsets.get(name, {}), load_seen(self._store, manifest, name))
-
     def route_new(self) -> list[int]:
         """A routing table for an operator that is new."""
         return spread(self.log.manifest.key_groups, self._asked)
@@ -337,12 +306,7 @@ class Loop:
 
     def output(self, outcome: Outcome) -> dict[str, pl.DataFrame]:
         """What an epoch that is not committed would publish, per sink."""
-        found = {}
-        for sink, files in outcome.staged.items():
-            staged = [self._staged(StagedFile.from_json(file)) for file in sorted(files, key=lambda file: int(file["slot"]))]
-            frames = [read_staged(one.get()) for one in staged]
-            found[sink] = pl.concat(frames) if frames else pl.DataFrame()
-        return found
+        return read_output(self._store, outcome)
 
     def throw_away(self, outcome: Outcome) -> None:
         """What an epoch wrote that is not committed is garbage."""
@@ -355,26 +319,17 @@ class Loop:
 
     # -- for siblings ---------------------------------------------------------------------------------------------
 
-    def follow(self, given: Mapping[str, Choice], agreed: Mapping[str, Choice], now: float = 0.0) -> None:
-        """Cursors are behind what is agreed on, and not behind what they have given; time has gone on to there."""
-        for name, cursor in self._cursors.items():
-            cursor.follow(given.get(name), agreed.get(name))
-        self._decided = max(self._decided, now)
-
     def begin_anew(self, manifest: Manifest) -> None:
         """Go on from a manifest that we have not come to by ourselves."""
         self._drop_next()
-        for name, cursor in self._cursors.items():
-            cursor.close()
-            self._cursors[name] = self.open_cursor(name, self._parts.sources[name], anew=False)
-        self._chosen = {}
+        self.input.reopen(self._parts.sources)
         self.routing = {name: route(manifest, name, self._asked) for name in self._parts.keyed}
 
     def committed_elsewhere(self, entry: Json, before: Manifest, after: Manifest) -> None:
         """A sibling's entry has the effects of one of ours."""
         if entry["kind"] == "epoch":
             self.tidy.published(before)
-            self._release(entry["seen"])
+            self.input.release(entry["seen"])
         if entry["kind"] == "routing":
             for operator, table in entry["routing"].items():
                 self._route(operator, table)
@@ -392,7 +347,7 @@ class Loop:
         """The decision that counts."""
         return mine if mine is None or self.siblings is None else self.siblings.agree(mine)
 
-    def _make_way(self, taken: Taken) -> None:
+    def make_way(self, taken: Taken) -> None:
         """A sibling has appended something."""
         assert self.siblings is not None
         self.siblings.keep_up(taken.certain)
@@ -416,7 +371,7 @@ class Loop:
         if waiting is not None and prepared is not None:
             self._runner.discard(prepared)
             prepared = None
-        if decision is None and not (waiting is not None and waiting.swaps and not self._chosen):
+        if decision is None and not (waiting is not None and waiting.swaps and not self.input.half_chosen):
             decision = self._agreed(self._decide(epoch, everything))
         return decision, prepared
 
@@ -436,31 +391,16 @@ class Loop:
             self.log.check_owner()
         if self.siblings is not None:
             self.siblings.stand_in(wait=False)
-        self._tidy_up(idle=True)
+        self.housekeeping.do(idle=True)
         self.resting()
 
     def _decide(self, epoch: int, everything: bool) -> Decision | None:
-        now = self.now()
-        splits: list[tuple[str, Split]] = []
-        offsets: dict[str, Json] = {}
-        seen: dict[str, list[str]] = {}
-        for name, cursor in self._cursors.items():
-            if name not in self._chosen:
-                self._chosen[name] = cursor.choose(now, everything)
-        chosen, self._chosen = self._chosen, {}
-        for name, choice in chosen.items():
-            if choice is None:
-                continue
-            splits.extend((name, split) for split in choice.splits)
-            offsets[name] = choice.offset
-            if choice.seen:
-                seen[name] = list(choice.seen)
-        late = lates(self._parts.timed, self.log.manifest, epoch)
-        return Decision(epoch, now, tuple(splits), offsets, seen, late=late) if splits else None
+        decision = self.input.choose(epoch, everything)
+        return None if decision is None else self.timed_for(decision)
 
     def _decide_without_input(self, flush: bool) -> Decision | None:
         """An epoch for what is due by event time alone, or because a partition that held it back has become idle."""
-        timed, manifest, now = self._parts.timed, self.log.manifest, self.now()
+        timed, manifest, now = self._parts.timed, self.log.manifest, self.input.now()
         if not timed:
             return None
         epoch = manifest.epoch + 1
@@ -473,7 +413,7 @@ class Loop:
 
     def _look_ahead(self, current: Decision, everything: bool) -> None:
         """Decide the next epoch early and begin it, where input for a whole one is waiting. A flow that keeps up does better to wait."""
-        if not self._work_ahead or not self.trials.quiet or not any(cursor.backlog(self.now()) for cursor in self._cursors.values()):
+        if not self._work_ahead or not self.trials.quiet or not self.input.backlog():
             return
         with contextlib.suppress(Retryable):  # it is only ahead of time: what fails here is done, or reported, when its turn comes
             decision = None if self.siblings is None else self.siblings.decided(current.epoch + 1)
@@ -512,7 +452,8 @@ class Loop:
         for name, added in outcome.segments.items():
             segments.setdefault(name, []).extend(added)
         evict = evictions(timed, before, decision.now, decision.flush)
-        times = advance(before.times, self._parts.rules, outcome.heard, decision.now)
+        known = heard_from(before.times, self._parts.sources) if self._setup.restarts else before.times
+        times = advance(known, self._parts.rules, outcome.heard, decision.now)
         return {
             "kind": "epoch",
             "epoch": decision.epoch,
@@ -538,75 +479,5 @@ class Loop:
         return self._keys[whole_table(table)]
 
     def publish(self, manifest: Manifest, sinks: Sequence[str] | None = None) -> None:
-        for name, files in manifest.staged.items():
-            if sinks is not None and name not in sinks:
-                continue
-            sink = self._parts.sinks.get(name)
-            if sink is None:
-                raise ConfigError(
-                    f"epoch {manifest.epoch} has output for the sink '{name}', which this flow does not have; start it with that sink once"
-                )
-            sink.publish(manifest.epoch, [self._staged(StagedFile.from_json(file)) for file in files])
-
-    def _staged(self, file: StagedFile) -> Staged:
-        def get() -> bytes:
-            data = self._store.get(file.name)
-            if data is None:
-                raise Corrupted(f"staged file '{file.name}' is named by the log but is not in store {self._store.url}")
-            return data
-
-        return Staged(file, get, self._store.local(file.name))
-
-    def _release(self, taken: Mapping[str, list[str]]) -> None:
-        """Never before the commit: until then a crash means that the epoch reads its input again."""
-        for source, cursor in self._cursors.items():
-            if source in taken:
-                cursor.release(taken[source])
-
-    def _relieve(self) -> None:
-        runs = 0
-        for name, table in self.log.manifest.tables.items():
-            if len(table.segments) > COMFORTABLE_RUNS:
-                routing = self.routing[operator_of(name)]
-                runs = max(runs, *(len(table.alive_for(groups_of(routing, slot))) for slot in range(slots_of(routing))))
-        share = share_of_input(runs)
-        if share != self._share:
-            self._share = share
-            for cursor in self._cursors.values():
-                cursor.slow_down(share)
-
-    def _take_merge(self) -> None:
-        finished = self._compactor.collect()
-        while finished is not None:
-            if not still_holds(finished, self.log.manifest):
-                self.tidy.unwanted(finished["output"][0])  # its bucket of time is over, or the state it merged was dropped
-                return
-            before = self.log.manifest
-            try:
-                self.tidy.dropped(before, self.log.append({name: value for name, value in finished.items() if name != "read"}))
-                return
-            except Taken as taken:
-                self._make_way(taken)
-
-    def _tidy_up(self, idle: bool = False) -> None:
-        self._take_merge()
-        if self.siblings is not None and not self.siblings.cohort.keeps_house():
-            self._keeps_house = False
-            self._relieve()
-            self.tidy.leave(self.log.manifest)
-            return
-        if not self._keeps_house:
-            self._keeps_house = True
-            self.tidy.restock(self.log.manifest)
-        slots = {name: slots_of(table) for name, table in self.routing.items()}
-        self._compactor.consider(self.log.manifest, self.routing, slots)
-        self._relieve()
-        if self.log.due_for_snapshot() and not idle:
-            before = self.log.manifest
-            try:
-                self.log.snapshot(flush_seen(self._store, self._clock, before))
-                self.tidy.dropped(before, self.log.manifest)
-                self.tidy.snapshotted(self.log.manifest)
-            except Taken as taken:  # the next time will do
-                self._make_way(taken)
-        self.tidy.collect(self.log.manifest)
+        """Make the last epoch's output visible, of some sinks or of all."""
+        publish(self._store, self._parts.sinks, manifest, sinks)

@@ -95,6 +95,8 @@ class Report:
     """The largest end of a window that it emitted because it closed."""
     digests: dict[str, int] = field(default_factory=dict)
     """Per operator and sink, a number that depends on the rows that it gave out, and not on their order."""
+    tried: set[str] = field(default_factory=set)
+    """The operators on probation that rows came to."""
     executor: str = ""
     steward: str | None = None
     """The address of the steward beside the executor it ran in."""

@@ -38,7 +38,7 @@ class Siblings:
         """What is agreed on for an epoch, if anything is; the cursors are behind it."""
         agreed = self.cohort.agreed(epoch)
         if agreed is not None and epoch > self._followed:
-            self._loop.follow({}, choices_of(agreed), agreed.now)
+            self._loop.input.follow({}, choices_of(agreed), agreed.now)
             self._followed = epoch
         return agreed
 
@@ -46,7 +46,7 @@ class Siblings:
         """The decision that counts, ours or a sibling's; the cursors are behind it. None where the epoch is long over."""
         agreed = self.cohort.agree(mine)
         if agreed is not mine:
-            self._loop.follow(choices_of(mine), {} if agreed is None else choices_of(agreed), 0.0 if agreed is None else agreed.now)
+            self._loop.input.follow(choices_of(mine), {} if agreed is None else choices_of(agreed), 0.0 if agreed is None else agreed.now)
         if agreed is not None:
             self._followed = agreed.epoch
         return agreed
@@ -111,7 +111,7 @@ class Siblings:
         for entry, before, after in self._loop.log.news():
             if entry["kind"] == "epoch":
                 if entry["epoch"] > self._followed:
-                    self._loop.follow({}, choices_in(entry), entry["now"])
+                    self._loop.input.follow({}, choices_in(entry), entry["now"])
                     self._followed = entry["epoch"]
                 self._remember(entry)
             self._loop.committed_elsewhere(entry, before, after)

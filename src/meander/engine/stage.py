@@ -144,6 +144,10 @@ class StageTask:
                 if isinstance(node.op, MapBatches):
                     self._digest(node.name, (rows.frame for rows in values[node.name]))
         self._spend("compute", began)
+        if self.control.common.watched:
+            new = [node for node in (*level.stateless, *level.sinks) if node.name in self.control.common.watched]
+            came = {name for name, some in values.items() if any(rows.frame.height for rows in some)}
+            self.report.tried |= {node.name for node in new if not came.isdisjoint(node.inputs)}
         if mine:
             for sink in level.sinks:
                 rows_out = values.get(sink.inputs[0], [])
@@ -175,6 +179,7 @@ class StageTask:
         common, name = self.control.common, keyed.name
         began = self.clock.monotonic()
         if arrived:
+            self.report.tried |= {name} & common.watched
             groups = (key_groups_of(p.frame.get_column(HASH).to_numpy(), common.key_groups) for p in arrived)
             self.report.groups[name] = np.sum([np.bincount(of, minlength=common.key_groups) for of in groups], axis=0)
 
