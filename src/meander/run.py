@@ -341,6 +341,8 @@ class Run:
     def _end(self) -> None:
         self._stop.set()
         self._wake.set()
+        if self._loop.siblings is not None:
+            self._loop.siblings.cohort.leave()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join()
         with self._stepping:  # a process_available() in another thread finishes its epoch first
@@ -482,7 +484,7 @@ def start(flow: Planned, store: str | Path, spark: Any = None, clock: Clock | No
     unknown = sorted(set(options) - known)
     if unknown:
         raise ConfigError(f"unknown option '{unknown[0]}'; options are {', '.join(sorted(known))}, spark")
-    for name in ("trigger", "idle_poll"):
+    for name in ("trigger", "idle_poll", "leader_timeout"):
         if name in options:
             options[name] = seconds(options[name])
     from meander.engine.open import open_flow

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -239,6 +240,53 @@ def test_a_function_is_called_by_one_replica_per_epoch_and_by_another_if_that_on
     b.cohort._siblings["a"].changed = -10.0  # nothing was heard of it for long
     b.step()
     assert calls[4:] == [("b", 5), ("b", 6)]
+
+
+@dataclass
+class Vote:
+    leads_now: bool
+
+    def leads(self) -> bool:
+        return self.leads_now
+
+    def close(self) -> None: ...
+
+
+def test_only_the_leader_decides_and_commits_and_the_next_one_goes_on_with_what_it_has_computed(tmp_path: Path) -> None:
+    votes = {"a": Vote(True), "b": Vote(False)}
+    a, b = (replica(SCRIPT, tmp_path, name, election=votes[name], ahead=False) for name in "ab")
+    assert not b.step(), "nobody has decided"
+    a.step()
+    assert b.manifest.epoch == 0
+    assert not b.step()
+    assert (b.manifest.epoch, b.manifest.by) == (1, "a")
+
+    def a_is_replaced() -> None:
+        """While b computes what a has decided."""
+        votes["a"].leads_now, votes["b"].leads_now = False, True
+
+    with mock.patch.object(a.loop, "_run", side_effect=Killed), pytest.raises(Killed):
+        a.step()
+    with during_its_run(b, a_is_replaced):
+        b.step()
+    assert (b.manifest.epoch, b.manifest.by) == (2, "b")
+
+
+def test_a_leader_that_was_replaced_while_it_slept_commits_nothing(tmp_path: Path) -> None:
+    votes = {"a": Vote(True), "b": Vote(False)}
+    a, b = (replica(SCRIPT, tmp_path, name, election=votes[name], ahead=False) for name in "ab")
+    a.step()
+
+    def a_sleeps() -> None:
+        """It still believes that it leads: its session has ended without its knowing."""
+        votes["b"].leads_now = True
+        for _ in range(3):
+            b.step()
+
+    with during_its_run(a, a_sleeps):
+        a.step()
+    assert (a.manifest.epoch, a.manifest.by) == (4, "b")
+    assert numbered(tmp_path / "totals") == [1, 2, 3, 4]
 
 
 PLACES = ("deciding", "before the commit", "after the commit", "after the publication", "housekeeping")

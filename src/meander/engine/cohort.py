@@ -20,6 +20,7 @@ import socket
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from meander.clock import Clock
 from meander.connect.source import Choice, Split
@@ -78,6 +79,14 @@ def told(theirs: Mapping[str, str], ours: Mapping[str, str]) -> str:
     return f"operator '{different[0]}' gave out other rows" + (f" (and so did {behind} behind it)" if behind else "")
 
 
+class Leading(Protocol):
+    """An election."""
+
+    def leads(self) -> bool: ...
+
+    def close(self) -> None: ...
+
+
 @dataclass
 class Sibling:
     """A replica as its signs of life show it."""
@@ -91,8 +100,9 @@ class Sibling:
 class Cohort:
     """This replica's part in it."""
 
-    def __init__(self, store: Store, clock: Clock, name: str, generation: int) -> None:
+    def __init__(self, store: Store, clock: Clock, name: str, generation: int, election: Leading | None = None) -> None:
         self._store, self._clock = store, clock
+        self._election = election
         self.name = name
         self._generation = generation
         self._number = 0
@@ -100,6 +110,7 @@ class Cohort:
         self._siblings: dict[str, Sibling] = {}
         self._lock = threading.Lock()
         self._stop = threading.Event()
+        self._leaving = threading.Event()
         self._looked = clock.monotonic()
         self._began = clock.monotonic()
         self._thread = threading.Thread(target=self._watch, name="meander-replicas", daemon=True)
@@ -112,9 +123,20 @@ class Cohort:
         self._thread.start()
         return self
 
+    def leave(self) -> None:
+        """Wait for nobody any more."""
+        self._leaving.set()
+
+    @property
+    def is_leaving(self) -> bool:
+        return self._leaving.is_set()
+
     def close(self) -> None:
         """Leave: the siblings need not wait to find out."""
+        self._leaving.set()
         self._stop.set()
+        if self._election is not None:
+            self._election.close()
         if self._thread.is_alive():
             self._thread.join()
         try:
@@ -200,10 +222,18 @@ class Cohort:
     def _objection(self, epoch: int, name: str) -> str:
         return f"diverged/{self._generation:08d}/{epoch:012d}/{name}"
 
+    # -- who decides ------------------------------------------------------------------------------------------------
+
+    def leads(self) -> bool:
+        """Whether this replica may decide and commit. Without a leader everybody may."""
+        return self._election is None or self._election.leads()
+
     # -- who is there ---------------------------------------------------------------------------------------------
 
     def keeps_house(self) -> bool:
-        """Whether this replica is the first of those that live."""
+        """Whether this replica is the leader or, where there is none, the first of those that live."""
+        if self._election is not None:
+            return self._election.leads()
         return all(self.name < one.name for one in self.siblings())
 
     def siblings(self) -> list[Sibling]:
@@ -235,6 +265,7 @@ class Cohort:
             "process": os.getpid(),
             "host": socket.gethostname(),
             "url": self.url,
+            "leads": None if self._election is None else self._election.leads(),
         }
         self._store.put(self._sign(self.name), json.dumps(said).encode())
 

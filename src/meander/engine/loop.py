@@ -167,7 +167,7 @@ class Loop:
             if self.siblings is not None:
                 self.siblings.keep_up()
             decision, prepared = self._take_next(everything)
-            if decision is None:
+            if decision is None and self._may_decide:
                 decision = self._agreed(self._decide_without_input(flush))
             if self.trials.run(decision, everything):
                 return True
@@ -347,6 +347,10 @@ class Loop:
         """The decision that counts."""
         return mine if mine is None or self.siblings is None else self.siblings.agree(mine)
 
+    @property
+    def _may_decide(self) -> bool:
+        return self.siblings is None or self.siblings.may_decide
+
     def make_way(self, taken: Taken) -> None:
         """A sibling has appended something."""
         assert self.siblings is not None
@@ -371,7 +375,7 @@ class Loop:
         if waiting is not None and prepared is not None:
             self._runner.discard(prepared)
             prepared = None
-        if decision is None and not (waiting is not None and waiting.swaps and not self.input.half_chosen):
+        if decision is None and self._may_decide and not (waiting is not None and waiting.swaps and not self.input.half_chosen):
             decision = self._agreed(self._decide(epoch, everything))
         return decision, prepared
 
@@ -417,7 +421,8 @@ class Loop:
             return
         with contextlib.suppress(Retryable):  # it is only ahead of time: what fails here is done, or reported, when its turn comes
             decision = None if self.siblings is None else self.siblings.decided(current.epoch + 1)
-            decision = decision or self._agreed(self._decide(current.epoch + 1, everything))
+            if decision is None and self._may_decide:
+                decision = self._agreed(self._decide(current.epoch + 1, everything))
             if decision is not None:
                 self._next = (decision, None)  # first: the cursors have moved on
                 self._next = (decision, self._runner.prepare(decision, self.routing))

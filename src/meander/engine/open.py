@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +22,7 @@ from meander.engine.cohort import Cohort
 from meander.engine.compaction import Compactor, ProcessCompactor
 from meander.engine.compiled import Compiled, compile_plan, pack_plan, ship_user_modules
 from meander.engine.crew import hire
+from meander.engine.election import Election
 from meander.engine.epoch import SparkRunner
 from meander.engine.introduction import Introducer
 from meander.engine.loop import EpochDone, Loop
@@ -91,7 +93,7 @@ def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: 
         close.append(_hold(store, generation, clock, shared))
         cohort = None
         if settings.replica is not None:
-            cohort = Cohort(store, clock, settings.replica, generation).start()
+            cohort = Cohort(store, clock, settings.replica, generation, _election(store, plan, settings)).start()
             close.append(cohort.close)
         chosen, marks = resume_plan(store, log.manifest, plan)
         compiled = compile_plan(chosen)
@@ -221,6 +223,14 @@ def _checked_parts(compiled: Compiled, dead_letters: str) -> Parts:
 
 def _stages(compiled: Compiled) -> dict[str, tuple[str, ...]]:
     return {str(level.number + 1): level.keyed for level in compiled.levels if level.keyed}
+
+
+def _election(store: Store, plan: Plan, settings: Settings) -> Election | None:
+    """What is led is a flow on a store."""
+    if settings.replication == "leaderless":
+        return None
+    group = f"{plan.flow}-{hashlib.sha256(store.url.encode()).hexdigest()[:16]}"
+    return Election(settings.zookeeper or "", group, settings.replica or "", settings.leader_timeout)
 
 
 def _check_can_be_replicated(compiled: Compiled, settings: Settings) -> None:

@@ -34,6 +34,10 @@ class Siblings:
 
     # -- input ----------------------------------------------------------------------------------------------------
 
+    @property
+    def may_decide(self) -> bool:
+        return self.cohort.leads()
+
     def decided(self, epoch: int) -> Decision | None:
         """What is agreed on for an epoch, if anything is; the cursors are behind it."""
         agreed = self.cohort.agreed(epoch)
@@ -79,7 +83,16 @@ class Siblings:
                 self.keep_up(taken.certain)
 
     def ready_to_commit(self, decision: Decision, outcome: Outcome) -> bool:
-        """Before an epoch is committed, the one before it is published everywhere. False where somebody has committed ours meanwhile."""
+        """Before an epoch is committed, the one before it is published everywhere. False where somebody has committed ours meanwhile.
+
+        Who does not lead waits until the leader has committed it, or is none any more.
+        """
+        while self._loop.log.manifest.epoch < decision.epoch and not self.cohort.leads():
+            if self.cohort.is_leaving:
+                self._loop.settle_lost(outcome)
+                return False
+            self._clock.sleep(_POLL)
+            self.keep_up()
         self.stand_in(wait=True)
         if self._loop.log.manifest.epoch < decision.epoch:
             return True
@@ -152,7 +165,7 @@ class Siblings:
                 self._loop.publish(manifest, self._by_one)
                 self._loop.tidy.unwanted(self.cohort.say_published(manifest.epoch))
                 return
-            if not wait:
+            if not wait or self.cohort.is_leaving:
                 return
             self._clock.sleep(_POLL)
             self.keep_up()
