@@ -384,9 +384,12 @@ class Loop:
         """What a replaced run misses was collected by its successor: that is no corruption, and trying again does not help."""
         try:
             yield
-        except (Corrupted, Retryable):
+        except Retryable:
             with contextlib.suppress(Retryable):
                 self.log.check_owner()
+            raise
+        except Corrupted:
+            self.log.check_owner(attempts=_EPOCH_ATTEMPTS)  # no answer just now must not make a replaced run look like a corrupted one
             raise
 
     def _rest(self) -> None:
