@@ -10,6 +10,7 @@ import json
 import os
 import random
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -66,11 +67,6 @@ class Weigh(md.Processor):
         yield (state.weight, [])
 
 
-class Fails(Weigh):
-    def on_events(self, key: Any, rows: Any, state: Any, ctx: Any) -> Any:
-        raise ZeroDivisionError("a typo")
-
-
 def keeping(variable: str) -> type[Weigh]:
     """A class with a list of that name: a name that was removed cannot come back."""
 
@@ -82,6 +78,15 @@ def keeping(variable: str) -> type[Weigh]:
         yield (state.weight, list(kept))
 
     return type("Keep", (Weigh,), {variable: md.list_of("int64"), "on_events": on_events})
+
+
+def failing(kind: type[Weigh]) -> Weigh:
+    """The same variables, and a typo."""
+
+    def on_events(self: Any, key: Any, rows: Any, state: Any, ctx: Any) -> Any:
+        raise ZeroDivisionError("a typo")
+
+    return type("Fails", (kind,), {"on_events": on_events})()
 
 
 def fails(frame: pl.DataFrame) -> pl.DataFrame:
@@ -164,35 +169,35 @@ class Model:
             self.weights.clear()
             self.kept.clear()
         aliases = [alias for alias, _ in version.aggs]
-        for values in self.totals.values():
-            for alias in values.keys() - set(aliases):
-                del values[alias]
-        if version.kept != self.kept_as:
-            self.kept, self.kept_as = {}, version.kept
-        touched: dict[int, None] = {}
+        taken = list(self._taken(entry, version))
+        if taken:  # a change that nothing was stored under can be taken back, and what it took away is there again
+            for values in self.totals.values():
+                for alias in values.keys() - set(aliases):
+                    del values[alias]
+            if version.kept != self.kept_as:
+                self.kept, self.kept_as = {}, version.kept
+        for k, value in taken:
+            values = self.totals.setdefault(k, {})
+            for alias, kind in version.aggs:
+                old = values.get(alias)
+                values[alias] = {"count": (old or 0) + 1, "sum": (old or 0) + value, "max": max(value, value if old is None else old)}[kind]
+            self.weights[k] = self.weights.get(k, 0) + version.each
+            if version.kept is not None:
+                self.kept.setdefault(k, []).append(value)
+        touched = {k for k, _ in taken}
+        rows = sorted((k, *(self.totals[k][alias] for alias in aliases)) for k in touched)
+        return rows, sorted((k, self.weights[k], list(self.kept.get(k, []))) for k in touched)
+
+    def _taken(self, entry: dict[str, Any], version: Version) -> Iterator[tuple[int, int]]:
+        """The rows that come to the operators with state."""
         for _, payload in entry["splits"]:
             self.rows += len(payload["rows"])
             for k, v in payload["rows"]:
-                if v <= version.above or k == version.without:
-                    continue
                 value = v + (version.shift or 0)
-                if version.picky and value == BAD:
+                if v > version.above and k != version.without and version.picky and value == BAD:
                     self.dead += 1
-                    continue
-                touched[k] = None
-                values = self.totals.setdefault(k, {})
-                for alias, kind in version.aggs:
-                    old = values.get(alias)
-                    values[alias] = {
-                        "count": (old or 0) + 1,
-                        "sum": (old or 0) + value,
-                        "max": max(value, old if old is not None else value),
-                    }[kind]
-                self.weights[k] = self.weights.get(k, 0) + version.each
-                if version.kept is not None:
-                    self.kept.setdefault(k, []).append(value)
-        rows = sorted((k, *(self.totals[k][alias] for alias in aliases)) for k in touched)
-        return rows, sorted((k, self.weights[k], list(self.kept.get(k, []))) for k in touched)
+                elif v > version.above and k != version.without:
+                    yield k, value
 
 
 class Life:
@@ -256,6 +261,7 @@ class Life:
             "become",
             "typo",
             "half",
+            "mend",
             "process",
             "guard",
             "refused",
@@ -328,7 +334,7 @@ class Life:
             ]
             return draw.choice(wrong), {}, now, None
         if kind == "process":
-            return [Replace("weighed", md.process(Fails()))], {}, now, None
+            return [Replace("weighed", md.process(failing(type(now.processor()))))], {}, now, None
         function = {"typo": fails, "half": fails_sometimes, "mend": same}[kind]
         return [Replace("clean", md.map_batches(function))], {}, replace(now, picky=kind == "half"), None
 

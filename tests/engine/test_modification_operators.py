@@ -244,3 +244,78 @@ def test_become_is_all_there_is_to_do(tmp_path: Path) -> None:
     other.source("events", Script(COLUMNS, ())).sink("out", md.memory())
     with pytest.raises(FlowError, match="the flow that runs is 'written', and this one is 'another'"):
         local.propose(Become(other.plan()))
+
+
+class Careful(md.Aggregator):
+    """One that knows no nulls: a sum as long as the first state is one."""
+
+    def init(self) -> dict[str, pl.Expr]:
+        return {"n": pl.col(self.inputs[0]).count().cast(pl.Int64)}
+
+    def merge(self) -> dict[str, pl.Expr]:
+        return {"n": self.state("n").sum() + 0 * self.state("n").first()}
+
+    def finish(self) -> pl.Expr:
+        return self.state("n")
+
+
+def test_an_aggregate_of_ones_own_that_is_new_begins_with_what_it_makes_of_no_rows(tmp_path: Path) -> None:
+    flow, out = written(0)
+    local = Local(flow, tmp_path)
+    local.step()
+    accepted(local, Replace("totals", md.aggregate(md.count().alias("n"), Careful("v").alias("mine"))))
+    local.step()
+    assert rows(out, 3) == [(1, 3, 2), (2, 3, 2), (3, 3, 2)]
+
+
+def branches(epochs: Any) -> tuple[md.Flow, Any, Any]:
+    """Rows above 0 are counted, those below are not."""
+    flow, above, below = md.Flow("branches"), md.memory(), md.memory()
+    events = flow.source("events", Script(COLUMNS, epochs))
+    events.filter("v > 0", name="positive").key_by("k").aggregate(md.count().alias("n"), name="totals").sink("above", above)
+    events.filter("v < 0", name="negative").map_batches(lambda frame: frame, name="clean").sink("below", below)
+    return flow, above, below
+
+
+def typo(frame: pl.DataFrame) -> pl.DataFrame:
+    if frame.height:
+        raise ZeroDivisionError("a typo")
+    return frame
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_rows_that_come_elsewhere_prove_nothing(tmp_path: Path, restarts: bool) -> None:
+    flow, above, below = branches(epochs_of([(1, 1)], [(1, 2)], [(1, 3)], [(1, -4), (1, 4)], [(1, -5)]))
+    local = Local(flow, tmp_path)
+    local.step()
+    accepted(local, Replace("clean", md.map_batches(typo)))
+    local.step()
+    assert local.manifest.plan["version"] == 2
+    if restarts:
+        local = Local(flow, tmp_path)
+    local.run()
+    assert (local.manifest.plan["version"], local.manifest.totals.get("dead_letters", 0)) == (1, 0)
+    assert (rows(above, 4), rows(below, 4), rows(below, 5)) == ([(1, 4)], [(1, -4)], [(1, -5)])
+    assert [record["verdict"] for record in local.modifier.history()] == ["taken back"]
+
+
+def test_what_is_stored_as_only_the_new_plan_stores_is_not_taken_back(tmp_path: Path) -> None:
+    flow, above, below = branches(epochs_of([(1, 1)], [(1, 2)], [(1, -4), (1, 4)], [(1, 5)]))
+    local = Local(flow, tmp_path)
+    local.step()
+    more = md.aggregate(md.count().alias("n"), md.max("v").alias("most"))
+    accepted(local, Replace("totals", more), Replace("clean", md.map_batches(typo)))
+    assert "unproven" not in local.manifest.plan
+    local.run()
+    assert (local.manifest.plan["version"], local.manifest.totals["dead_letters"]) == (2, 1)
+    assert (rows(above, 4), below.epochs()) == ([(1, 4, 5)], {})
+
+
+def test_after_many_epochs_a_change_that_nothing_comes_to_is_taken_for_proven(tmp_path: Path) -> None:
+    flow, _, _ = branches(epochs_of(*([(1, 1)] for _ in range(18))))
+    local = Local(flow, tmp_path)
+    accepted(local, Replace("clean", md.map_batches(typo)))
+    assert "unproven" in local.manifest.plan
+    local.run()
+    assert "unproven" not in local.manifest.plan
+    assert local.loop.trials.quiet

@@ -162,7 +162,7 @@ class Modifier:
             request.guard,
             request.patience,
             reversible=not (effects.upgrades or gone(now) or swaps),
-            lasting=any(fate.added or fate.removed or fate.widened for fate in effects.state.values()),
+            lasting=frozenset(name for name, fate in effects.state.items() if fate.added or fate.removed or fate.widened),
         )
         self._loop.trials.propose(trial)
         return trial
@@ -209,7 +209,7 @@ class Modifier:
         former = _load(self._store, was["packed"], given) if "packed" in was else given
         compiled = compile_plan(former)
         parts = replace(self._make_parts(compiled), plan=was)
-        trial = Trial(parts, None, watched, lasting=marks["unproven"].get("lasting", True))
+        trial = Trial(parts, None, watched, lasting=frozenset(marks["unproven"].get("lasting", watched)))
         trial.former = self._loop.setup_of(parts, Program.of(compiled))
         trial.reverted = lambda epoch, why: self._take_back(marks["modification"], former, epoch, why)
         trial.earlier = self._unproven(was, given) if was.get("unproven") else None

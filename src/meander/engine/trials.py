@@ -27,7 +27,7 @@ from meander.clock import Clock
 from meander.connect.source import Cursor
 from meander.engine.epoch import Decision, Outcome
 from meander.errors import Fenced, Rejected, Retryable
-from meander.state.manifest import Json, Manifest, Table
+from meander.state.manifest import Json, Manifest, Table, operator_of
 
 if TYPE_CHECKING:
     from meander.engine.loop import Loop
@@ -96,8 +96,8 @@ class Trial:
     patience: float = 60.0
     reversible: bool = True
     """Whether it can be taken back after an epoch without rows."""
-    lasting: bool = True
-    """Whether rows that were processed under it are stored in another way: then it cannot be taken back after the first of them."""
+    lasting: frozenset[str] = frozenset()
+    """Operators that store in another way than before: once one of them has stored something the change cannot be taken back."""
     epochs: int = 0
     """Those with rows that it was on probation in."""
     tried: frozenset[str] = frozenset()
@@ -201,7 +201,7 @@ class Trials:
             return
         trial.former = before
         proven = not trial.watched or not trial.reversible or _is_proven(trial, outcome)
-        marks = {"plan": before.parts.plan, "watched": sorted(trial.watched), "lasting": trial.lasting}
+        marks = {"plan": before.parts.plan, "watched": sorted(trial.watched), "lasting": sorted(trial.lasting)}
         loop.mark_plan(None if proven else marks)
         loop.finish(tried, outcome, began)
         loop.settle_setup()
@@ -298,12 +298,13 @@ def _within(seconds: float, work: Callable[[], Outcome], abandon: Callable[[], N
 
 
 def _is_proven(trial: Trial, outcome: Outcome) -> bool:
-    """Whether rows have come to all that is new."""
-    if not outcome.counts.get("rows_in", 0):
-        return False
-    trial.epochs += 1
-    trial.tried |= outcome.tried
-    return trial.lasting or trial.watched <= trial.tried or trial.epochs >= _LONGEST
+    """Whether rows have come to all that is new, or there is no way back."""
+    if not trial.lasting.isdisjoint(operator_of(table) for table in outcome.segments):
+        return True
+    if outcome.counts.get("rows_in", 0):
+        trial.epochs += 1
+        trial.tried |= outcome.tried
+    return trial.watched <= trial.tried or trial.epochs >= _LONGEST
 
 
 def _close(setup: Setup, sources: tuple[str, ...]) -> None:
