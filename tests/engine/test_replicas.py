@@ -289,6 +289,73 @@ def test_a_leader_that_was_replaced_while_it_slept_commits_nothing(tmp_path: Pat
     assert numbered(tmp_path / "totals") == [1, 2, 3, 4]
 
 
+def changing(out: Path) -> md.Flow:
+    flow = md.Flow("changing")
+    kept = flow.source("events", Script(COLUMNS, SCRIPT)).filter("v >= 0", name="kept")
+    kept.key_by("k").aggregate(md.count().alias("n"), name="totals").sink("out", md.parquet(out / "out"))
+    return flow
+
+
+def test_a_change_of_one_is_a_change_of_all(tmp_path: Path) -> None:
+    a, b = (Local(changing(tmp_path), tmp_path / "state", replica=name) for name in "ab")
+    a.step()
+    b.step()
+    trial = a.propose(md.Replace("kept", md.filter("k > 0")))
+    a.step()
+    assert trial.done.result().epoch == 3
+    b.step()
+    assert b.modifier.plan.version == a.modifier.plan.version == 2
+    assert (b.manifest.epoch, b.manifest.by) == (4, "b")
+    keys = {e: set(pl.read_parquet(tmp_path / "out" / f"part-{e:010d}-*.parquet").get_column("k")) for e in range(1, 5)}
+    assert keys == {1: {0, 1, 2}, 2: {0, 1, 2}, 3: {1, 2}, 4: {1, 2}}
+    again = Local(changing(tmp_path), tmp_path / "state", replica="c")
+    assert again.modifier.plan.version == 2
+
+
+def test_siblings_let_a_replica_try_a_change_unless_it_dies(tmp_path: Path) -> None:
+    a, b = (Local(changing(tmp_path), tmp_path / "state", replica=name, ahead=False) for name in "ab")
+    for one in (a, b):
+        one.cohort.look()
+    a.step()
+
+    def a_tries() -> None:
+        """While b computes the same epoch under the old plan."""
+        trial = a.propose(md.Replace("kept", md.filter("k > 0")))
+        a.step()
+        assert trial.done.result().epoch == 2
+
+    with during_its_run(b, a_tries):
+        b.step()  # another plan's digest is no divergence
+    assert (b.manifest.epoch, b.manifest.by, b.modifier.plan.version) == (2, "a", 2)
+
+    trial = a.propose(md.Replace("kept", md.filter("k > 1")))
+    with mock.patch.object(a.loop, "install", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+        a.step()
+    assert b.manifest.trial is None
+    b.cohort._siblings["a"].changed = -10.0  # nothing was heard of it for long
+    b.step()
+    assert (b.manifest.epoch, b.manifest.by, b.modifier.plan.version) == (3, "b", 2)
+    assert not trial.done.done()
+
+
+def test_a_change_that_fails_is_taken_back_and_siblings_never_see_it(tmp_path: Path) -> None:
+    a, b = (Local(changing(tmp_path), tmp_path / "state", replica=name) for name in "ab")
+    a.step()
+    trial = a.propose(md.Insert("broken", md.map_batches(fails, schema=COLUMNS), after="kept"))
+    a.step()
+    with pytest.raises(md.Rejected, match="no such luck"):
+        trial.done.result()
+    b.step()
+    assert (b.manifest.epoch, b.modifier.plan.version) == (3, 1)
+    assert b.manifest.totals["rows_in"] == 9
+    with pytest.raises(md.FlowError, match="cannot be changed while several replicas run"):
+        a.propose(md.Replace("events", Script(COLUMNS, SCRIPT), resume=True))
+
+
+def fails(frame: pl.DataFrame) -> pl.DataFrame:
+    raise ValueError("no such luck")
+
+
 PLACES = ("deciding", "before the commit", "after the commit", "after the publication", "housekeeping")
 
 

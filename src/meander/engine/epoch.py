@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -90,6 +90,13 @@ class Outcome:
     """The operators on probation that rows came to."""
     digests: dict[str, str] = field(default_factory=dict)
     """Per operator and sink, what it gave out, in a number; only where replicas compare that."""
+
+    def names(self) -> Iterator[str]:
+        """All objects that were written."""
+        for segments in self.segments.values():
+            yield from (segment[0] for segment in segments)
+        for files in self.staged.values():
+            yield from (file["name"] for file in files)
 
 
 class Runner(Protocol):

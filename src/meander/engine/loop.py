@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
 from queue import SimpleQueue
@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 import polars as pl
 
 from meander.clock import Clock
+from meander.connect.sink import Sink
 from meander.coordinate.routing import spread
 from meander.coordinate.watermarks import advance, flushed, heard_from
 from meander.engine.cohort import Cohort
@@ -36,7 +37,7 @@ from meander.engine.parts import Parts, check_continuity, route
 from meander.engine.publishing import publish, read_output
 from meander.engine.siblings import Siblings
 from meander.engine.tidy import Tidy
-from meander.engine.trials import NOTHING, Rewritten, Setup, Trials
+from meander.engine.trials import Once, Setup, Trials
 from meander.errors import Corrupted, Retryable
 from meander.state.log import Log, Taken
 from meander.state.manifest import Json, Manifest, whole_table
@@ -45,14 +46,6 @@ from meander.state.store import Store
 T = TypeVar("T")
 
 _EPOCH_ATTEMPTS = 5
-
-
-@dataclass(frozen=True)
-class _Once:
-    """What the first epoch of a changed plan does to the state, and no later one."""
-
-    rewritten: Rewritten = NOTHING
-    restarts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -89,7 +82,7 @@ class Loop:
         self._listener = listener
         self._work_ahead = ahead
         self.trials = Trials(self, clock)
-        self._setup = _Once()
+        self._setup = Once()
         self.tidy = Tidy(store, log.manifest, retain, lambda segments: self.collected(segments), deletions)
         self.housekeeping = Housekeeping(self, store, clock, compactor, self.tidy, alone=cohort is None)
         self._next: tuple[Decision, Any] | None = None
@@ -99,13 +92,15 @@ class Loop:
         self._asked = parallelism
         self.collected: Callable[[list[str]], None] = lambda segments: None
         """Called with segments that were removed from the store."""
+        self.plan_changed: Callable[[Manifest], None] = lambda manifest: None
+        """Called when a sibling has committed an epoch under another plan."""
         self.resting: Callable[[], None] = lambda: None
         """Called between epochs when there is no input for one."""
         manifest = log.manifest
         check_continuity(store, manifest, parts)
         self.routing = {name: route(manifest, name, parallelism) for name in parts.keyed}
         self.input = Input(store, clock, log, parts.sources)
-        self.siblings = None if cohort is None else Siblings(self, cohort, clock, parts.sinks)
+        self.siblings = None if cohort is None else Siblings(self, cohort, clock)
 
     # -- recovery -------------------------------------------------------------------------------------------------
 
@@ -155,7 +150,11 @@ class Loop:
 
     def _route(self, operator: str, table: list[int]) -> None:
         self.routing = {**self.routing, operator: table}
-        if self._next is not None:  # the next epoch's input stays decided; what was begun of it was for the old table
+        self._unprepare()
+
+    def _unprepare(self) -> None:
+        """The next epoch's input stays decided; what was begun of it was for another table or plan."""
+        if self._next is not None:
             decision, prepared = self._next
             self._runner.discard(prepared)
             self._next = (decision, None)
@@ -196,16 +195,22 @@ class Loop:
 
     def _run_epoch(self, decision: Decision, prepared: Any, meanwhile: Callable[[], None]) -> None:
         began = self._clock.monotonic()
-        self.finish(decision, self._run(decision, prepared, meanwhile), began)
+        try:
+            outcome = self._run(decision, prepared, meanwhile)
+        except (Corrupted, Retryable):
+            if self.siblings is None or not self.siblings.is_over(decision):
+                raise
+            return
+        self.finish(decision, outcome, began)
 
-    def finish(self, decision: Decision, outcome: Outcome, began: float) -> None:
-        """Commit an epoch that has run, publish it, and tidy up."""
+    def finish(self, decision: Decision, outcome: Outcome, began: float) -> bool:
+        """Commit an epoch that has run, publish it, and tidy up. False where a sibling has committed it."""
         ran = self._clock.monotonic()
         committing = self._commit(decision, outcome)
         if committing is None:
             self.housekeeping.do()
             self._listener(EpochDone(decision.epoch, decision, outcome, {"run": ran - began}, self.log.manifest))
-            return
+            return False
         entry, before, manifest = committing
         committed = self._clock.monotonic()
         self.publish(manifest)
@@ -225,6 +230,7 @@ class Loop:
             "tidy": self._clock.monotonic() - published,
         }
         self._listener(EpochDone(decision.epoch, decision, outcome, seconds, manifest))
+        return True
 
     def _commit(self, decision: Decision, outcome: Outcome) -> tuple[Json, Manifest, Manifest] | None:
         """Make an epoch's result the log's: its entry, and the manifest before and after it. None where a sibling has committed it."""
@@ -255,11 +261,12 @@ class Loop:
 
     def install(self, setup: Setup, watched: frozenset[str]) -> Setup:
         """Run epochs with this from now on. Returns what it was before."""
+        self._unprepare()
         program = self._runner.adopt(setup.program, watched)
         before = Setup(self._parts, program, self.routing, self.input.cursors)
         self._parts, self.routing, self.input.cursors = setup.parts, setup.routing, setup.cursors
         self._keys = setup.parts.tables()
-        self._setup = _Once(setup.rewritten, setup.restarts)
+        self._setup = Once(setup.rewritten, setup.restarts)
         return before
 
     def setup_of(self, parts: Parts, program: Any) -> Setup:
@@ -268,7 +275,7 @@ class Loop:
 
     def settle_setup(self) -> None:
         """The first epoch of a setup is committed: what was once is done."""
-        self._setup = _Once()
+        self._setup = Once()
 
     def watch(self, operators: frozenset[str]) -> None:
         self._runner.watch(operators)
@@ -287,9 +294,6 @@ class Loop:
 
     def recover_runner(self) -> None:
         self._runner.recover()
-
-    def decide(self, epoch: int, everything: bool) -> Decision | None:
-        return self._decide(epoch, everything)
 
     def timed_for(self, decision: Decision) -> Decision:
         """A decision as the plan in force needs it."""
@@ -310,12 +314,16 @@ class Loop:
 
     def throw_away(self, outcome: Outcome) -> None:
         """What an epoch wrote that is not committed is garbage."""
-        for segments in outcome.segments.values():
-            for segment in segments:
-                self.tidy.unwanted(segment[0])
-        for files in outcome.staged.values():
-            for file in files:
-                self.tidy.unwanted(file["name"])
+        self.tidy.unwanted(*outcome.names())
+
+    @property
+    def plan(self) -> Json:
+        """Version and digest of what is in force."""
+        return self._parts.plan
+
+    @property
+    def sinks(self) -> Mapping[str, Sink]:
+        return self._parts.sinks
 
     # -- for siblings ---------------------------------------------------------------------------------------------
 
@@ -376,7 +384,7 @@ class Loop:
             self._runner.discard(prepared)
             prepared = None
         if decision is None and self._may_decide and not (waiting is not None and waiting.swaps and not self.input.half_chosen):
-            decision = self._agreed(self._decide(epoch, everything))
+            decision = self._agreed(self.decide(epoch, everything))
         return decision, prepared
 
     @contextlib.contextmanager
@@ -401,7 +409,7 @@ class Loop:
         self.housekeeping.do(idle=True)
         self.resting()
 
-    def _decide(self, epoch: int, everything: bool) -> Decision | None:
+    def decide(self, epoch: int, everything: bool) -> Decision | None:
         decision = self.input.choose(epoch, everything)
         return None if decision is None else self.timed_for(decision)
 
@@ -425,7 +433,7 @@ class Loop:
         with contextlib.suppress(Retryable):  # it is only ahead of time: what fails here is done, or reported, when its turn comes
             decision = None if self.siblings is None else self.siblings.decided(current.epoch + 1)
             if decision is None and self._may_decide:
-                decision = self._agreed(self._decide(current.epoch + 1, everything))
+                decision = self._agreed(self.decide(current.epoch + 1, everything))
             if decision is not None:
                 self._next = (decision, None)  # first: the cursors have moved on
                 self._next = (decision, self._runner.prepare(decision, self.routing))

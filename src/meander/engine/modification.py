@@ -89,6 +89,8 @@ class Modifier:
         self._loop, self._store, self._clock, self._make_parts = loop, store, clock, make_parts
         self.plan = plan
         """The one in force."""
+        self._given = plan
+        """The flow as it was started."""
         self._planned: _Planned | None = None
         self.listeners: list[Callable[[Compiled], None]] = []
         """Told of every plan that comes into force."""
@@ -128,6 +130,8 @@ class Modifier:
         gone = self._gone(effects, parts)
         sources = {node.name: node.op for node in self.plan.nodes if isinstance(node.op, SourceOp)}
         swaps = tuple(sorted(n for n in {*sources, *compiled.sources} if sources.get(n) is not compiled.sources.get(n)))
+        if swaps and self._loop.siblings is not None:
+            raise FlowError(f"source '{swaps[0]}' cannot be changed while several replicas run: what they have decided is of it")
 
         def persist(epoch: int) -> None:
             self._store.put_if_absent(packed, program.packed)
@@ -167,8 +171,22 @@ class Modifier:
         self._loop.trials.propose(trial)
         return trial
 
+    def follow(self, manifest: Manifest) -> None:
+        """A sibling has put another plan in force: have the same. Sources are as they were: among replicas they cannot be changed."""
+        plan, marks = resume_plan(self._store, manifest, self._given)
+        compiled = compile_plan(plan)
+        parts = self._make_parts(compiled)
+        setup = self._loop.setup_of(replace(parts, plan={**parts.plan, **marks}), Program.of(compiled))
+        before = self._loop.install(setup, frozenset())
+        self._loop.settle_setup()
+        for name in parts.sinks.keys() - before.parts.sinks.keys():
+            parts.sinks[name].open()
+        self._in_force(plan, compiled)
+
     def recover(self, given: Plan) -> None:
         """At the start: a verdict that a crash has swallowed is what the manifest says. ``given`` is the flow as it was started."""
+        self._given = given
+        self._loop.plan_changed = self.follow
         plan = self._loop.log.manifest.plan
         if plan.get("unproven") and self.plan.digest() != given.digest():
             self._loop.trials.resume(self._unproven(plan, given))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from meander.clock import Clock
-from meander.connect.sink import Sink, is_done_by_one
+from meander.connect.sink import is_done_by_one
 from meander.engine.cohort import Cohort, choices_in, choices_of
 from meander.engine.epoch import Decision, Outcome
 from meander.errors import Corrupted
@@ -17,20 +16,26 @@ if TYPE_CHECKING:
     from meander.engine.loop import Loop
 
 _JUDGED = 8
+_TRIAL_MARGIN = 5.0
 _POLL = 0.01
 
 
 class Siblings:
     """The other replicas, to one loop. In the loop's thread."""
 
-    def __init__(self, loop: Loop, cohort: Cohort, clock: Clock, sinks: Mapping[str, Sink]) -> None:
+    def __init__(self, loop: Loop, cohort: Cohort, clock: Clock) -> None:
         self._loop, self.cohort, self._clock = loop, cohort, clock
         self._followed = loop.log.manifest.epoch
         """The last epoch whose input the cursors are behind."""
         self._judged: dict[int, Json] = {}
         """The entries of the last epochs, to compare ours with."""
-        self._by_one = tuple(name for name, sink in sinks.items() if is_done_by_one(sink))
+        self._plan = ""
+        """The plan that the epoch before us ran under."""
+
+    @property
+    def _by_one(self) -> tuple[str, ...]:
         """Sinks that one replica publishes, and not all."""
+        return tuple(name for name, sink in self._loop.sinks.items() if is_done_by_one(sink))
 
     # -- input ----------------------------------------------------------------------------------------------------
 
@@ -87,7 +92,8 @@ class Siblings:
 
         Who does not lead waits until the leader has committed it, or is none any more.
         """
-        while self._loop.log.manifest.epoch < decision.epoch and not self.cohort.leads():
+        began, self._plan = self._clock.monotonic(), self._loop.plan["digest"]
+        while self._loop.log.manifest.epoch < decision.epoch and not self._may_commit(began):
             if self.cohort.is_leaving:
                 self._loop.settle_lost(outcome)
                 return False
@@ -99,6 +105,19 @@ class Siblings:
         self._lost(decision, outcome, certain=True)
         return False
 
+    def _may_commit(self, began: float) -> bool:
+        """Who leads may, or anybody where nobody does, unless a sibling that lives tries a change with this epoch."""
+        trial = self._loop.log.manifest.trial
+        if trial is None or trial["by"] == self.cohort.name:
+            return self.cohort.leads()
+        over = not self.cohort.is_alive(trial["by"]) or self._clock.monotonic() - began > trial["seconds"] + _TRIAL_MARGIN
+        return over and self.cohort.leads()
+
+    def claim(self, epoch: int, seconds: float) -> bool:
+        """Have the next epoch to ourselves, to try a change with it: whether it is still that one."""
+        self.append({"kind": "trial", "by": self.cohort.name, "seconds": seconds})
+        return self._loop.log.manifest.epoch == epoch - 1
+
     def was_faster(self, decision: Decision, outcome: Outcome, taken: Taken) -> bool:
         """Our entry's place was taken: whether by the same epoch."""
         self.keep_up(taken.certain)
@@ -106,6 +125,11 @@ class Siblings:
             return False
         self._lost(decision, outcome, taken.certain)
         return True
+
+    def is_over(self, decision: Decision) -> bool:
+        """Something was not there that an epoch needs: whether siblings have long committed it, and collected what it read."""
+        self.keep_up()
+        return self._loop.log.manifest.epoch >= decision.epoch
 
     def signed(self, outcome: Outcome) -> Json:
         """What an epoch's entry says for the others."""
@@ -127,13 +151,15 @@ class Siblings:
                     self._loop.input.follow({}, choices_in(entry), entry["now"])
                     self._followed = entry["epoch"]
                 self._remember(entry)
+                if entry["plan"]["digest"] != self._loop.plan["digest"]:
+                    self._loop.plan_changed(after)
             self._loop.committed_elsewhere(entry, before, after)
 
     def _lost(self, decision: Decision, outcome: Outcome, certain: bool) -> None:
         """A sibling has committed the epoch: what we have made of it is compared with that, and not needed any more."""
         self._loop.settle_lost(outcome if certain else None)
         entry = self._judged.get(decision.epoch)
-        if entry is None or (entry["now"], entry["offsets"]) != (decision.now, decision.offsets):
+        if entry is None or (entry["now"], entry["offsets"], entry["plan"]["digest"]) != (decision.now, decision.offsets, self._plan):
             return
         if entry["digests"] != outcome.digests:
             self.cohort.object_to(entry, outcome.digests)

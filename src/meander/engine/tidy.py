@@ -58,9 +58,9 @@ class Tidy:
         for name in sorted(_lasting(before) - _lasting(after)):
             self._garbage.append((after.epoch, name))
 
-    def unwanted(self, name: str) -> None:
+    def unwanted(self, *names: str) -> None:
         """Written, and never named by the log."""
-        self._due.append(name)
+        self._due.extend(names)
 
     def snapshotted(self, manifest: Manifest) -> None:
         self._snapshots.append((manifest.epoch, manifest.generation, manifest.position))

@@ -61,6 +61,14 @@ NOTHING = Rewritten()
 
 
 @dataclass(frozen=True)
+class Once:
+    """What the first epoch of a changed plan does to the state, and no later one."""
+
+    rewritten: Rewritten = NOTHING
+    restarts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Setup:
     """What epochs are run with."""
 
@@ -147,7 +155,12 @@ class Trials:
     def run(self, decision: Decision | None, everything: bool) -> bool:
         """Run the epoch that is due, where there is a trial for it: whether there was."""
         trial = self.waiting
-        if trial is not None and not _must_wait(trial, decision):
+        siblings = self._loop.siblings
+        if trial is not None and not _must_wait(trial, decision, siblings is not None):
+            if siblings is not None and decision is not None:
+                trial.reversible = False  # proven by this epoch or not at all: what comes next may be another replica's
+                if not siblings.claim(decision.epoch, trial.patience):
+                    return True  # with the next one, then
             self.waiting = None
             self._try(trial, decision, everything)
             return True
@@ -201,7 +214,12 @@ class Trials:
         proven = not trial.watched or not trial.reversible or _is_proven(trial, outcome)
         marks = {"plan": before.parts.plan, "watched": sorted(trial.watched), "lasting": sorted(trial.lasting)}
         loop.mark_plan(None if proven else marks)
-        loop.finish(tried, outcome, began)
+        if not loop.finish(tried, outcome, began):
+            self._go_back(before, trial.swaps)
+            why = "other replicas have gone on without it: it took too long"
+            trial.rejected(epoch, why)
+            self._refuse(trial, why)
+            return
         loop.settle_setup()
         _close(before, trial.swaps)
         answer = trial.accepted(epoch, self._clock.monotonic() - trial.began)
@@ -295,10 +313,13 @@ def _within(seconds: float, work: Callable[[], Outcome], abandon: Callable[[], N
         raise Rejected("its first epoch has not ended in time") from error
 
 
-def _must_wait(trial: Trial, decision: Decision | None) -> bool:
-    """Whether an epoch comes first: a guard has nothing to compare yet, or what was decided is of sources that will be others."""
+def _must_wait(trial: Trial, decision: Decision | None, replicated: bool) -> bool:
+    """Whether an epoch comes first: a guard has nothing to compare yet, or what was decided is of sources that will be others.
+
+    Replicas try nothing without rows: afterwards nobody could take it back for all.
+    """
     nothing = decision is None or not decision.splits
-    return (trial.guard is not None and nothing) or (bool(trial.swaps) and decision is not None)
+    return ((trial.guard is not None or replicated) and nothing) or (bool(trial.swaps) and decision is not None)
 
 
 def _is_proven(trial: Trial, outcome: Outcome) -> bool:

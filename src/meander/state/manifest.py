@@ -7,6 +7,7 @@ read the log from its beginning. Log entries are JSON objects with ``kind``:
 - ``epoch``: one epoch's decision, its new segments and its staged output: the commit point
 - ``compaction``: segments replaced by one that holds the same rows
 - ``names``: the names that sources have taken are in these files from here on
+- ``trial``: a replica tries a change of the plan with the next epoch; the others let it
 - ``routing``: an operator's key groups have other slots from the next epoch on (where several replicas work on a store)
 
 Invariants, and what breaks otherwise:
@@ -113,6 +114,8 @@ class Manifest:
     """Whether several replicas append to this generation's log."""
     by: str | None = None
     """The replica that has committed the last epoch."""
+    trial: Json | None = None
+    """The replica that tries a change of the plan with the next epoch, and for how long the others let it."""
     nonces: tuple[str, ...] = ()
     """Of a shared generation's last entries, up to this position: whether an entry was read by anybody can be told by its nonce."""
 
@@ -130,6 +133,8 @@ class Manifest:
             return moved._after_compaction(entry)
         if kind == "names":
             return replace(moved, seen=entry["seen"], recent={})
+        if kind == "trial":
+            return replace(moved, trial={"by": entry["by"], "seconds": entry["seconds"]})
         if kind == "routing":
             return replace(moved, routing={**self.routing, **entry["routing"]})
         raise Corrupted(f"log entry {entry['position']} has the unknown kind '{kind}': use a newer Meander")
@@ -165,6 +170,7 @@ class Manifest:
             times=entry.get("times", {}),
             asked=entry.get("asked"),
             by=entry.get("by"),
+            trial=None,
         )
 
     def _after_compaction(self, entry: Json) -> Manifest:
@@ -215,6 +221,7 @@ class Manifest:
             "asked": self.asked,
             "shared": self.shared,
             "by": self.by,
+            "trial": self.trial,
             "nonces": self.nonces,
         }
 
