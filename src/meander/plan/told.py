@@ -98,8 +98,8 @@ def operator_told(told: Mapping[str, Any]) -> Given:
 
 def agg_told(text: str) -> Agg:
     """
-    >>> agg_told("sum(amount)").describe(), agg_told("top_k(price, 3)").describe()
-    ('sum(amount)', 'top_k(price, 3)')
+    >>> agg_told("sum(amount)").alias("total").describe(), agg_told("top_k(price, 3)").alias("best").describe()
+    ('sum(amount) as total', 'top_k(price, k=3) as best')
     """
     found = _CALL.fullmatch(text)
     name = found.group(1) if found else text
