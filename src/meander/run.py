@@ -91,6 +91,7 @@ class Run:
         self._migration = opened.migration
         self._autoscaler = opened.autoscaler
         self._application = opened.application
+        self._cohort = opened.cohort
         self._listeners.append(lambda done: self._recent.append(done))
         self.spark: Any = opened.session
         """The embedded Spark session, where this run made one."""
@@ -280,6 +281,8 @@ class Run:
         if self._closed:
             raise ConfigError(f"flow '{self.name}' is stopped; start it again with flow.start(...)")
         self._server = Server(self, host, port, token, self._clock, on_stop)
+        if self._cohort is not None:
+            self._cohort.url = self._server.url
         return self._server
 
     def push_metrics(self, gateway: str, every: float | str = "10s") -> None:

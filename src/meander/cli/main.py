@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Callable, Sequence
 
 from meander import __version__
-from meander.cli import bench, change, control_plane, dead_letters, demo, nexmark, run, state, status, task_manager, workgen
+from meander.cli import bench, change, control_plane, dead_letters, demo, nexmark, replicas, run, state, status, task_manager, workgen
 from meander.cli.parser import Commands, Parser
 from meander.errors import MeanderError
 
@@ -25,6 +25,7 @@ COMMANDS: dict[str, Callable[[Commands], None]] = {
     "status": status.register,
     "state": state.register,
     "dead-letters": dead_letters.register,
+    "replicas": replicas.register,
     "rescale": change.register_rescale,
     "evacuate": change.register_evacuate,
     "control-plane": control_plane.register,
@@ -42,6 +43,7 @@ _EXAMPLES = """examples:
   meander dead-letters state/                      the rows that could not be processed, and why
   meander run my_flow.py --http                    let it be changed while it runs; then, in another terminal:
   meander rescale totals 4                         four slots for an operator, from the next epoch on
+  meander run my_flow.py --replicas 2              two Sparks run it together: if one is killed, the output goes on
   meander nexmark run q5 --check                   a query of the Nexmark suite, compared row by row with DuckDB
 
 `meander COMMAND --help` says more about each."""
