@@ -81,7 +81,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.getLogger("meander").addHandler(logging.NullHandler())  # a failure is said once, by the line at the end
     words = [word for word in words if word != "--debug"]
     command = next((word for word in words if not word.startswith("-")), None)
-    try:
+
+    def work() -> int:
         if command is not None and command not in COMMANDS:
             sys.stderr.write(f"error: there is no command '{command}'; there are: {', '.join(COMMANDS)}\ntry: meander --help\n")
             return 2
@@ -96,6 +97,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         code: int = arguments.command(arguments)
         sys.stdout.flush()
         return code
+
+    return guarded(work, debug)
+
+
+def guarded(work: Callable[[], int], debug: bool = False) -> int:
+    """Run a command and turn what it raises into a line and an exit code."""
+    try:
+        return work()
     except MeanderError as error:
         return _failed(str(error), 2, debug)
     except KeyboardInterrupt:

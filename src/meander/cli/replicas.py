@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import socket
 import time
 from typing import Any
 
@@ -130,19 +131,25 @@ def table_of(replicas: list[dict[str, Any]]) -> Any:
 
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for title in ("replica", "state"):
-        shown.add_column(title)
+        shown.add_column(title, no_wrap=True)
     for title in ("epoch", "behind", "restarts"):
-        shown.add_column(title, justify="right")
-    for title in ("process", "url", ""):
-        shown.add_column(title)
+        shown.add_column(title, justify="right", no_wrap=True)
+    for title in ("process", "url"):
+        shown.add_column(title, no_wrap=True)
     for one in replicas:
         numbers = ("-" if one[name] is None else wording.count(one[name]) for name in ("epoch", "lag", "restarts"))
-        where = "-" if one["process"] is None else f"{one['process']} on {one['host']}"
-        shown.add_row(one["name"], _state(one), *numbers, where, one["url"] or "-", "keeps house" if one.get("keeps_house") else "")
+        house = " (keeps house)" if one.get("keeps_house") else ""
+        shown.add_row(one["name"], f"{_state(one)}{house}", *numbers, _process(one), one["url"] or "-")
     return shown
+
+
+def _process(one: dict[str, Any]) -> str:
+    if one["process"] is None:
+        return "-"
+    return str(one["process"]) if one["host"] == socket.gethostname() else f"{one['process']} on {one['host']}"
 
 
 def _state(one: dict[str, Any]) -> str:
     colour = {"running": "green", "given up": "red", "silent": "red"}.get(one["state"], "yellow")
-    since = f", last heard {wording.ago(time.time() - one['silent_since'])}" if one.get("silent_since") else ""
+    since = f" for {wording.duration(time.time() - one['silent_since'])}" if one["state"] == "silent" and one.get("silent_since") else ""
     return f"[{colour}]{one['state']}[/]{since}"

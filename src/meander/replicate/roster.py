@@ -21,6 +21,8 @@ def read_roster(store: Store, clock: Clock) -> dict[str, Any]:
     rows = []
     for name in sorted(seen.keys() | known.keys()):
         sighting, told = seen.get(name), known.get(name, {})
+        if sighting is not None and told.get("process") not in (None, sighting.sign.process) and not sighting.alive:
+            sighting = None  # of the process before this one
         row = {
             "name": name,
             "state": told.get("state") or ("running" if sighting is not None and sighting.alive else "silent"),

@@ -33,7 +33,7 @@ from meander.state.store import Store
 
 OBSERVE_EVERY = 0.5
 STEP_EVERY = 0.1
-_OVER = ("finished", "left", "given up")
+_OVER = ("finished", "stopped", "left", "given up")
 
 Command = Callable[[str, bool], Sequence[str]]
 """The command line of a replica, by its name; the second argument says whether it is its first start."""
@@ -58,7 +58,7 @@ class Member:
     name: str
     record: Restarts
     state: str = "waiting"
-    """waiting, starting, running, silent, stopping; finished, left or given up."""
+    """waiting, starting, running, silent, stopping; finished, stopped, left or given up."""
     process: Process | None = None
     launched: float = 0.0
     next_start: float = 0.0
@@ -381,7 +381,7 @@ class Supervisor:
     def _launch(self, member: Member, now: float) -> None:
         member.process = Child(self._command(member.name, member.launches == 0), self._log(member.name), self._ended(member.name))
         member.launches += 1
-        member.state, member.launched, member.came_up, member.asked_to_end = "starting", now, None, None
+        member.state, member.launched, member.came_up, member.asked_to_end, member.epoch = "starting", now, None, None, None
         self._tell(f"replica {member.name} is started (process {member.process.pid})")
 
     def _bury(self, member: Member, ended: Ended, now: float) -> None:
@@ -391,7 +391,7 @@ class Supervisor:
         meant, lived = member.asked_to_end is not None, None if member.came_up is None else now - member.came_up
         member.process, member.url, member.asked_to_end = None, None, None
         if meant:
-            member.state = "left"
+            member.state = "stopped" if self._stopping else "left"
             return
         if ended.outcome == "finished":
             member.state, self._finished = "finished", True
@@ -469,7 +469,7 @@ class Supervisor:
             member.asked_to_end = self._clock.monotonic()
             member.process.terminate()
         elif not member.is_over:
-            member.state = "left"
+            member.state = "stopped" if self._stopping else "left"
 
     def _member(self, name: str) -> Member:
         member = self._members.get(name)
