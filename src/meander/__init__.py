@@ -33,6 +33,7 @@ from meander.plan.modify import Insert, Remove, Replace
 from meander.plan.unplaced import aggregate, process, watermark
 from meander.plan.windows import session, sliding, tumbling
 from meander.processor import Processor, list_of, map_of, value
+from meander.replicate.handle import Replicas
 from meander.run import Progress, Run
 from meander.settings import autoscale
 from meander.state.reading import read_dead_letters, read_state
@@ -62,6 +63,7 @@ __all__ = [
     "Processor",
     "Progress",
     "Rejected",
+    "Replicas",
     "Retryable",
     "Run",
     "Stream",

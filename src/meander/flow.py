@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 import polars as pl
 
@@ -32,6 +32,7 @@ from meander.plan.windows import Session, Window, micros
 from meander.processor import Processor
 
 if TYPE_CHECKING:
+    from meander.replicate.handle import Replicas
     from meander.run import Run
 
 
@@ -63,7 +64,11 @@ class Flow:
         except FlowError as error:
             return f"<Flow '{self.name}', not complete: {', '.join(self._nodes)}; {error}>"
 
-    def start(self, store: str | Path, **options: Any) -> Run:
+    @overload
+    def start(self, store: str | Path, *, replicas: None = None, **options: Any) -> Run: ...
+    @overload
+    def start(self, store: str | Path, *, replicas: int, **options: Any) -> Replicas: ...
+    def start(self, store: str | Path, *, replicas: int | None = None, **options: Any) -> Run | Replicas:
         """Run the flow with its state in ``store``, a folder: a new one, or the one of this flow's last run, after which it goes on.
 
         Returns at once, with a ``Run``. Options, all of them by name:
@@ -86,7 +91,13 @@ class Flow:
         - ``state_mode`` ("hybrid"): where reads of state go: the executor's cache, then its peers, then the store; "local" reads own
           copies only, "remote" the store only. What is durable is the same in all of them.
         - ``clock``: where time and ids come from, for tests.
+        - ``replicas``: so many processes run it together, each on a Spark of its own (``spark``: its master, or the arguments of
+          ``md.spark`` as a dict); the output goes on if one dies. Returns ``Replicas``. They agree by ``replication="leaderless"``.
         """
+        if replicas is not None:
+            from meander.replicate.handle import start_replicas
+
+            return start_replicas(self, store, replicas, **options)
         from meander.run import start  # the engine imports Spark, which writing a flow must not
 
         return start(self, store, **options)

@@ -10,22 +10,21 @@ those that run on its machine. If it is stopped it stops them.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
 import socket
-import string
 import threading
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from meander.clock import Clock
 from meander.errors import Busy, ConfigError, Fenced, MeanderError, Retryable
 from meander.replicate.asks import SUPERVISOR, answer, asked, forget, live_supervisor, raised, refusal
-from meander.replicate.process import Adopted, Child, Ended, Process, is_running, last_lines
+from meander.replicate.member import Member, names
+from meander.replicate.process import Adopted, Child, Ended, is_running, last_lines
 from meander.replicate.restarts import Death, Patience, Restarts
 from meander.replicate.signs import SILENT_AFTER, Sighting, Watch, parse
 from meander.state.log import newest_generation, read_manifest
@@ -33,7 +32,6 @@ from meander.state.store import Store
 
 OBSERVE_EVERY = 0.5
 STEP_EVERY = 0.1
-_OVER = ("finished", "stopped", "left", "given up")
 
 Command = Callable[[str, bool], Sequence[str]]
 """The command line of a replica, by its name; the second argument says whether it is its first start."""
@@ -49,39 +47,6 @@ class Change:
     names: list[str]
     """The replicas that it is about."""
     done: Future[list[str]]
-
-
-@dataclass
-class Member:
-    """One replica, as its supervisor knows it."""
-
-    name: str
-    record: Restarts
-    state: str = "waiting"
-    """waiting, starting, running, silent, stopping; finished, stopped, left or given up."""
-    process: Process | None = None
-    launched: float = 0.0
-    next_start: float = 0.0
-    came_up: float | None = None
-    asked_to_end: float | None = None
-    launches: int = 0
-    adopted: bool = False
-    epoch: int | None = None
-    epoch_since: float = 0.0
-    url: str | None = None
-    error: str | None = None
-    kind: str | None = None
-    trouble: str | None = None
-    """Why we have killed it."""
-    last_lines: list[str] = field(default_factory=list)
-
-    @property
-    def is_over(self) -> bool:
-        return self.state in _OVER
-
-    @property
-    def restarts(self) -> int:
-        return max(0, self.launches - (0 if self.adopted else 1))
 
 
 class Supervisor:
@@ -268,10 +233,7 @@ class Supervisor:
             return Fenced(f"store {self._store.url}: another supervisor has taken its replicas over; this one has let go of them")
         if self.outcome != "failed":
             return None
-        lost = [member for member in self._members.values() if member.state == "given up"]
-        if not lost:
-            return MeanderError("no replica is left")
-        member = lost[-1]
+        member = next(one for one in reversed(self._members.values()) if one.state == "given up")
         said = f"no replica is left; {member.name} was given up: {member.error} (its output: {self._log(member.name)})"
         return raised({"error": said, "kind": member.kind})
 
@@ -341,6 +303,9 @@ class Supervisor:
                 self._tell(f"replica {member.name} has not ended within {self._patience.grace:g} s: killed")
                 member.process.kill()
                 member.asked_to_end = now
+            return
+        if self._finished and member.came_up is None:
+            member.process.kill()  # what it would do is done
             return
         state = "starting" if member.came_up is None else "running" if seen is not None and seen.silence < SILENT_AFTER else "silent"
         if state != member.state:
@@ -532,13 +497,3 @@ class Supervisor:
 
     def _ended(self, name: str) -> Path:
         return self.logs / f"replica-{name}.ended"
-
-
-def names() -> Iterator[str]:
-    """What replicas are called: a, b, c and so on.
-
-    >>> list(itertools.islice(names(), 25, 28))
-    ['z', 'aa', 'ab']
-    """
-    for length in itertools.count(1):
-        yield from ("".join(letters) for letters in itertools.product(string.ascii_lowercase, repeat=length))
