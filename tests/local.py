@@ -194,6 +194,7 @@ class Local:
     strict: bool = False
     store: Any = None
     replica: str | None = None
+    election: Any = None
 
     def __post_init__(self) -> None:
         store = self.store = self.store or DirStore(self.folder)
@@ -212,8 +213,9 @@ class Local:
         merges = MergeAtOnce(store, self.key_groups)
         cohort = None
         if self.replica is not None:
-            cohort = Cohort(store, self.clock, self.replica, log.manifest.generation)
+            cohort = Cohort(store, self.clock, self.replica, log.manifest.generation, self.election)
             cohort.beat()
+            runner.digests = True
         self.cohort = cohort
         self.loop = Loop(store, self.clock, log, parts, runner, self.parallelism, merges, 4, self.done.append, self.ahead, cohort=cohort)
         self.loop.recover()

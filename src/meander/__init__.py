@@ -27,10 +27,11 @@ from meander.connect.foreach_batch import foreach_batch
 from meander.connect.generator import generator
 from meander.connect.memory import memory
 from meander.connect.partitioned import parquet
-from meander.errors import BadInput, Busy, ConfigError, Corrupted, Fenced, FlowError, MeanderError, Rejected, Retryable
-from meander.flow import Flow, KeyedStream, Stream, filter, map_batches, select, with_columns
+from meander.errors import BadInput, Busy, ConfigError, Corrupted, Divergent, Fenced, FlowError, MeanderError, Rejected, Retryable
+from meander.flow import Flow, KeyedStream, Stream
+from meander.plan.become import Become
 from meander.plan.modify import Insert, Remove, Replace
-from meander.plan.unplaced import aggregate, process, watermark
+from meander.plan.unplaced import aggregate, filter, map_batches, process, select, watermark, with_columns
 from meander.plan.windows import session, sliding, tumbling
 from meander.processor import Processor, list_of, map_of, value
 from meander.replicate.handle import Replicas
@@ -49,9 +50,11 @@ __all__ = [
     "sliding",
     "tumbling",
     "BadInput",
+    "Become",
     "Busy",
     "ConfigError",
     "Corrupted",
+    "Divergent",
     "Fenced",
     "Flow",
     "Insert",

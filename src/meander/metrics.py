@@ -57,6 +57,9 @@ EXECUTOR_SLOTS = Metric("meander_executor_slots", "gauge", "Slots that are pinne
 RESCALES = Metric(
     "meander_rescales_total", "counter", "Rescalings asked for through the control plane that came into force.", ("operator",)
 )
+MODIFICATIONS = Metric(
+    "meander_modifications_total", "counter", "Changes of the flow asked for through the control plane that came into force."
+)
 
 ALL: tuple[Metric, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
 

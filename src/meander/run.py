@@ -12,25 +12,29 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 from meander.clock import Clock, SystemClock
 from meander.coordinate.migration import check_strategy
 from meander.coordinate.routing import slots_of
-from meander.engine.picture import show_executors, show_stages
+from meander.engine.picture import show_epoch, show_executors, show_operators, show_scaling, show_stages
 from meander.errors import ConfigError, Retryable
+from meander.plan.become import Become
+from meander.plan.effects import Effects
 from meander.plan.modify import Change, Given, Insert, Remove, Replace, StateFunction, StateRules
+from meander.plan.told import changes_told
 from meander.settings import Settings, seconds
 
 if TYPE_CHECKING:
     from meander.control.push import Pusher
     from meander.control.server import Server
-    from meander.coordinate.autoscaling import Scaling
     from meander.engine.loop import EpochDone
     from meander.engine.modification import Modified
     from meander.engine.open import Opened
     from meander.engine.trials import Guard, Trial
-    from meander.plan.effects import Effects
     from meander.plan.graph import Plan
 
 Result = TypeVar("Result")
 _LOG = logging.getLogger("meander")
 """Where a program has not set logging up, Python writes what is said here to standard error."""
+
+
+_TOLD = ("dry_run", "request_id", "author", "drop_state", "backfill", "timeout")
 
 
 class Planned(Protocol):
@@ -213,6 +217,23 @@ class Run:
             trial = self._between_epochs(lambda: modifier.propose(request), timeout)
             return self._await(trial, seconds(timeout))
 
+    def apply(self, flow: Planned, resume: bool | None = None, **options: Any) -> Modified | Effects:
+        """Become another version of the flow: all that differs, as one change. ``resume`` is for sources that differ."""
+        return self.modify([Become(flow.plan(), resume)], **options)
+
+    def modify_as_told(self, told: Mapping[str, Any], code: bytes | None = None) -> dict[str, Any]:
+        """The same for changes that come as plain data (see ``plan.told``), or as ``code``; the answer is plain data, too.
+
+        ``code`` is what ``engine.coded`` packs. It is run: only for callers who may.
+        """
+        from meander.engine.coded import Coded, unpack_coded
+
+        coded = Coded(changes_told(told.get("changes") or ())) if code is None else unpack_coded(code)
+        options = {name: told[name] for name in _TOLD if told.get(name) is not None}
+        done = self.modify(coded.changes, upgrade=coded.upgrade, guard=coded.guard, **options)
+        found: dict[str, Any] = done.to_json() if isinstance(done, Effects) else done._asdict()
+        return found
+
     def modifications(self) -> list[dict[str, Any]]:
         """All modifications that were ever asked for, the oldest first: by whom, what, with which code, and what has become of them."""
         assert self._modifier is not None
@@ -248,31 +269,27 @@ class Run:
             "waiting": 0 if self._closed else self._loop.waiting(),
             "rows_per_second": rows / sum(spent) if spent and sum(spent) else 0.0,
             "epoch_seconds": sorted(spent)[len(spent) // 2] if spent else 0.0,
-            "operators": {
-                name: {
-                    "parallelism": slots_of(table),
-                    "key_groups": len(table),
-                    "routing": list(table),
-                    "segments": sum(len(state.segments) for state in manifest.tables_of(name)),
-                    "rows": sum(state.rows for state in manifest.tables_of(name)),
-                    "bytes": sum(state.bytes for state in manifest.tables_of(name)),
-                }
-                for name, table in self._loop.routing.items()
-            },
+            "operators": show_operators(manifest, self._loop.routing),
             "stages": [] if plan is None else show_stages(plan, self._placement, self._loop.routing, recent),
             "application": self._application,
             "executors": {} if plan is None else show_executors(self._placement, self._closed),
-            "autoscaler": None if self._autoscaler is None else {**_plain(self._autoscaler.last), "executors": self._autoscaler.executors},
-            "last_epoch": _parts(recent[-1]) if recent else {},
+            "autoscaler": None if self._autoscaler is None else show_scaling(self._autoscaler.last, self._autoscaler.executors),
+            "last_epoch": show_epoch(recent[-1]) if recent else {},
         }
 
     def serve(
-        self, host: str = "127.0.0.1", port: int = 9008, token: str | None = None, on_stop: Callable[[], object] | None = None
+        self,
+        host: str = "127.0.0.1",
+        port: int = 9008,
+        token: str | None = None,
+        on_stop: Callable[[], object] | None = None,
+        code_token: str | None = None,
     ) -> Server:
         """Let the flow be asked and changed over HTTP until it is stopped: ``/status``, ``/scale``, ``/metrics``; ``/docs`` lists all.
 
         On another host than loopback changes need ``token``, sent as a bearer token; without one that is refused. ``port=0`` takes a free
-        one; the result's ``url`` says which. ``on_stop`` is what ``POST /stop`` does instead of ``stop()``.
+        one; the result's ``url`` says which. ``on_stop`` is what ``POST /stop`` does instead of ``stop()``. Who brings ``code_token``
+        may change the flow, and send Python code that it runs; without one nobody can.
         """
         from meander.control.server import Server  # the web framework, which a flow without a server need not wait for
 
@@ -280,7 +297,7 @@ class Run:
             raise ConfigError(f"flow '{self.name}' is served at {self._server.url} already")
         if self._closed:
             raise ConfigError(f"flow '{self.name}' is stopped; start it again with flow.start(...)")
-        self._server = Server(self, host, port, token, self._clock, on_stop)
+        self._server = Server(self, host, port, token, self._clock, on_stop, code_token)
         if self._cohort is not None:
             self._cohort.url = self._server.url
         return self._server
@@ -327,6 +344,8 @@ class Run:
     def _end(self) -> None:
         self._stop.set()
         self._wake.set()
+        if self._loop.siblings is not None:
+            self._loop.siblings.cohort.leave()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join()
         with self._stepping:  # a process_available() in another thread finishes its epoch first
@@ -462,29 +481,13 @@ def _in_one_line(failure: BaseException) -> str:
     return lines[0] if len(lines) == 1 else f"{lines[0]} … {lines[-1]}"
 
 
-def _parts(done: EpochDone) -> dict[str, Any]:
-    wall = {name: round(value * 1000, 2) for name, value in done.seconds.items()}
-    work = {name: round(value * 1000, 2) for name, value in done.outcome.seconds.items()}
-    return {"epoch": done.epoch, "rows_in": done.outcome.counts.get("rows_in", 0), "wall_ms": wall, "task_ms": work}
-
-
-def _plain(scaling: Scaling) -> dict[str, Any]:
-    return {
-        "slots": dict(scaling.slots),
-        "reasons": list(scaling.reasons),
-        "notes": list(scaling.notes),
-        "cores": scaling.cores,
-        "skewed": list(scaling.skewed),
-    }
-
-
 def start(flow: Planned, store: str | Path, spark: Any = None, clock: Clock | None = None, **options: Any) -> Run:
     """What ``Flow.start`` does: see there."""
     known = set(Settings.__dataclass_fields__)
     unknown = sorted(set(options) - known)
     if unknown:
         raise ConfigError(f"unknown option '{unknown[0]}'; options are {', '.join(sorted(known))}, spark")
-    for name in ("trigger", "idle_poll"):
+    for name in ("trigger", "idle_poll", "leader_timeout"):
         if name in options:
             options[name] = seconds(options[name])
     from meander.engine.open import open_flow

@@ -43,10 +43,22 @@ class Settings:
     """Where reads of state go: ``hybrid`` (cache, then peers, then the store), ``local`` (own copies) or ``remote`` (the store)."""
     replica: str | None = None
     """The name of this run among others that run the same flow on the same store; None for a run of its own."""
+    replication: str = "leaderless"
+    """Whether whoever is first decides (``leaderless``), or one that was elected through ZooKeeper (``leader``)."""
+    zookeeper: str | None = None
+    """Where ZooKeeper is, as ``host:port,host:port``."""
+    leader_timeout: float = 4.0
+    """Seconds without a sign of life after which a leader is replaced."""
 
     def __post_init__(self) -> None:
         if self.replica is not None and not re.fullmatch(r"[a-z0-9][a-z0-9_-]{0,40}", str(self.replica)):
             raise ConfigError(f"replica={self.replica!r}: a name of small letters, digits, - and _ is needed, such as 'a'")
+        if self.replication not in ("leaderless", "leader"):
+            raise ConfigError(f"replication={self.replication!r}: there are 'leaderless' and 'leader'")
+        if self.replica is not None and self.replication == "leader" and not self.zookeeper:
+            raise ConfigError("replication='leader': say where ZooKeeper is, with zookeeper='host:port'")
+        if not self.leader_timeout > 0:
+            raise ConfigError(f"leader_timeout={self.leader_timeout!r}: a duration above 0 is needed, such as '4s'")
         for name in ("parallelism", "retain_epochs", "key_groups"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -49,6 +49,36 @@ class FakeRun:
             raise self.failure
         before, self.slots[operator] = self.slots[operator], parallelism
         return Rescaled(operator, before, parallelism, 42, strategy, 13)
+
+    def modify_as_told(self, told: Mapping[str, Any], code: bytes | None = None) -> dict[str, Any]:
+        self.asked.append(("modify", dict(told), code))
+        if self.failure is not None:
+            raise self.failure
+        effects = {
+            "version": 2,
+            "changes": ["replace 'people'"],
+            "plan": ["filter 'people' differs"],
+            "schemas": {},
+            "state": {"counts": "kept"},
+        }
+        if told.get("dry_run"):
+            return effects
+        return {"id": told.get("request_id") or "x1", "version": 2, "epoch": 13, "seconds": 0.25, "effects": effects, "repeated": False}
+
+    def modifications(self) -> list[dict[str, Any]]:
+        effects = {"changes": ["replace 'people' by filter"]}
+        return [
+            {"id": "a", "author": "ada", "at": 1.0, "epoch": 3, "verdict": "in force", "effects": effects},
+            {
+                "id": "b",
+                "author": "",
+                "at": 2.0,
+                "epoch": 4,
+                "verdict": "rejected",
+                "effects": effects,
+                "why": "trace\nZeroDivisionError: no",
+            },
+        ]
 
     def evacuate(self, executor: str) -> None:
         self.asked.append(("evacuate", executor))

@@ -151,7 +151,7 @@ def test_what_is_not_there_is_a_problem_that_says_where_to_look(http: TestClient
 
 def test_the_api_describes_itself_to_programs_and_to_people(http: TestClient) -> None:
     paths = http.get("/openapi.json").json()["paths"]
-    assert set(paths) == {"/status", "/metrics", "/scale", "/rescale", "/evacuate", "/stop"}
+    assert set(paths) == {"/status", "/metrics", "/scale", "/rescale", "/modify", "/modifications", "/evacuate", "/stop"}
     page = http.get("/docs").text
     assert all(path in page for path in paths)
     assert "<script" not in page

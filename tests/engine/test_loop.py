@@ -76,14 +76,14 @@ def test_an_idle_run_notices_that_it_was_replaced() -> None:
 def test_an_idle_run_that_is_replaced_while_it_tidies_up_is_fenced_and_not_corrupted() -> None:
     store = MemoryStore()
     loop = idle(store)
-    loop._compactor = Overtaken(lambda: replace(store))
+    loop.housekeeping.compactor = Overtaken(lambda: replace(store))
     with pytest.raises(Fenced):
         loop.step()
 
 
 def test_what_is_missing_without_a_successor_is_corruption() -> None:
     loop = idle(MemoryStore())
-    loop._compactor = Overtaken(lambda: None)
+    loop.housekeeping.compactor = Overtaken(lambda: None)
     with pytest.raises(Corrupted):
         loop.step()
 
@@ -96,7 +96,7 @@ def test_an_epoch_that_somebody_else_decided_is_fenced_like_any_other() -> None:
     epoch = loop.log.manifest.epoch + 1
     split = Split({"start": (epoch - 1) * ROWS, "end": epoch * ROWS}, ROWS, 0)
     with pytest.raises(Fenced):
-        loop.run_epoch(Decision(epoch, loop.now(), ((SOURCE, split),), {}))
+        loop.run_epoch(Decision(epoch, loop.input.now(), ((SOURCE, split),), {}))
 
 
 def test_a_replaced_run_is_not_told_to_try_again() -> None:
@@ -161,7 +161,7 @@ def test_a_commit_that_was_never_answered_is_not_taken_for_a_successor() -> None
 def test_an_error_is_told_as_it_is_where_nobody_can_say_whether_the_run_was_replaced() -> None:
     store = Deaf()
     loop = idle(store)
-    loop._compactor = Overtaken(lambda: None)
+    loop.housekeeping.compactor = Overtaken(lambda: None)
     store.looks = 2
     with pytest.raises(Corrupted):
         loop.step()

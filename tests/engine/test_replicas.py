@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -129,7 +132,7 @@ def test_it_would_show_if_nobody_looked_whether_an_entry_stands_in_a_hole(tmp_pa
 
 def test_a_committer_that_dies_before_it_publishes_is_stood_in_for(tmp_path: Path) -> None:
     a, b = replica(SCRIPT, tmp_path, "a"), replica(SCRIPT, tmp_path, "b")
-    with mock.patch.object(a.loop, "_publish", side_effect=Killed), pytest.raises(Killed):
+    with mock.patch.object(a.loop, "publish", side_effect=Killed), pytest.raises(Killed):
         a.step()
     assert numbered(tmp_path / "totals") == []
     b.step()
@@ -159,6 +162,133 @@ def test_a_run_of_its_own_ends_the_replicas(tmp_path: Path) -> None:
     assert again.manifest.generation > single.manifest.generation
 
 
+DICE: dict[str, int] = {"shows": 1, "falls by": 0}
+"""What the world outside shows to code that looks there."""
+
+
+def throw(frame: pl.DataFrame) -> pl.DataFrame:
+    DICE["shows"] += DICE["falls by"]
+    return frame.with_columns(v=pl.lit(DICE["shows"], pl.Int64()))
+
+
+def by_chance(out: Path) -> md.Flow:
+    flow = md.Flow("chance")
+    noisy = flow.source("events", Script(COLUMNS, SCRIPT)).map_batches(throw, schema=COLUMNS, name="noisy")
+    noisy.key_by("k").aggregate(md.sum("v").alias("total"), name="totals").sink("out", md.parquet(out / "out"))
+    return flow
+
+
+def test_code_that_goes_by_chance_is_found_in_the_epoch_in_which_it_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = (Local(by_chance(tmp_path), tmp_path / "state", replica=name, ahead=False) for name in "ab")
+    with during_its_run(a, b.step):
+        a.step()  # the same: nobody minds
+    monkeypatch.setitem(DICE, "falls by", 1)
+    message = r"replica 'a' .* than 'b' in epoch 2: operator 'noisy' gave out other rows"
+    with during_its_run(a, b.step), pytest.raises(md.Divergent, match=message):
+        a.step()
+    b.step()
+    assert numbered(tmp_path / "out") == [1, 2, 3], "the other one goes on"
+
+
+def test_of_three_the_one_stops_that_two_contradict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b, c = (Local(by_chance(tmp_path), tmp_path / "state", replica=name, ahead=False) for name in "abc")
+    for one in (a, b, c):
+        one.cohort.look()
+    said = threading.Event()
+
+    def others() -> None:
+        """While a computes, c is faster, with other dice; b has computed the same as a, and objects."""
+        with during_its_run(b, c_is_first), mock.patch.object(b.cohort, "object_to", b_objects):
+            b.step()
+
+    def c_is_first() -> None:
+        with monkeypatch.context() as other:
+            other.setitem(DICE, "shows", 2)
+            c.step()
+
+    def b_objects(entry: Any, digests: Any) -> None:
+        b.store.put(b.cohort._objection(entry["epoch"], "b"), json.dumps(digests).encode())  # in life it waits in a process of its own
+        said.set()
+
+    with during_its_run(a, others):
+        a.step()  # two against one: it goes on
+    assert said.is_set()
+    a.step()
+    c.cohort._looked = -10.0
+    with pytest.raises(md.Divergent, match=r"replica 'c' .* than two others in epoch 1: operator 'noisy'"):
+        c.step()
+
+
+def test_a_function_is_called_by_one_replica_per_epoch_and_by_another_if_that_one_dies(tmp_path: Path) -> None:
+    calls: list[tuple[str, int]] = []
+
+    def flow_for(name: str) -> md.Flow:
+        flow = md.Flow("called")
+        flow.source("events", Script(COLUMNS, SCRIPT)).sink("out", md.foreach_batch(lambda frame, epoch: calls.append((name, epoch))))
+        return flow
+
+    a, b = (Local(flow_for(name), tmp_path / "state", replica=name) for name in "ab")
+    for _ in range(2):
+        a.step()
+        b.step()
+    assert calls == [("a", 1), ("b", 2), ("a", 3), ("b", 4)]
+    a.cohort.look()
+    b.cohort.look()
+    a.loop.siblings.keep_up()
+    with mock.patch.object(a.loop, "publish", side_effect=Killed), pytest.raises(Killed):
+        a.step()
+    b.cohort._siblings["a"].changed = -10.0  # nothing was heard of it for long
+    b.step()
+    assert calls[4:] == [("b", 5), ("b", 6)]
+
+
+@dataclass
+class Vote:
+    leads_now: bool
+
+    def leads(self) -> bool:
+        return self.leads_now
+
+    def close(self) -> None: ...
+
+
+def test_only_the_leader_decides_and_commits_and_the_next_one_goes_on_with_what_it_has_computed(tmp_path: Path) -> None:
+    votes = {"a": Vote(True), "b": Vote(False)}
+    a, b = (replica(SCRIPT, tmp_path, name, election=votes[name], ahead=False) for name in "ab")
+    assert not b.step(), "nobody has decided"
+    a.step()
+    assert b.manifest.epoch == 0
+    assert not b.step()
+    assert (b.manifest.epoch, b.manifest.by) == (1, "a")
+
+    def a_is_replaced() -> None:
+        """While b computes what a has decided."""
+        votes["a"].leads_now, votes["b"].leads_now = False, True
+
+    with mock.patch.object(a.loop, "_run", side_effect=Killed), pytest.raises(Killed):
+        a.step()
+    with during_its_run(b, a_is_replaced):
+        b.step()
+    assert (b.manifest.epoch, b.manifest.by) == (2, "b")
+
+
+def test_a_leader_that_was_replaced_while_it_slept_commits_nothing(tmp_path: Path) -> None:
+    votes = {"a": Vote(True), "b": Vote(False)}
+    a, b = (replica(SCRIPT, tmp_path, name, election=votes[name], ahead=False) for name in "ab")
+    a.step()
+
+    def a_sleeps() -> None:
+        """It still believes that it leads: its session has ended without its knowing."""
+        votes["b"].leads_now = True
+        for _ in range(3):
+            b.step()
+
+    with during_its_run(a, a_sleeps):
+        a.step()
+    assert (a.manifest.epoch, a.manifest.by) == (4, "b")
+    assert numbered(tmp_path / "totals") == [1, 2, 3, 4]
+
+
 PLACES = ("deciding", "before the commit", "after the commit", "after the publication", "housekeeping")
 
 
@@ -169,10 +299,10 @@ def kill_at(local: Local, place: str) -> Any:
     if place == "before the commit":
         return mock.patch.object(loop.log, "append", side_effect=Killed)
     if place == "after the commit":
-        return mock.patch.object(loop, "_publish", side_effect=Killed)
+        return mock.patch.object(loop, "publish", side_effect=Killed)
     if place == "after the publication":
-        return mock.patch.object(loop._tidy, "published", side_effect=Killed)
-    return mock.patch.object(loop, "_tidy_up", side_effect=Killed)
+        return mock.patch.object(loop.tidy, "published", side_effect=Killed)
+    return mock.patch.object(loop.housekeeping, "do", side_effect=Killed)
 
 
 acts = st.lists(

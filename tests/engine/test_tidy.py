@@ -131,7 +131,7 @@ def test_a_name_that_can_never_be_deleted_keeps_no_other(kind: str, monkeypatch:
     loop = take_over(store)
     go_on(loop, 30)
     assert len(stuck) == 1
-    loop._tidy.collect(loop.log.manifest)  # the round that met it left what was behind it to the next
+    loop.tidy.collect(loop.log.manifest)  # the round that met it left what was behind it to the next
     assert set(store.objects) == names_without_trouble(30) | stuck
     take_over(store)
     assert as_state(read_operator(store, OPERATOR)) == expected(30)

@@ -144,7 +144,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: changed(Replace("totals", md.aggregate(*KEPT, by="small")), upgrade={"totals": lambda f: f}),
         "rows can be rewritten, but it was keyed by",
     ),
-    "a backfill of what is not new": (lambda: changed(Replace("totals", md.aggregate(*KEPT)), backfill={"totals": {"n": 1}}), "no new agg"),
+    "a backfill of what is not new": (lambda: changed(Replace("totals", md.aggregate(*KEPT)), backfill={"totals": {"n": 1}}), "is not new"),
     "a backfill of half a state": (
         lambda: changed(Replace("totals", md.aggregate(*KEPT, md.mean("amount").alias("m"))), backfill={"totals": {"m": 1.0}}),
         "has the parts n, sum",

@@ -26,7 +26,13 @@ def main() -> None:
     number = 0
     while True:
         number += 1
-        said = {"name": name, "number": number, "epoch": int(time.time() * 10), "process": os.getpid(), "host": socket.gethostname()}
+        said = {
+            "name": name,
+            "number": number,
+            "epoch": int(time.time() % 100_000 * 10),
+            "process": os.getpid(),
+            "host": socket.gethostname(),
+        }
         if behaviour != "mute":
             with open(os.path.join(place, name), "w") as out:
                 out.write(json.dumps({**said, "url": None, "at": time.time()}))

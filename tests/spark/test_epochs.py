@@ -196,7 +196,7 @@ def test_a_changed_input_file_is_a_loud_error(tmp_path: Path, spark: Any) -> Non
     source = md.files(tmp_path / "in", max_files_per_epoch=1)
     flow.source("events", source).key_by("key").aggregate(md.count().alias("n"), name="counts").sink("out", md.discard())
     run = flow.start(tmp_path / "state", spark=spark, trigger=None, work_ahead=False)
-    cursor = run._loop._cursors["events"]
+    cursor = run._loop.input.cursors["events"]
     choose = cursor.choose
 
     def choose_then_touch(now: float, everything: bool) -> Any:

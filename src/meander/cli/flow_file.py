@@ -11,15 +11,27 @@ import os
 import sys
 import traceback
 import types
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from meander.errors import FlowError
 from meander.flow import Flow
 
+Found = TypeVar("Found")
+
 
 def load_flow(path: str | Path) -> Flow:
     """The flow that a file defines; FlowError with file and line where it does not."""
+    return _load(path, _flow_of)
+
+
+def load_names(path: str | Path) -> dict[str, Any]:
+    """All that a file defines."""
+    return _load(path, lambda module, file: vars(module))
+
+
+def _load(path: str | Path, take: Callable[[types.ModuleType, Path], Found]) -> Found:
     file = Path(path)
     if not file.is_file():
         raise FlowError(
@@ -32,7 +44,7 @@ def load_flow(path: str | Path) -> Flow:
     sys.modules[module.__name__] = module  # some decorators look their own module up
     try:
         exec(compile(file.read_bytes(), str(file), "exec"), vars(module))
-        return _flow_of(module, file)
+        return take(module, file)
     except Exception as error:
         raise _located(error, file) from error
     finally:

@@ -15,7 +15,22 @@ import traceback
 from collections.abc import Callable, Sequence
 
 from meander import __version__
-from meander.cli import bench, change, control_plane, dead_letters, demo, nexmark, replicas, run, state, status, task_manager, workgen
+from meander.cli import (
+    apply,
+    bench,
+    change,
+    control_plane,
+    dead_letters,
+    demo,
+    modify,
+    nexmark,
+    replicas,
+    run,
+    state,
+    status,
+    task_manager,
+    workgen,
+)
 from meander.cli.parser import Commands, Parser
 from meander.errors import MeanderError
 
@@ -28,6 +43,12 @@ COMMANDS: dict[str, Callable[[Commands], None]] = {
     "replicas": replicas.register,
     "rescale": change.register_rescale,
     "evacuate": change.register_evacuate,
+    "replace": modify.register_replace,
+    "insert": modify.register_insert,
+    "remove": modify.register_remove,
+    "modifications": modify.register_modifications,
+    "diff": apply.register_diff,
+    "apply": apply.register_apply,
     "control-plane": control_plane.register,
     "task-manager": task_manager.register,
     "workgen": workgen.register,
@@ -44,6 +65,8 @@ _EXAMPLES = """examples:
   meander run my_flow.py --http                    let it be changed while it runs; then, in another terminal:
   meander rescale totals 4                         four slots for an operator, from the next epoch on
   meander run my_flow.py --replicas 2              two Sparks run it together: if one is killed, the output goes on
+  meander replace positive --filter "amount > 10"  another condition, from the next epoch on
+  meander apply my_flow.py --dry-run               what an edited file would change; without --dry-run, change it
   meander nexmark run q5 --check                   a query of the Nexmark suite, compared row by row with DuckDB
 
 `meander COMMAND --help` says more about each."""

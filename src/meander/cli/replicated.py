@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,7 @@ def command(arguments: argparse.Namespace) -> int:
     from meander.cli.progress import make_console
     from meander.cli.run import Stop, start_options
     from meander.clock import SystemClock
+    from meander.replicate.ballot import find_zookeeper
     from meander.replicate.supervisor import Supervisor
     from meander.state.folder import refuse_file
     from meander.state.store import open_store
@@ -45,6 +46,12 @@ def command(arguments: argparse.Namespace) -> int:
     if not arguments.takeover:
         _refuse_a_run_of_its_own(store, url)
     console, stop, clock = make_console(arguments.json, arguments.no_color), Stop(), SystemClock()
+    logs = logs_of(store, flow.name)
+
+    def prepare(adopting: bool) -> Callable[[], None]:
+        arguments.zookeeper, let_go = find_zookeeper(arguments.replication, arguments.zookeeper, logs)
+        return let_go
+
     restore = stop.on_signals()
     hung_up = signal.signal(signal.SIGHUP, lambda *_: stop.wanted.set())
     supervisor = Supervisor(
@@ -52,8 +59,9 @@ def command(arguments: argparse.Namespace) -> int:
         clock,
         lambda name, first: child(arguments, url, name, first),
         arguments.replicas,
-        logs_of(store, flow.name),
+        logs,
         tell=lambda text: console.print(text, soft_wrap=True, markup=False),
+        prepare=prepare,
     )
     before, began = _totals(store), time.monotonic()
     try:
@@ -95,7 +103,7 @@ def child(arguments: argparse.Namespace, store: str, name: str, first: bool) -> 
     """The command line of one replica."""
     words = [sys.executable, "-m", "meander.cli.main", "run", arguments.file, "--replica", name, "--store", store]
     words += ["--replication", arguments.replication]
-    for option in ("master", "dead_letters", "parallelism", "trigger", "pushgateway"):
+    for option in ("master", "dead_letters", "parallelism", "trigger", "pushgateway", "zookeeper"):
         value = getattr(arguments, option)
         if value is not None:
             words += [f"--{option.replace('_', '-')}", str(value)]

@@ -93,6 +93,7 @@ def add_replica_options(parser: Parser) -> None:
         default="leaderless",
         help="how replicas agree: whoever comes first (leaderless, the default), or by a leader that ZooKeeper elects",
     )
+    parser.add_argument("--zookeeper", metavar="HOST:PORT", help="where a leader is elected (default with --replicas: one of its own)")
     parser.add_argument(
         "--replica", metavar="NAME", help="run as one replica beside others on the same store, without a supervisor: for another machine"
     )
@@ -102,6 +103,11 @@ def add_server_options(parser: Parser) -> None:
     """Who may reach the HTTP API."""
     parser.add_argument("--host", default="127.0.0.1", metavar="H", help="where HTTP listens; another than 127.0.0.1 needs a token")
     parser.add_argument("--token", metavar="T", help="what changes over HTTP must bring (default: MEANDER_TOKEN)")
+    parser.add_argument(
+        "--code-token",
+        metavar="T",
+        help="what changes must bring that have Python code (default: MEANDER_CODE_TOKEN; without one: refused)",
+    )
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -141,7 +147,7 @@ def _run_replica(arguments: argparse.Namespace) -> int:
         flow.plan()
         options, name, store = start_options(arguments), arguments.replica, arguments.store or f"meander-state/{flow.name}"
         if arguments.replication != "leaderless":
-            options["replication"] = arguments.replication
+            options.update(replication=arguments.replication, zookeeper=arguments.zookeeper)
         spark = {"master": arguments.master, "app_name": f"meander {flow.name} {name}"}
         return be_replica(said, flow, store, name, options, lambda: md.spark(**spark), arguments.once, prepare)
 
@@ -154,7 +160,8 @@ def check_server(arguments: argparse.Namespace, port: int | None) -> None:
     from meander.control.server import listen
 
     arguments.token = arguments.token or os.environ.get("MEANDER_TOKEN")
-    policy(arguments.host, arguments.token)
+    arguments.code_token = arguments.code_token or os.environ.get("MEANDER_CODE_TOKEN")
+    policy(arguments.host, arguments.token, arguments.code_token)
     listen(arguments.host, port).close()
 
 
@@ -186,7 +193,7 @@ def run_flow(arguments: argparse.Namespace, flow: Flow, port: int | None, make_s
         if arguments.pushgateway is not None:
             run.push_metrics(arguments.pushgateway)
         if port is not None:
-            server = run.serve(arguments.host, port, arguments.token, on_stop=stop.wanted.set)
+            server = run.serve(arguments.host, port, arguments.token, stop.wanted.set, arguments.code_token)
             console.print(f"control plane: {server.url} (/status, /metrics, /scale; /docs lists all)", soft_wrap=True)
         console.print(f"flow '{flow.name}' runs on {store}, after epoch {began}; Ctrl-C stops it", soft_wrap=True)
         display: Display = StatusLine(console) if console.is_terminal else Lines(console)

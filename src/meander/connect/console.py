@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import polars as pl
 
@@ -20,6 +21,7 @@ from meander.errors import ConfigError
 class ConsoleSink:
     """Prints the epoch, the number of rows and the first ``rows`` of them."""
 
+    done_by_one: ClassVar[bool] = True
     rows: int = 20
     _printed: set[int] = field(default_factory=set, repr=False, compare=False)
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import polars as pl
 
@@ -34,6 +35,7 @@ class ForeachBatchSink:
     """Calls ``function(frame, epoch)`` once per epoch with rows; see the module for what it must do about repetition."""
 
     function: Function | None
+    done_by_one: ClassVar[bool] = True
 
     def encode(self, frame: pl.DataFrame) -> bytes:
         return arrow_ipc.encode(frame)

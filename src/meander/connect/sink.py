@@ -41,6 +41,11 @@ class Staged:
     """The staged file's own path where the store is a directory, so that it can be linked, not copied."""
 
 
+def is_done_by_one(sink: Sink) -> bool:
+    """Whether publishing can be seen from outside each time it is done, so that of several replicas one does it."""
+    return bool(getattr(sink, "done_by_one", False))
+
+
 class Sink(Protocol):
     """A sink's description: immutable and picklable (what is live stays on the driver)."""
 

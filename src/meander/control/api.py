@@ -5,6 +5,8 @@
 | ``GET /status`` | what the flow is doing |
 | ``GET /scale?stage=2[&to=4]`` | another number of slots for a stage; one more where ``to`` is left out |
 | ``POST /rescale`` | the same for an operator by name, with a strategy |
+| ``POST /modify`` | replace, insert and remove operators, as one change; or say what that would do |
+| ``GET /modifications`` | all such changes, and what has become of them |
 | ``POST /evacuate`` | move all slots away from an executor |
 | ``POST /stop`` | finish the epoch that runs, then end |
 | ``GET /metrics`` | numbers for Prometheus |
@@ -13,6 +15,7 @@
 
 from __future__ import annotations
 
+import base64
 import threading
 from collections.abc import Callable
 from html import escape
@@ -28,7 +31,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from meander import metrics
 from meander.clock import Clock
 from meander.control.exposition import CONTENT_TYPE, Exposition
-from meander.control.guard import Policy, judge
+from meander.control.guard import Policy, judge, may_run_code
 from meander.control.problems import MEDIA_TYPE, Problem, of_error, refusal
 from meander.control.running import Running
 from meander.errors import MeanderError
@@ -49,6 +52,27 @@ class Rescale(_Body):
 
 class Evacuate(_Body):
     executor: str = Field(description="an executor's id, as /status shows it", examples=["1"])
+
+
+class Change(_Body):
+    change: Literal["replace", "insert", "remove"]
+    name: str = Field(description="the operator's name", examples=["positive"])
+    operator: dict[str, Any] | None = Field(
+        None, description="what it is: filter, select, with_columns, aggregate or watermark", examples=[{"filter": "amount > 10"}]
+    )
+    after: str | None = Field(None, description="for insert: what it stands behind")
+    before: str | list[str] | None = Field(None, description="for insert: in front of whom, where not of all that read `after`")
+
+
+class Modify(_Body):
+    changes: list[Change] | None = Field(None, description="in this order, all or none")
+    code: str | None = Field(None, description="changes with code, as the shell packs them, in base64; needs the code token")
+    dry_run: bool = Field(False, description="only say what would happen")
+    drop_state: bool | list[str] = Field(False, description="operators whose state may go; true: whatever cannot go on with it")
+    backfill: dict[str, dict[str, Any]] = Field({}, description="per operator, the values of new aggregates for keys from before")
+    request_id: str | None = Field(None, description="a request that is repeated with its id is done once")
+    author: str = Field("", max_length=200, description="for the history")
+    timeout: float = Field(60.0, gt=0, le=3600, description="seconds that the first epoch may take")
 
 
 class Rescaled(BaseModel):
@@ -108,6 +132,21 @@ def make_app(run: Running, policy: Policy, clock: Clock, on_stop: Callable[[], o
             )
         return Rescaled(**rescale(request.operator, request.parallelism, request.strategy))
 
+    @app.post("/modify", summary="Replace, insert and remove operators, as one change", tags=["change"], responses=problem_answers)
+    def post_modify(request: Request, body: Modify) -> dict[str, Any]:
+        _running(run)
+        if (body.changes is None) == (body.code is None):
+            raise Problem("ConfigError", 400, "give either changes or code. GET /docs says what a request looks like")
+        code = None if body.code is None else _code(body.code, may_run_code(policy, request.headers))
+        done = run.modify_as_told(body.model_dump(exclude={"code"}), code)
+        if not body.dry_run:
+            exposition.recorder.add(metrics.MODIFICATIONS, 1)
+        return {"dry_run": body.dry_run, **done}
+
+    @app.get("/modifications", summary="All such changes, and what has become of them", tags=["ask"], responses=problem_answers)
+    def get_modifications() -> JSONResponse:
+        return JSONResponse({"modifications": run.modifications()})
+
     @app.post("/evacuate", summary="Move all slots away from an executor", tags=["change"], responses=problem_answers)
     def post_evacuate(request: Evacuate) -> dict[str, Any]:
         executors = _running(run)["executors"]
@@ -150,6 +189,19 @@ class Guarded:
                 await _as_response(problem)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
+
+
+def _code(text: str, allowed: bool) -> bytes:
+    if not allowed:
+        raise refusal(
+            "forbidden",
+            "changes with Python code need the code token, and SQL text does not: start the flow with --code-token "
+            "(or MEANDER_CODE_TOKEN), and send that one",
+        )
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError:
+        raise Problem("ConfigError", 400, "code: it is not base64. GET /docs says what a request looks like") from None
 
 
 def _running(run: Running) -> dict[str, Any]:

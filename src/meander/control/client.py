@@ -41,6 +41,14 @@ class Client:
     def rescale(self, operator: str, parallelism: int, strategy: str = "hybrid") -> dict[str, Any]:
         return self._ask("POST", "/rescale", {"operator": operator, "parallelism": parallelism, "strategy": strategy})
 
+    def modify(self, body: dict[str, Any]) -> dict[str, Any]:
+        """See POST /modify for what a body has."""
+        return self._ask("POST", "/modify", body, timeout=2 * float(body.get("timeout", 60.0)) + 30.0)
+
+    def modifications(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self._ask("GET", "/modifications", timeout=30.0)["modifications"]
+        return found
+
     def evacuate(self, executor: str) -> dict[str, Any]:
         return self._ask("POST", "/evacuate", {"executor": executor})
 

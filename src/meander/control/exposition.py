@@ -30,7 +30,7 @@ class Exposition:
         self._flow = flow
         self._clock = clock
         self._recent: deque[dict[str, tuple[int, float]]] = deque(maxlen=_LATELY)
-        for metric in (metrics.EPOCHS, metrics.CACHE_HITS, metrics.DEAD_LETTERS):
+        for metric in (metrics.EPOCHS, metrics.CACHE_HITS, metrics.DEAD_LETTERS, metrics.MODIFICATIONS):
             self.recorder.add(metric, 0)
         for origin in ("peers", "store"):
             self.recorder.add(metrics.FETCHED, 0, origin)

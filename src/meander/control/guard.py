@@ -1,6 +1,7 @@
 """Who may ask what. Pure decisions over a request's head; ``api`` asks before anything else happens.
 
 - **Who changes something needs the token** where there is one; and without one the server listens on loopback alone.
+- **Code is another right.** Who sends Python code that the flow's process is to run needs the code token; without one nobody can.
 - **Loopback is no protection against browsers.** A page from anywhere can send requests to 127.0.0.1, and with a name of its own that
   resolves there (DNS rebinding) even read the answers. So the Host must be ours, and what a browser says came from another
   site is refused, GET /scale included.
@@ -20,6 +21,8 @@ from meander.errors import ConfigError
 
 CHANGING = {"/scale"}
 """What changes something whatever the method says. Elsewhere every method changes something but those in ``_SAFE``."""
+SHOWING = {"/modifications"}
+"""What changes nothing and is for those who may change something: it shows code."""
 _SAFE = {"GET", "HEAD"}
 _OWN_SITE = {"same-origin", "none"}
 """``none``: somebody typed the address or opened a bookmark."""
@@ -40,16 +43,21 @@ def is_loopback(host: str) -> bool:
 
 @dataclass(frozen=True)
 class Policy:
-    """Where the server listens, and the secret that changes need."""
+    """Where the server listens, and the secrets that changes need."""
 
     host: str
     token: str | None = field(default=None, repr=False)
     names: frozenset[str] = frozenset()
     """Names of this machine under which it may be asked, beside the host and loopback."""
+    code_token: str | None = field(default=None, repr=False)
+    """Whoever has it may do what the token allows, and have code run."""
 
     def __post_init__(self) -> None:
-        if self.token is not None and len(self.token) < 8:
-            raise ConfigError("the token is too short: take at least 8 characters, better 32 random ones")
+        for token in (self.token, self.code_token):
+            if token is not None and len(token) < 8:
+                raise ConfigError("the token is too short: take at least 8 characters, better 32 random ones")
+        if self.code_token is not None and self.code_token == self.token:
+            raise ConfigError("the token and the code token are the same: who may change the flow could run code in it; take another one")
         if self.token is None and not is_loopback(self.host):
             raise ConfigError(
                 f"the control plane would listen on {self.host}, where others can reach it, and anyone could change the flow: "
@@ -57,9 +65,9 @@ class Policy:
             )
 
 
-def policy(host: str, token: str | None) -> Policy:
+def policy(host: str, token: str | None, code_token: str | None = None) -> Policy:
     names = set() if is_loopback(host) else {socket.gethostname().lower(), socket.getfqdn().lower()}
-    return Policy(host, token or None, frozenset(names))
+    return Policy(host, token or None, frozenset(names), code_token or None)
 
 
 def judge(policy: Policy, method: str, path: str, headers: Mapping[str, str]) -> Problem | None:
@@ -68,7 +76,7 @@ def judge(policy: Policy, method: str, path: str, headers: Mapping[str, str]) ->
     if not _is_ours(policy, host):
         return refusal("misdirected", f"this control plane is not '{host}': ask it at its own address, such as http://{policy.host}")
     site = headers.get("sec-fetch-site")
-    changes = method not in _SAFE or path.rstrip("/") in CHANGING
+    changes = method not in _SAFE or path.rstrip("/") in CHANGING | SHOWING
     for header in ("origin", "referer"):
         came_from = headers.get(header)
         if came_from is not None and urlsplit(came_from).netloc.lower() != host.lower() and (changes or header == "origin"):
@@ -77,13 +85,22 @@ def judge(policy: Policy, method: str, path: str, headers: Mapping[str, str]) ->
         return None
     if site is not None and site not in _OWN_SITE:
         return refusal("forbidden", "the request comes from a page of another site: send it from a shell")
-    if policy.token is not None and not _knows(policy.token, headers.get("authorization", "")):
+    if policy.token is not None and not _knows(policy.token, headers.get("authorization", "")) and not may_run_code(policy, headers):
         return refusal("unauthorized", "changes need the token: send 'Authorization: Bearer …' (--token or MEANDER_TOKEN in the shell)")
     has_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
     media_type = headers.get("content-type", "").split(";")[0].strip().lower()
     if method not in _SAFE and has_body and media_type != "application/json":
         return refusal("unsupported-media-type", "send the body as JSON, with 'Content-Type: application/json'")
     return None
+
+
+def may_run_code(policy: Policy, headers: Mapping[str, str]) -> bool:
+    """Whether whoever asks may have the flow's process run code. Names of headers are in lower case.
+
+    >>> may_run_code(Policy("127.0.0.1"), {}), may_run_code(Policy("127.0.0.1", code_token="x" * 8), {"authorization": "Bearer xxxxxxxx"})
+    (False, True)
+    """
+    return policy.code_token is not None and _knows(policy.code_token, headers.get("authorization", ""))
 
 
 def _knows(token: str, authorization: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 STRATEGIES = ("hybrid", "prefetch", "lazy", "eager")
@@ -18,6 +18,12 @@ class Running(Protocol):
 
     def rescale(self, operator: str, parallelism: int, strategy: str = "hybrid") -> Any:
         """Returns a named tuple when it is in force."""
+
+    def modify_as_told(self, told: Mapping[str, Any], code: bytes | None = None) -> dict[str, Any]:
+        """Change it while it runs, by plain data or by ``code``, which is run; plain data when it is in force, or what it would do."""
+
+    def modifications(self) -> list[dict[str, Any]]:
+        """All changes that were ever asked for, the oldest first."""
 
     def evacuate(self, executor: str) -> None: ...
 

@@ -23,9 +23,16 @@ class Server:
     """Listens from the moment it is made; ``close`` lets the answers that are under way leave first."""
 
     def __init__(
-        self, run: Running, host: str, port: int, token: str | None, clock: Clock, on_stop: Callable[[], object] | None = None
+        self,
+        run: Running,
+        host: str,
+        port: int,
+        token: str | None,
+        clock: Clock,
+        on_stop: Callable[[], object] | None = None,
+        code_token: str | None = None,
     ) -> None:
-        app = make_app(run, policy(host, token), clock, on_stop)
+        app = make_app(run, policy(host, token, code_token), clock, on_stop)
         self._socket = listen(host, port)
         self.port: int = self._socket.getsockname()[1]
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{self.port}"

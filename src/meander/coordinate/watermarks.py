@@ -7,7 +7,7 @@ at or below the mark after e, and takes as late what had closed before. The mark
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +42,18 @@ def _advance(before: Json, rule: Rule, heard: Mapping[str, int], now: float) -> 
     active = [largest for largest, at in known.values() if rule.idle is None or (now - at) * 1e6 < rule.idle]
     mark = before.get("mark", NEVER)
     return {"heard": known, "late": mark, "mark": max(mark, min(active) - rule.grace) if active else mark}
+
+
+def heard_from(times: Mapping[str, Json], sources: Collection[str]) -> dict[str, Json]:
+    """The times without partitions of sources that are gone: nothing more comes from these, and they must not hold the others back.
+
+    >>> heard_from({"w": {"mark": 3, "heard": {"old/0": [3, 0.0], "new/1": [9, 0.0]}}}, {"new"})
+    {'w': {'mark': 3, 'heard': {'new/1': [9, 0.0]}}}
+    """
+    return {
+        name: {**value, "heard": {part: at for part, at in value.get("heard", {}).items() if part.rpartition("/")[0] in sources}}
+        for name, value in times.items()
+    }
 
 
 def flushed(times: Mapping[str, Json], closed: int) -> dict[str, Json]:

@@ -20,11 +20,12 @@ import socket
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from meander.clock import Clock
 from meander.connect.source import Choice, Split
 from meander.engine.epoch import Decision
-from meander.errors import Retryable
+from meander.errors import Divergent, Retryable
 from meander.state.manifest import Json
 from meander.state.store import Store
 
@@ -67,6 +68,25 @@ def choices(splits: tuple[tuple[str, Split], ...], offsets: Mapping[str, Json], 
     }
 
 
+def told(theirs: Mapping[str, str], ours: Mapping[str, str]) -> str:
+    """Which operators gave out something else, the first of them first.
+
+    >>> told({"clean": "1", "out": "2"}, {"clean": "3", "out": "4"})
+    "operator 'clean' gave out other rows (and so did 'out' behind it)"
+    """
+    different = [name for name in {**theirs, **ours} if theirs.get(name) != ours.get(name)]
+    behind = ", ".join(f"'{name}'" for name in different[1:])
+    return f"operator '{different[0]}' gave out other rows" + (f" (and so did {behind} behind it)" if behind else "")
+
+
+class Leading(Protocol):
+    """An election."""
+
+    def leads(self) -> bool: ...
+
+    def close(self) -> None: ...
+
+
 @dataclass
 class Sibling:
     """A replica as its signs of life show it."""
@@ -80,8 +100,9 @@ class Sibling:
 class Cohort:
     """This replica's part in it."""
 
-    def __init__(self, store: Store, clock: Clock, name: str, generation: int) -> None:
+    def __init__(self, store: Store, clock: Clock, name: str, generation: int, election: Leading | None = None) -> None:
         self._store, self._clock = store, clock
+        self._election = election
         self.name = name
         self._generation = generation
         self._number = 0
@@ -89,6 +110,7 @@ class Cohort:
         self._siblings: dict[str, Sibling] = {}
         self._lock = threading.Lock()
         self._stop = threading.Event()
+        self._leaving = threading.Event()
         self._looked = clock.monotonic()
         self._began = clock.monotonic()
         self._thread = threading.Thread(target=self._watch, name="meander-replicas", daemon=True)
@@ -101,9 +123,20 @@ class Cohort:
         self._thread.start()
         return self
 
+    def leave(self) -> None:
+        """Wait for nobody any more."""
+        self._leaving.set()
+
+    @property
+    def is_leaving(self) -> bool:
+        return self._leaving.is_set()
+
     def close(self) -> None:
         """Leave: the siblings need not wait to find out."""
+        self._leaving.set()
         self._stop.set()
+        if self._election is not None:
+            self._election.close()
         if self._thread.is_alive():
             self._thread.join()
         try:
@@ -132,10 +165,75 @@ class Cohort:
         """The name of a decision that nobody needs once this epoch is committed. Not its own: a sibling may be about to look for it."""
         return decision_name(self._generation, epoch - 1)
 
+    # -- publishing what only one should ----------------------------------------------------------------------------
+
+    def is_published(self, epoch: int) -> bool:
+        """Whether somebody has said so."""
+        return self._store.get(self._published(epoch)) is not None
+
+    def say_published(self, epoch: int) -> str:
+        """Say so; what was said of the epoch before is not needed any more: its name."""
+        self._store.put(self._published(epoch), self.name.encode())
+        return self._published(epoch - 1)
+
+    def _published(self, epoch: int) -> str:
+        return f"published/{self._generation:08d}/{epoch:012d}"
+
+    # -- what was computed ------------------------------------------------------------------------------------------
+
+    def object_to(self, entry: Json, digests: Mapping[str, str]) -> None:
+        """Another one has committed something else than we have computed. Raises Divergent unless two of three have computed the same.
+
+        What a sibling has computed that is neither ours nor the committer's, or that agrees with the committer, it need not say: once it
+        is behind the epoch without having objected, it has not.
+        """
+        epoch = entry["epoch"]
+        self._store.put(self._objection(epoch, self.name), json.dumps(digests).encode())
+        until = self._clock.monotonic() + DEAD_AFTER
+        others = {one.name for one in self.siblings()} - {entry["by"]}
+        while others and self._clock.monotonic() < until:
+            for name in sorted(others):
+                said = self._store.get(self._objection(epoch, name))
+                if said is not None and json.loads(said) == dict(digests):
+                    return  # two against one: the committer finds out, and stops
+            self._clock.sleep(0.05)
+        self._store.delete(self._objection(epoch, self.name))
+        raise Divergent(
+            f"replica '{self.name}' has computed something else than '{entry['by']}' in epoch {epoch}: "
+            f"{told(entry['digests'], digests)}. What '{entry['by']}' has computed is published; this replica has stopped. "
+            "Code that goes by chance, the clock or the order of a set is not deterministic: md.now, md.random and md.uuid are"
+        )
+
+    def check_objections(self, committed: Mapping[int, Mapping[str, str]]) -> None:
+        """Divergent where two siblings have computed the same, and something else than we have committed."""
+        against: dict[int, list[Json]] = {}
+        for name in self._store.list(f"diverged/{self._generation:08d}/"):
+            epoch = int(name.split("/")[2])
+            data = self._store.get(name) if epoch in committed else None
+            if data is not None:
+                against.setdefault(epoch, []).append(json.loads(data))
+        for epoch, said in sorted(against.items()):
+            if len(said) > 1 and said[0] == said[1] != dict(committed[epoch]):
+                raise Divergent(
+                    f"replica '{self.name}' has computed something else than two others in epoch {epoch}: "
+                    f"{told(said[0], committed[epoch])}. It had committed that epoch, and it is published; this replica has stopped"
+                )
+
+    def _objection(self, epoch: int, name: str) -> str:
+        return f"diverged/{self._generation:08d}/{epoch:012d}/{name}"
+
+    # -- who decides ------------------------------------------------------------------------------------------------
+
+    def leads(self) -> bool:
+        """Whether this replica may decide and commit. Without a leader everybody may."""
+        return self._election is None or self._election.leads()
+
     # -- who is there ---------------------------------------------------------------------------------------------
 
     def keeps_house(self) -> bool:
-        """Whether this replica is the first of those that live."""
+        """Whether this replica is the leader or, where there is none, the first of those that live."""
+        if self._election is not None:
+            return self._election.leads()
         return all(self.name < one.name for one in self.siblings())
 
     def siblings(self) -> list[Sibling]:
@@ -168,6 +266,7 @@ class Cohort:
             "host": socket.gethostname(),
             "url": self.url,
             "at": self._clock.now(),
+            "leads": None if self._election is None else self._election.leads(),
         }
         self._store.put(self._sign(self.name), json.dumps(said).encode())
 

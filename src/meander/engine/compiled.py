@@ -5,9 +5,11 @@ Compiled once per process and plan, from the plan's pickled bytes; tasks find it
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from pyspark import cloudpickle
 
@@ -123,6 +125,25 @@ def pack_plan(plan: Plan) -> bytes:
 def _pickle(thing: object) -> bytes:
     packed: bytes = cloudpickle.dumps(thing)  # type: ignore[no-untyped-call]
     return packed
+
+
+def ship_user_modules(operators: Sequence[Any]) -> None:
+    """Functions of a user's own files travel by value: executors cannot import a script or a notebook's neighbour."""
+    functions: list[Any] = []
+    for op in operators:
+        if isinstance(op, MapBatches):
+            functions.append(op.fn)
+        functions.extend(type(getattr(agg, "user", agg)) for agg in getattr(op, "aggs", ()))
+        processor = getattr(op, "processor", None)
+        if processor is not None:
+            functions.extend(kind for kind in type(processor).__mro__ if kind is not object)
+    for function in functions:
+        module = sys.modules.get(getattr(function, "__module__", None) or "")
+        path = getattr(module, "__file__", None) if module else None
+        if module is None or path is None or module.__name__ == "__main__" or module.__name__.split(".")[0] == "meander":
+            continue
+        if "site-packages" not in path and not path.startswith(sys.base_prefix):
+            cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
 _compiled: dict[bytes, Compiled] = {}

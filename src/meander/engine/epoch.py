@@ -84,6 +84,10 @@ class Outcome:
     """The largest end of a window that closed."""
     load: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)
     """Per stateful operator, the seconds of work that each key group was."""
+    tried: frozenset[str] = frozenset()
+    """The operators on probation that rows came to."""
+    digests: dict[str, str] = field(default_factory=dict)
+    """Per operator and sink, what it gave out, in a number; only where replicas compare that."""
 
 
 class Runner(Protocol):
@@ -145,6 +149,8 @@ class SparkRunner:
         self._compiled = compiled
         self._packed = pack_plan(compiled.plan)
         self._watched: frozenset[str] = frozenset()
+        self.digests = False
+        """Whether tasks say what they have computed in a number, for replicas to compare."""
         self._store = store_url
         self._strict = strict
         self._small_epochs = small_epochs
@@ -313,6 +319,7 @@ class SparkRunner:
             {} if manifest is None else evictions(self._compiled.timed, manifest, decision.now, decision.flush),
             decision.now,
             self._watched,
+            self.digests,
         )
 
     def _split_tasks(self, decision: Decision) -> list[SplitTask]:
@@ -392,7 +399,10 @@ class SparkRunner:
                 seconds[part] = seconds.get(part, 0.0) + spent
         facts, records = self._stage_facts(reports), self._records(reports)
         closed = max((report.closed for report in reports), default=NEVER)
-        return Outcome(segments, staged, counts, seconds, units, facts, records, heard, closed, _load_by_group(reports))
+        tried = frozenset(name for report in reports for name in report.tried)
+        return Outcome(
+            segments, staged, counts, seconds, units, facts, records, heard, closed, _load_by_group(reports), tried, _digests(reports)
+        )
 
     def _stage_facts(self, reports: Sequence[Report]) -> tuple[StageFacts, ...]:
         """Stage 1 is level 0, whose tasks follow from the splits there are."""
@@ -418,6 +428,14 @@ class SparkRunner:
 def _have_dropped(address: str, secret: str, segments: list[str]) -> None:
     with contextlib.suppress(Unreachable):  # then its cache lets go of what was not used for longest
         Peer.at(address, secret).drop(segments)
+
+
+def _digests(reports: Sequence[Report]) -> dict[str, str]:
+    found: dict[str, int] = {}
+    for report in reports:
+        for name, number in report.digests.items():
+            found[name] = (found.get(name, 0) + number) % (1 << 64)
+    return {name: f"{number:016x}" for name, number in found.items()}
 
 
 def _busy(report: Report) -> float:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
 from queue import SimpleQueue
@@ -24,28 +24,27 @@ from typing import Any, TypeVar
 import polars as pl
 
 from meander.clock import Clock
-from meander.connect.arrow_ipc import read_staged
-from meander.connect.sink import Staged, StagedFile
-from meander.connect.source import Choice, Cursor, Source, Split
-from meander.coordinate.routing import groups_of, slots_of, spread
-from meander.coordinate.watermarks import advance, flushed
-from meander.engine.cohort import Cohort, choices_in, choices_of
-from meander.engine.compaction import Compactor, still_holds
+from meander.coordinate.routing import spread
+from meander.coordinate.watermarks import advance, flushed, heard_from
+from meander.engine.cohort import Cohort
+from meander.engine.compaction import Compactor
 from meander.engine.epoch import Decision, Outcome, Runner
+from meander.engine.housekeeping import Housekeeping
+from meander.engine.input import Input
 from meander.engine.marks import anything_due, anything_open, evictions, lates, over
-from meander.engine.parts import COMFORTABLE_RUNS, Parts, check_continuity, route, share_of_input
+from meander.engine.parts import Parts, check_continuity, route
+from meander.engine.publishing import publish, read_output
+from meander.engine.siblings import Siblings
 from meander.engine.tidy import Tidy
 from meander.engine.trials import NOTHING, Rewritten, Setup, Trials
-from meander.errors import ConfigError, Corrupted, Retryable
+from meander.errors import Corrupted, Retryable
 from meander.state.log import Log, Taken
-from meander.state.manifest import Json, Manifest, operator_of, whole_table
-from meander.state.seen import flush_seen, load_seen
+from meander.state.manifest import Json, Manifest, whole_table
 from meander.state.store import Store
 
 T = TypeVar("T")
 
 _EPOCH_ATTEMPTS = 5
-_JUDGED = 8
 
 
 @dataclass(frozen=True)
@@ -86,38 +85,27 @@ class Loop:
         cohort: Cohort | None = None,
     ) -> None:
         self.log = log
-        self._cohort = cohort
-        self._followed = log.manifest.epoch
-        """The last epoch whose input the cursors are behind."""
-        self._keeps_house = cohort is None
-        self._judged: dict[int, Json] = {}
-        """Of the last epochs that a sibling has committed: its entry, to compare ours with."""
         self._store, self._clock, self._parts, self._runner = store, clock, parts, runner
-        self._compactor = compactor
         self._listener = listener
         self._work_ahead = ahead
         self.trials = Trials(self, clock)
         self._setup = _Once()
-        self._tidy = Tidy(store, log.manifest, retain, lambda segments: self.collected(segments), deletions)
+        self.tidy = Tidy(store, log.manifest, retain, lambda segments: self.collected(segments), deletions)
+        self.housekeeping = Housekeeping(self, store, clock, compactor, self.tidy, alone=cohort is None)
         self._next: tuple[Decision, Any] | None = None
         self._keys = parts.tables()
         self._changes: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._at_work = threading.RLock()
         self._asked = parallelism
-        self._share = 1.0
-        self._decided = 0.0
         self.collected: Callable[[list[str]], None] = lambda segments: None
         """Called with segments that were removed from the store."""
         self.resting: Callable[[], None] = lambda: None
         """Called between epochs when there is no input for one."""
-        self._chosen: dict[str, Choice | None] = {}
-        """What sources have given for a decision that is not made yet: their cursors have moved on, so it must not be forgotten."""
         manifest = log.manifest
         check_continuity(store, manifest, parts)
         self.routing = {name: route(manifest, name, parallelism) for name in parts.keyed}
-        self._cursors: dict[str, Cursor] = {
-            name: source.cursor(manifest.offsets.get(name, {}), load_seen(store, manifest, name)) for name, source in parts.sources.items()
-        }
+        self.input = Input(store, clock, log, parts.sources)
+        self.siblings = None if cohort is None else Siblings(self, cohort, clock, parts.sinks)
 
     # -- recovery -------------------------------------------------------------------------------------------------
 
@@ -126,16 +114,15 @@ class Loop:
         with self._fenced_first():
             for sink in self._parts.sinks.values():
                 sink.open()
-            self._publish_theirs()
-            self._release(self.log.manifest.recent)
-            self._tidy.sweep()
+            self.publish(self.log.manifest) if self.siblings is None else self.siblings.publish_theirs()
+            self.input.release(self.log.manifest.recent)
+            self.tidy.sweep()
 
     # -- one epoch ------------------------------------------------------------------------------------------------
 
     def look(self) -> None:
         """Find all input that is there now, for the steps that ask for everything."""
-        for cursor in self._cursors.values():
-            cursor.look()
+        self.input.look()
 
     def between_epochs(self, change: Callable[[], T]) -> Future[T]:
         """Have something done in the loop's own thread before the next epoch begins. Can be called from any thread."""
@@ -162,8 +149,8 @@ class Loop:
         """Another routing table for an operator, in force from the next epoch. Between two epochs only."""
         if table == self.routing[operator]:
             return
-        if self._cohort is not None:
-            self._append_among_others({"kind": "routing", "routing": {operator: table}})
+        if self.siblings is not None:
+            self.siblings.append({"kind": "routing", "routing": {operator: table}})
         self._route(operator, table)
 
     def _route(self, operator: str, table: list[int]) -> None:
@@ -173,23 +160,15 @@ class Loop:
             self._runner.discard(prepared)
             self._next = (decision, None)
 
-    def finish_merges(self, timeout: float) -> None:
-        """Let no merge be under way: what one gives out stands where it was made, and whoever takes over would not have it."""
-        deadline = self._clock.monotonic() + timeout
-        while self._compactor.busy and self._clock.monotonic() < deadline:
-            self._take_merge()
-            self._clock.sleep(0.01)
-
     def step(self, everything: bool = False, flush: bool = False) -> bool:
         """Run one epoch if there is input for one, or something is due without. ``flush``: where there is no input, close what is open."""
         with self._at_work, self._fenced_first():
             self.make_changes()
-            self._keep_up()
+            if self.siblings is not None:
+                self.siblings.keep_up()
             decision, prepared = self._take_next(everything)
-            if decision is None:
-                decision = self._decide_without_input(flush)
-            if self._cohort is not None and decision is not None and decision.epoch > self._followed:
-                decision, prepared = self._agree(decision), None
+            if decision is None and self._may_decide:
+                decision = self._agreed(self._decide_without_input(flush))
             if self.trials.run(decision, everything):
                 return True
             if decision is None:
@@ -224,22 +203,21 @@ class Loop:
         ran = self._clock.monotonic()
         committing = self._commit(decision, outcome)
         if committing is None:
-            self._tidy_up()
+            self.housekeeping.do()
             self._listener(EpochDone(decision.epoch, decision, outcome, {"run": ran - began}, self.log.manifest))
             return
         entry, before, manifest = committing
         committed = self._clock.monotonic()
-        self._publish(manifest)
+        self.publish(manifest)
         published = self._clock.monotonic()
         self._runner.settle()
-        self._tidy.published(before)
-        if self._cohort is not None:
-            self._cohort.reached(manifest.epoch)
-            self._tidy.unwanted(self._cohort.decision_before(manifest.epoch))
+        self.tidy.published(before)
+        if self.siblings is not None:
+            self.siblings.committed(entry)
         if entry["drops"] or entry["forgets"] or entry["restarts"]:
-            self._tidy.dropped(before, manifest)
-        self._release(decision.seen)
-        self._tidy_up()
+            self.tidy.dropped(before, manifest)
+        self.input.release(decision.seen)
+        self.housekeeping.do()
         seconds = {
             "run": ran - began,
             "commit": committed - ran,
@@ -251,47 +229,42 @@ class Loop:
     def _commit(self, decision: Decision, outcome: Outcome) -> tuple[Json, Manifest, Manifest] | None:
         """Make an epoch's result the log's: its entry, and the manifest before and after it. None where a sibling has committed it."""
         while True:
+            if self.siblings is not None and not self.siblings.ready_to_commit(decision, outcome):
+                return None
             before, entry = self.log.manifest, self._entry(decision, outcome)
             try:
                 return entry, before, self.log.append(entry)
             except Taken as taken:
-                self._keep_up(taken.certain)
-                if self.log.manifest.epoch >= decision.epoch:
-                    self._lost(decision, outcome, taken.certain)
+                assert self.siblings is not None
+                if self.siblings.was_faster(decision, outcome, taken):
                     return None
 
     def waiting(self) -> int:
         """About how many rows the sources have to give."""
-        return sum(cursor.waiting(self.now()) for cursor in self._cursors.values())
-
-    def now(self) -> float:
-        """The decision's clock: never behind the last decision, whoever made it, and also where that one is not committed yet."""
-        self._decided = max(self._clock.now(), self.log.manifest.now, self._decided)
-        return self._decided
+        return self.input.waiting()
 
     def finished(self) -> bool:
         """Whether no source can ever have more."""
-        return self._next is None and all(cursor.finished() for cursor in self._cursors.values())
+        return self._next is None and self.input.finished()
 
     def close(self) -> None:
-        for cursor in self._cursors.values():
-            cursor.close()
-        self._compactor.close()
+        self.input.close()
+        self.housekeeping.close()
 
     # -- for trials -----------------------------------------------------------------------------------------------
 
     def install(self, setup: Setup, watched: frozenset[str]) -> Setup:
         """Run epochs with this from now on. Returns what it was before."""
         program = self._runner.adopt(setup.program, watched)
-        before = Setup(self._parts, program, self.routing, self._cursors)
-        self._parts, self.routing, self._cursors = setup.parts, setup.routing, setup.cursors
+        before = Setup(self._parts, program, self.routing, self.input.cursors)
+        self._parts, self.routing, self.input.cursors = setup.parts, setup.routing, setup.cursors
         self._keys = setup.parts.tables()
         self._setup = _Once(setup.rewritten, setup.restarts)
         return before
 
     def setup_of(self, parts: Parts, program: Any) -> Setup:
         """What epochs of another plan with the same sources would be run with."""
-        return Setup(parts, program, {name: self.routing.get(name) or self.route_new() for name in parts.keyed}, self._cursors)
+        return Setup(parts, program, {name: self.routing.get(name) or self.route_new() for name in parts.keyed}, self.input.cursors)
 
     def settle_setup(self) -> None:
         """The first epoch of a setup is committed: what was once is done."""
@@ -322,15 +295,6 @@ class Loop:
         """A decision as the plan in force needs it."""
         return replace(decision, late=lates(self._parts.timed, self.log.manifest, decision.epoch))
 
-    def cursor(self, source: str) -> Cursor | None:
-        return self._cursors.get(source)
-
-    def open_cursor(self, name: str, source: Source, anew: bool) -> Cursor:
-        manifest = self.log.manifest
-        if anew:
-            return source.cursor({}, set())
-        return source.cursor(manifest.offsets.get(name, {}), load_seen(self._store, manifest, name))
-
     def route_new(self) -> list[int]:
         """A routing table for an operator that is new."""
         return spread(self.log.manifest.key_groups, self._asked)
@@ -342,120 +306,60 @@ class Loop:
 
     def output(self, outcome: Outcome) -> dict[str, pl.DataFrame]:
         """What an epoch that is not committed would publish, per sink."""
-        found = {}
-        for sink, files in outcome.staged.items():
-            staged = [self._staged(StagedFile.from_json(file)) for file in sorted(files, key=lambda file: int(file["slot"]))]
-            frames = [read_staged(one.get()) for one in staged]
-            found[sink] = pl.concat(frames) if frames else pl.DataFrame()
-        return found
+        return read_output(self._store, outcome)
 
     def throw_away(self, outcome: Outcome) -> None:
         """What an epoch wrote that is not committed is garbage."""
         for segments in outcome.segments.values():
             for segment in segments:
-                self._tidy.unwanted(segment[0])
+                self.tidy.unwanted(segment[0])
         for files in outcome.staged.values():
             for file in files:
-                self._tidy.unwanted(file["name"])
+                self.tidy.unwanted(file["name"])
 
-    # -- among siblings -------------------------------------------------------------------------------------------
+    # -- for siblings ---------------------------------------------------------------------------------------------
 
-    def _agree(self, mine: Decision) -> Decision | None:
-        """The decision that counts, ours or a sibling's; the cursors are behind it."""
-        assert self._cohort is not None
-        agreed = self._cohort.agree(mine)
-        if agreed is not mine:
-            self._follow(choices_of(mine), {} if agreed is None else choices_of(agreed))
-        if agreed is not None:
-            self._followed = agreed.epoch
-            self._decided = max(self._decided, agreed.now)
-        return agreed
+    def begin_anew(self, manifest: Manifest) -> None:
+        """Go on from a manifest that we have not come to by ourselves."""
+        self._drop_next()
+        self.input.reopen(self._parts.sources)
+        self.routing = {name: route(manifest, name, self._asked) for name in self._parts.keyed}
 
-    def _decided_elsewhere(self, epoch: int) -> Decision | None:
-        """What siblings have decided for an epoch, if they have."""
-        agreed = None if self._cohort is None else self._cohort.agreed(epoch)
-        if agreed is not None and epoch > self._followed:
-            self._follow({}, choices_of(agreed))
-            self._followed = epoch
-            self._decided = max(self._decided, agreed.now)
-        return agreed
-
-    def _follow(self, given: Mapping[str, Choice], agreed: Mapping[str, Choice]) -> None:
-        for name, cursor in self._cursors.items():
-            cursor.follow(given.get(name), agreed.get(name))
-
-    def _append_among_others(self, entry: Json) -> None:
-        """Append an entry that holds whatever siblings have appended before it."""
-        while True:
-            try:
-                self.log.append(entry)
-                return
-            except Taken as taken:
-                self._keep_up(taken.certain)
-
-    def _keep_up(self, certain: bool = True) -> None:
-        """Take up what siblings have committed. ``certain`` is False where even our own place in the log is not."""
-        if self._cohort is None:
-            return
-        epoch = self.log.manifest.epoch
-        if certain:
-            for entry, before, after in self.log.news():
-                self._adopt(entry, before, after)
-        if not certain or (self._cohort.time_to_look() and self.log.is_behind()):
-            self._jump()
-        if self.log.manifest.epoch > epoch:
-            self._cohort.reached(self.log.manifest.epoch)
-            self._publish_theirs()
-
-    def _adopt(self, entry: Json, before: Manifest, after: Manifest) -> None:
+    def committed_elsewhere(self, entry: Json, before: Manifest, after: Manifest) -> None:
         """A sibling's entry has the effects of one of ours."""
         if entry["kind"] == "epoch":
-            assert self._cohort is not None
-            if entry["epoch"] > self._followed:
-                self._follow({}, choices_in(entry))
-                self._followed = entry["epoch"]
-            self._judged = {**{e: was for e, was in self._judged.items() if e > entry["epoch"] - _JUDGED}, entry["epoch"]: entry}
-            self._tidy.published(before)
-            self._release(entry["seen"])
+            self.tidy.published(before)
+            self.input.release(entry["seen"])
         if entry["kind"] == "routing":
             for operator, table in entry["routing"].items():
                 self._route(operator, table)
-        self._tidy.dropped(before, after)
+        self.tidy.dropped(before, after)
 
-    def _jump(self) -> None:
-        """The log has gone on so far that what was before is collected: begin where it is now."""
-        manifest = self.log.catch_up()
-        if self._next is not None:
-            self._runner.discard(self._next[1])
-            self._next = None
-        for name, cursor in self._cursors.items():
-            cursor.close()
-            self._cursors[name] = self.open_cursor(name, self._parts.sources[name], anew=False)
-        self._chosen = {}
-        self._followed = manifest.epoch
-        self.routing = {name: route(manifest, name, self._asked) for name in self._parts.keyed}
-
-    def _publish_theirs(self) -> None:
-        """Whoever has committed an epoch may have died before it was published. Where there is a later one, it was not."""
-        manifest = self.log.manifest
-        try:
-            self._publish(manifest)
-        except (Corrupted, FileNotFoundError):
-            if self._cohort is None:
-                raise
-            for entry, before, after in self.log.news():
-                self._adopt(entry, before, after)
-            if self.log.manifest.epoch == manifest.epoch:
-                raise
-            self._publish_theirs()
-
-    def _lost(self, decision: Decision, outcome: Outcome, certain: bool) -> None:
-        """A sibling has committed the epoch: what we have made of it is not needed."""
-        if certain:
+    def settle_lost(self, outcome: Outcome | None) -> None:
+        """An epoch that ran is not to be committed; its files, where given, are garbage."""
+        if outcome is not None:
             self.throw_away(outcome)
         self._runner.settle()
 
     # -- pieces ---------------------------------------------------------------------------------------------------
+
+    def _agreed(self, mine: Decision | None) -> Decision | None:
+        """The decision that counts."""
+        return mine if mine is None or self.siblings is None else self.siblings.agree(mine)
+
+    @property
+    def _may_decide(self) -> bool:
+        return self.siblings is None or self.siblings.may_decide
+
+    def make_way(self, taken: Taken) -> None:
+        """A sibling has appended something."""
+        assert self.siblings is not None
+        self.siblings.keep_up(taken.certain)
+
+    def _drop_next(self) -> None:
+        if self._next is not None:
+            self._runner.discard(self._next[1])
+            self._next = None
 
     def _take_next(self, everything: bool) -> tuple[Decision | None, Any]:
         """The decision that was made ahead, or one now. What was begun ahead of a trial was begun for another plan."""
@@ -465,14 +369,14 @@ class Loop:
         if decision is not None and decision.epoch != epoch:  # siblings were faster
             self._runner.discard(prepared)
             decision = prepared = None
-        if decision is None and self._cohort is not None:
-            decision = self._decided_elsewhere(epoch)
+        if decision is None and self.siblings is not None:
+            decision = self.siblings.decided(epoch)
         waiting = self.trials.waiting
         if waiting is not None and prepared is not None:
             self._runner.discard(prepared)
             prepared = None
-        if decision is None and not (waiting is not None and waiting.swaps and not self._chosen):
-            decision = self._decide(epoch, everything)
+        if decision is None and self._may_decide and not (waiting is not None and waiting.swaps and not self.input.half_chosen):
+            decision = self._agreed(self._decide(epoch, everything))
         return decision, prepared
 
     @contextlib.contextmanager
@@ -480,40 +384,30 @@ class Loop:
         """What a replaced run misses was collected by its successor: that is no corruption, and trying again does not help."""
         try:
             yield
-        except (Corrupted, Retryable):
+        except Retryable:
             with contextlib.suppress(Retryable):
                 self.log.check_owner()
+            raise
+        except Corrupted:
+            self.log.check_owner(attempts=_EPOCH_ATTEMPTS)  # no answer just now must not make a replaced run look like a corrupted one
             raise
 
     def _rest(self) -> None:
         """Without input nothing is appended, so that a replaced run would not notice, and seem to run for ever."""
         with contextlib.suppress(Retryable):  # the next look tells
             self.log.check_owner()
-        self._tidy_up(idle=True)
+        if self.siblings is not None:
+            self.siblings.stand_in(wait=False)
+        self.housekeeping.do(idle=True)
         self.resting()
 
     def _decide(self, epoch: int, everything: bool) -> Decision | None:
-        now = self.now()
-        splits: list[tuple[str, Split]] = []
-        offsets: dict[str, Json] = {}
-        seen: dict[str, list[str]] = {}
-        for name, cursor in self._cursors.items():
-            if name not in self._chosen:
-                self._chosen[name] = cursor.choose(now, everything)
-        chosen, self._chosen = self._chosen, {}
-        for name, choice in chosen.items():
-            if choice is None:
-                continue
-            splits.extend((name, split) for split in choice.splits)
-            offsets[name] = choice.offset
-            if choice.seen:
-                seen[name] = list(choice.seen)
-        late = lates(self._parts.timed, self.log.manifest, epoch)
-        return Decision(epoch, now, tuple(splits), offsets, seen, late=late) if splits else None
+        decision = self.input.choose(epoch, everything)
+        return None if decision is None else self.timed_for(decision)
 
     def _decide_without_input(self, flush: bool) -> Decision | None:
         """An epoch for what is due by event time alone, or because a partition that held it back has become idle."""
-        timed, manifest, now = self._parts.timed, self.log.manifest, self.now()
+        timed, manifest, now = self._parts.timed, self.log.manifest, self.input.now()
         if not timed:
             return None
         epoch = manifest.epoch + 1
@@ -526,12 +420,12 @@ class Loop:
 
     def _look_ahead(self, current: Decision, everything: bool) -> None:
         """Decide the next epoch early and begin it, where input for a whole one is waiting. A flow that keeps up does better to wait."""
-        if not self._work_ahead or not self.trials.quiet or not any(cursor.backlog(self.now()) for cursor in self._cursors.values()):
+        if not self._work_ahead or not self.trials.quiet or not self.input.backlog():
             return
         with contextlib.suppress(Retryable):  # it is only ahead of time: what fails here is done, or reported, when its turn comes
-            decision = self._decided_elsewhere(current.epoch + 1) or self._decide(current.epoch + 1, everything)
-            if decision is not None and self._cohort is not None and decision.epoch > self._followed:
-                decision = self._agree(decision)
+            decision = None if self.siblings is None else self.siblings.decided(current.epoch + 1)
+            if decision is None and self._may_decide:
+                decision = self._agreed(self._decide(current.epoch + 1, everything))
             if decision is not None:
                 self._next = (decision, None)  # first: the cursors have moved on
                 self._next = (decision, self._runner.prepare(decision, self.routing))
@@ -566,7 +460,8 @@ class Loop:
         for name, added in outcome.segments.items():
             segments.setdefault(name, []).extend(added)
         evict = evictions(timed, before, decision.now, decision.flush)
-        times = advance(before.times, self._parts.rules, outcome.heard, decision.now)
+        known = heard_from(before.times, self._parts.sources) if self._setup.restarts else before.times
+        times = advance(known, self._parts.rules, outcome.heard, decision.now)
         return {
             "kind": "epoch",
             "epoch": decision.epoch,
@@ -584,80 +479,13 @@ class Loop:
             "drops": over(timed, before.tables, evict, decision.now),
             "times": flushed(times, outcome.closed) if decision.flush else times,
             "staged": outcome.staged,
+            **({} if self.siblings is None else self.siblings.signed(outcome)),
             "counts": {"epochs": 1, **outcome.counts},
         }
 
     def _keys_of(self, table: str) -> tuple[str, ...]:
         return self._keys[whole_table(table)]
 
-    def _publish(self, manifest: Manifest) -> None:
-        for name, files in manifest.staged.items():
-            sink = self._parts.sinks.get(name)
-            if sink is None:
-                raise ConfigError(
-                    f"epoch {manifest.epoch} has output for the sink '{name}', which this flow does not have; start it with that sink once"
-                )
-            sink.publish(manifest.epoch, [self._staged(StagedFile.from_json(file)) for file in files])
-
-    def _staged(self, file: StagedFile) -> Staged:
-        def get() -> bytes:
-            data = self._store.get(file.name)
-            if data is None:
-                raise Corrupted(f"staged file '{file.name}' is named by the log but is not in store {self._store.url}")
-            return data
-
-        return Staged(file, get, self._store.local(file.name))
-
-    def _release(self, taken: Mapping[str, list[str]]) -> None:
-        """Never before the commit: until then a crash means that the epoch reads its input again."""
-        for source, cursor in self._cursors.items():
-            if source in taken:
-                cursor.release(taken[source])
-
-    def _relieve(self) -> None:
-        runs = 0
-        for name, table in self.log.manifest.tables.items():
-            if len(table.segments) > COMFORTABLE_RUNS:
-                routing = self.routing[operator_of(name)]
-                runs = max(runs, *(len(table.alive_for(groups_of(routing, slot))) for slot in range(slots_of(routing))))
-        share = share_of_input(runs)
-        if share != self._share:
-            self._share = share
-            for cursor in self._cursors.values():
-                cursor.slow_down(share)
-
-    def _take_merge(self) -> None:
-        finished = self._compactor.collect()
-        while finished is not None:
-            if not still_holds(finished, self.log.manifest):
-                self._tidy.unwanted(finished["output"][0])  # its bucket of time is over, or the state it merged was dropped
-                return
-            before = self.log.manifest
-            try:
-                self._tidy.dropped(before, self.log.append({name: value for name, value in finished.items() if name != "read"}))
-                return
-            except Taken as taken:
-                self._keep_up(taken.certain)
-
-    def _tidy_up(self, idle: bool = False) -> None:
-        self._take_merge()
-        if self._cohort is not None and not self._cohort.keeps_house():
-            self._keeps_house = False
-            self._relieve()
-            self._tidy.leave(self.log.manifest)
-            return
-        if not self._keeps_house:
-            self._keeps_house = True
-            self._tidy.restock(self.log.manifest)
-        slots = {name: slots_of(table) for name, table in self.routing.items()}
-        self._compactor.consider(self.log.manifest, self.routing, slots)
-        self._relieve()
-        if self.log.due_for_snapshot() and not idle:
-            before = self.log.manifest
-            try:
-                self.log.snapshot(flush_seen(self._store, self._clock, before))
-                self._tidy.dropped(before, self.log.manifest)
-                self._tidy.snapshotted(self.log.manifest)
-            except Taken as taken:  # the next time will do
-                self._keep_up(taken.certain)
-        self._tidy.collect(self.log.manifest)
+    def publish(self, manifest: Manifest, sinks: Sequence[str] | None = None) -> None:
+        """Make the last epoch's output visible, of some sinks or of all."""
+        publish(self._store, self._parts.sinks, manifest, sinks)

@@ -55,6 +55,8 @@ class Common:
     """The decision's time."""
     watched: frozenset[str] = frozenset()
     """Operators on probation: a row on which one of them fails is no dead letter, and neither is any other exception tried again."""
+    digests: bool = False
+    """Whether replicas compare what they have computed."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,10 @@ class Report:
     """Per watermark and partition, the largest event time."""
     closed: int = NEVER
     """The largest end of a window that it emitted because it closed."""
+    digests: dict[str, int] = field(default_factory=dict)
+    """Per operator and sink, a number that depends on the rows that it gave out, and not on their order."""
+    tried: set[str] = field(default_factory=set)
+    """The operators on probation that rows came to."""
     executor: str = ""
     steward: str | None = None
     """The address of the steward beside the executor it ran in."""

@@ -60,7 +60,7 @@ class Migration:
 
             def switch(table: list[int] = table, wait: bool = step.wait_after) -> int:
                 if wait:
-                    self._loop.finish_merges(deadline - self._clock.monotonic())
+                    self._loop.housekeeping.finish_merges(deadline - self._clock.monotonic())
                     self._fetch(operator, table, asked, moved, deadline, 1.0)
                 self._loop.reroute(operator, table)
                 return self._loop.log.manifest.epoch + 1

@@ -33,6 +33,7 @@ from meander.plan.effects import Effects
 from meander.plan.graph import Node, Plan
 from meander.plan.modify import Change, StateRules, modify
 from meander.plan.operators import MapBatches, SourceOp
+from meander.state.history import read_history, read_record
 from meander.state.manifest import Json, Manifest, operator_of, whole_table
 from meander.state.reading import plan_name, plan_record_name
 from meander.state.store import Store
@@ -100,12 +101,12 @@ class Modifier:
         """What has become of a request of this id, where that is known. Rejected where it was rejected."""
         if not _ID.fullmatch(request_id):
             raise ConfigError(f"request_id={request_id!r}: use letters, digits, '_', '-' and '.', up to 100 of them")
-        verdict = _read(self._store, _verdict(request_id))
+        verdict = read_record(self._store, _verdict(request_id))
         if verdict is None:
             return None
         if verdict["verdict"] != "in force":
             raise Rejected(f"modification '{request_id}' was rejected before: {verdict['why']}")
-        request = _read(self._store, _request(request_id)) or {}
+        request = read_record(self._store, _request(request_id)) or {}
         effects = request.get("effects", {})
         return Modified(request_id, verdict["version"], verdict["epoch"], verdict["seconds"], effects, repeated=True)
 
@@ -126,7 +127,7 @@ class Modifier:
         parts = replace(parts, plan={**parts.plan, **marks})
         gone = self._gone(effects, parts)
         sources = {node.name: node.op for node in self.plan.nodes if isinstance(node.op, SourceOp)}
-        swaps = tuple(name for name, op in compiled.sources.items() if name in sources and sources[name] is not op)
+        swaps = tuple(sorted(n for n in {*sources, *compiled.sources} if sources.get(n) is not compiled.sources.get(n)))
 
         def persist(epoch: int) -> None:
             self._store.put_if_absent(packed, program.packed)
@@ -161,6 +162,7 @@ class Modifier:
             request.guard,
             request.patience,
             reversible=not (effects.upgrades or gone(now) or swaps),
+            lasting=frozenset(name for name, fate in effects.state.items() if fate.added or fate.removed or fate.widened),
         )
         self._loop.trials.propose(trial)
         return trial
@@ -170,20 +172,12 @@ class Modifier:
         plan = self._loop.log.manifest.plan
         if plan.get("unproven") and self.plan.digest() != given.digest():
             self._loop.trials.resume(self._unproven(plan, given))
-        if "modification" in plan and _read(self._store, _verdict(plan["modification"])) is None:
+        if "modification" in plan and read_record(self._store, _verdict(plan["modification"])) is None:
             self._note(_verdict(plan["modification"]), verdict="in force", version=plan["version"], epoch=plan["since"], seconds=None)
 
     def history(self) -> list[Json]:
         """All modifications, the oldest first: who asked for what, and what has become of it."""
-        found = []
-        for name in self._store.list("modifications/"):
-            if name.endswith(".request"):
-                stem = name.removesuffix(".request")
-                record = _read(self._store, name) or {}
-                verdict = _read(self._store, f"{stem}.verdict") or {"verdict": "not tried"}
-                reversal = _read(self._store, f"{stem}.reversal") or {}
-                found.append({**record, **verdict, **reversal})
-        return sorted(found, key=lambda record: (record.get("at", 0.0), record.get("id", "")))
+        return read_history(self._store)
 
     # -- pieces ---------------------------------------------------------------------------------------------------
 
@@ -203,6 +197,9 @@ class Modifier:
         for node in (*self.plan.nodes, *plan.nodes):
             if isinstance(node.op, SourceOp) and isinstance(node.op.source, SparkStreamSource) and node.name in effects.touched:
                 raise FlowError(f"replace {node.name!r}: a streaming DataFrame has a query and a checkpoint of its own, and stays")
+        for node in self.plan.nodes:
+            if isinstance(node.op, SourceOp) and isinstance(node.op.source, SparkStreamSource) and node.name not in plan.schemas:
+                raise FlowError(f"remove {node.name!r}: a streaming DataFrame has a query and a checkpoint of its own, and stays")
         self._planned = _Planned(self.plan, changes, rules, plan, effects, program)
         return self._planned
 
@@ -212,7 +209,7 @@ class Modifier:
         former = _load(self._store, was["packed"], given) if "packed" in was else given
         compiled = compile_plan(former)
         parts = replace(self._make_parts(compiled), plan=was)
-        trial = Trial(parts, None, watched)
+        trial = Trial(parts, None, watched, lasting=frozenset(marks["unproven"].get("lasting", watched)))
         trial.former = self._loop.setup_of(parts, Program.of(compiled))
         trial.reverted = lambda epoch, why: self._take_back(marks["modification"], former, epoch, why)
         trial.earlier = self._unproven(was, given) if was.get("unproven") else None
@@ -251,6 +248,9 @@ def resume_plan(store: Store, manifest: Manifest, plan: Plan) -> tuple[Plan, Jso
     The second result is what log entries say of it beside version and digest.
     """
     stored, digest = manifest.plan, plan.digest()
+    if stored and stored["digest"] == digest and "packed" in stored:  # the flow was modified into this one, and is started as it is now
+        retired = _load(store, stored["packed"], plan).retired
+        return replace(plan, version=stored["version"], retired=retired), {"started": digest, "packed": stored["packed"]}
     if not stored or stored["digest"] == digest or stored.get("started") != digest or "packed" not in stored:
         version = stored["version"] if stored and stored["digest"] == digest else plan.version
         return replace(plan, version=version), {"started": digest}
@@ -304,12 +304,6 @@ def _request(request_id: str) -> str:
 
 def _verdict(request_id: str) -> str:
     return f"modifications/{request_id}.verdict"
-
-
-def _read(store: Store, name: str) -> Json | None:
-    data = store.get(name)
-    found: Json | None = None if data is None else json.loads(data)
-    return found
 
 
 def _json(record: Json) -> bytes:

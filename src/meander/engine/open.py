@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pyspark import SparkContext, cloudpickle
+from pyspark import SparkContext
 
 from meander.clock import Clock
 from meander.connect.files import FilesSource
@@ -20,8 +20,9 @@ from meander.connect.source import Split
 from meander.connect.spark_stream import SparkStreamSource
 from meander.engine.cohort import Cohort
 from meander.engine.compaction import Compactor, ProcessCompactor
-from meander.engine.compiled import Compiled, compile_plan, pack_plan
+from meander.engine.compiled import Compiled, compile_plan, pack_plan, ship_user_modules
 from meander.engine.crew import hire
+from meander.engine.election import Election
 from meander.engine.epoch import SparkRunner
 from meander.engine.introduction import Introducer
 from meander.engine.loop import EpochDone, Loop
@@ -38,8 +39,6 @@ from meander.engine.steward_compaction import StewardCompactor
 from meander.engine.structured import Driver, drive
 from meander.errors import ConfigError, FlowError
 from meander.plan.graph import Plan
-from meander.plan.operators import MapBatches
-from meander.plan.processing import Process
 from meander.settings import Settings
 from meander.state.folder import refuse_file
 from meander.state.lease import Lease, refuse_beside_live
@@ -75,7 +74,7 @@ def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: 
     if settings.replica is not None:
         _check_can_be_replicated(compiled, settings)
     _check_folders(compiled)
-    _ship_user_modules(compiled)
+    ship_user_modules([node.op for node in compiled.plan.nodes])
     pack_plan(plan)  # a function that cannot travel is named here
     store = open_store(store_url)
     refuse_file(store)
@@ -96,7 +95,7 @@ def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: 
         close.append(_hold(store, generation, clock, shared))
         cohort = None
         if settings.replica is not None:
-            cohort = Cohort(store, clock, settings.replica, generation)
+            cohort = Cohort(store, clock, settings.replica, generation, _election(store, plan, settings))
             cohort.reached(log.manifest.epoch)
             cohort.start()
             close.append(cohort.close)
@@ -105,6 +104,7 @@ def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: 
         put_plan(store, compiled)
         runner = SparkRunner(context, compiled, store.url, clock, settings.strict, settings.small_epochs, mode=settings.state_mode)
         runner.generation(generation)
+        runner.digests = cohort is not None
         helper = ProcessCompactor(store.url, clock, generation, log.manifest.key_groups)
         compactor: Compactor = helper if store.local("") is not None else StewardCompactor(runner, helper, clock, generation)
         listeners: list[Callable[[EpochDone], None]] = []
@@ -221,12 +221,20 @@ def _parts(compiled: Compiled, dead_letters: str) -> Parts:
 def _checked_parts(compiled: Compiled, dead_letters: str) -> Parts:
     """Those of a plan that is not the first: what is refused at the start is refused here, too."""
     _check_folders(compiled)
-    _ship_user_modules(compiled)
+    ship_user_modules([node.op for node in compiled.plan.nodes])
     return _parts(compiled, dead_letters)
 
 
 def _stages(compiled: Compiled) -> dict[str, tuple[str, ...]]:
     return {str(level.number + 1): level.keyed for level in compiled.levels if level.keyed}
+
+
+def _election(store: Store, plan: Plan, settings: Settings) -> Election | None:
+    """What is led is a flow on a store."""
+    if settings.replication == "leaderless":
+        return None
+    group = f"{plan.flow}-{hashlib.sha256(store.url.encode()).hexdigest()[:16]}"
+    return Election(settings.zookeeper or "", group, settings.replica or "", settings.leader_timeout)
 
 
 def _check_can_be_replicated(compiled: Compiled, settings: Settings) -> None:
@@ -259,19 +267,3 @@ def _check_folders(compiled: Compiled) -> None:
         if folder in written:
             raise FlowError(f"sinks '{written[folder]}' and '{name}' both write into {op.sink.path}: give each a folder of its own")
         written[folder] = name
-
-
-def _ship_user_modules(compiled: Compiled) -> None:
-    """Functions of a user's own files travel by value: executors cannot import a script or a notebook's neighbour."""
-    functions: list[Any] = [node.op.fn for node in compiled.plan.nodes if isinstance(node.op, MapBatches)]
-    for node in compiled.plan.nodes:
-        functions.extend(type(getattr(agg, "user", agg)) for agg in getattr(node.op, "aggs", ()))
-        if isinstance(node.op, Process):
-            functions.extend(kind for kind in type(node.op.processor).__mro__ if kind is not object)
-    for function in functions:
-        module = sys.modules.get(getattr(function, "__module__", None) or "")
-        path = getattr(module, "__file__", None) if module else None
-        if module is None or path is None or module.__name__ == "__main__" or module.__name__.split(".")[0] == "meander":
-            continue
-        if "site-packages" not in path and not path.startswith(sys.base_prefix):
-            cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""What a status says of stages and executors. Spark-free."""
+"""What a status says of stages, operators, executors and epochs. Spark-free."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from meander.plan.graph import Plan
 from meander.plan.stages import derive_stages
 
 if TYPE_CHECKING:
+    from meander.coordinate.autoscaling import Scaling
     from meander.engine.loop import EpochDone
     from meander.engine.placement import Placement
+    from meander.state.manifest import Manifest
 
 
 def show_stages(plan: Plan, placement: Placement, routing: Mapping[str, list[int]], recent: Sequence[EpochDone]) -> list[dict[str, Any]]:
@@ -51,6 +53,40 @@ def show_executors(placement: Placement, closed: bool) -> dict[str, dict[str, An
             "introduced": placement.is_introduced(name),
         }
         for name in ([] if closed else placement.there())
+    }
+
+
+def show_operators(manifest: Manifest, routing: Mapping[str, list[int]]) -> dict[str, dict[str, Any]]:
+    """The stateful ones, with their state and their key-group map."""
+    return {
+        name: {
+            "parallelism": slots_of(table),
+            "key_groups": len(table),
+            "routing": list(table),
+            "segments": sum(len(state.segments) for state in manifest.tables_of(name)),
+            "rows": sum(state.rows for state in manifest.tables_of(name)),
+            "bytes": sum(state.bytes for state in manifest.tables_of(name)),
+        }
+        for name, table in routing.items()
+    }
+
+
+def show_epoch(done: EpochDone) -> dict[str, Any]:
+    """Where the time of an epoch went."""
+    wall = {name: round(value * 1000, 2) for name, value in done.seconds.items()}
+    work = {name: round(value * 1000, 2) for name, value in done.outcome.seconds.items()}
+    return {"epoch": done.epoch, "rows_in": done.outcome.counts.get("rows_in", 0), "wall_ms": wall, "task_ms": work}
+
+
+def show_scaling(scaling: Scaling, executors: Any) -> dict[str, Any]:
+    """The autoscaler's newest decision, and why."""
+    return {
+        "slots": dict(scaling.slots),
+        "reasons": list(scaling.reasons),
+        "notes": list(scaling.notes),
+        "cores": scaling.cores,
+        "skewed": list(scaling.skewed),
+        "executors": executors,
     }
 
 

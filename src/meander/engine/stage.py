@@ -28,7 +28,7 @@ from meander.engine.rows import Rows, Units, source_unit, state_unit
 from meander.errors import BadInput
 from meander.plan.eventtime import Late, Watermark
 from meander.plan.graph import Node
-from meander.plan.operators import Union
+from meander.plan.operators import MapBatches, Union
 from meander.plan.windows import NEVER
 from meander.state.hashing import Hashes, key_groups_of
 from meander.state.manifest import operator_of
@@ -141,10 +141,17 @@ class StageTask:
             values[node.name] = [evaluate(node, rows, dead, common.epoch, common.strict, watched) for rows in inputs]
             if mine:
                 self._dead.extend(dead)
+                if isinstance(node.op, MapBatches):
+                    self._digest(node.name, (rows.frame for rows in values[node.name]))
         self._spend("compute", began)
+        if self.control.common.watched:
+            new = [node for node in (*level.stateless, *level.sinks) if node.name in self.control.common.watched]
+            came = {name for name, some in values.items() if any(rows.frame.height for rows in some)}
+            self.report.tried |= {node.name for node in new if not came.isdisjoint(node.inputs)}
         if mine:
             for sink in level.sinks:
                 rows_out = values.get(sink.inputs[0], [])
+                self._digest(sink.name, (rows.frame for rows in rows_out))
                 self._collect(sink.name, rows_out)
                 self.report.handed_on(number, sum(rows.frame.height for rows in rows_out))
             for name, later in level.carries:
@@ -172,6 +179,7 @@ class StageTask:
         common, name = self.control.common, keyed.name
         began = self.clock.monotonic()
         if arrived:
+            self.report.tried |= {name} & common.watched
             groups = (key_groups_of(p.frame.get_column(HASH).to_numpy(), common.key_groups) for p in arrived)
             self.report.groups[name] = np.sum([np.bincount(of, minlength=common.key_groups) for of in groups], axis=0)
 
@@ -193,9 +201,15 @@ class StageTask:
             if keyed.timing is None or not keyed.is_over(table, mark) or keyed.is_due(table, mark, mark):
                 self._write_segment(table, rows, mask)
         lap("state write")
+        self._digest(name, [*desk.written.values(), *([] if emitted is None else [emitted.frame])])
         self._dead.extend(desk.dead)
         self.report.closed = max(self.report.closed, desk.closed)
         return None if emitted is None or emitted.frame.height == 0 else self._placed(keyed, emitted)
+
+    def _digest(self, name: str, frames: Iterable[pl.DataFrame]) -> None:
+        if self.control.common.digests:
+            found = sum(digest_of(frame) for frame in frames)
+            self.report.digests[name] = (self.report.digests.get(name, 0) + found) % (1 << 64)
 
     def _placed(self, keyed: Stateful, emitted: Emitted) -> Rows:
         groups = key_groups_of(emitted.hashes, self.control.common.key_groups)
@@ -284,6 +298,20 @@ class StageTask:
         now = self.clock.monotonic()
         self.report.seconds[part] = self.report.seconds.get(part, 0.0) + now - began
         return now
+
+
+def digest_of(frame: pl.DataFrame) -> int:
+    """A number for rows in any order and however they are divided: those of parts add up to that of the whole.
+
+    >>> rows = pl.DataFrame({"k": [1, 2, 3], "v": ["a", None, "c"]})
+    >>> digest_of(rows) == digest_of(rows[::-1]), digest_of(rows) == (digest_of(rows[:1]) + digest_of(rows[1:])) % (1 << 64)
+    (True, True)
+    >>> digest_of(rows) == digest_of(rows.with_columns(v=pl.lit("a")))
+    False
+    """
+    if frame.height == 0 or frame.width == 0:
+        return frame.height
+    return int(frame.hash_rows(seed=0).to_numpy().sum(dtype=np.uint64))
 
 
 def dead_letter_frame(epoch: int, letters: list[DeadLetter]) -> pl.DataFrame:

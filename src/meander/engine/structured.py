@@ -205,7 +205,7 @@ class Structured:
         folder = self._inbox / f"{manifest.generation:08d}-{identity['batch']:012d}"
         frame.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
         frame.write.mode("overwrite").option("compression", "lz4_raw").parquet(str(folder))
-        now = self.loop.now()
+        now = self.loop.input.now()
         splits = tuple((self._name, split) for split in _splits(folder, now))
         self.loop.run_epoch(Decision(manifest.epoch + 1, now, splits, {}, batch=identity))
         shutil.rmtree(folder, ignore_errors=True)

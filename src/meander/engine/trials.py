@@ -9,7 +9,7 @@ The loop asks here, between two epochs, whether there is one:
 4. well: the epoch is committed, which puts the new plan in force; the verdict is recorded
 5. not well: the setup before is back, the same decision runs under it, and who asked is told why
 
-An epoch in which no row came proves nothing: then the trial goes on until some have come, and is taken back as in 5.
+An epoch in which no row came to changed code proves nothing: then the trial goes on until some have come, and is taken back as in 5.
 """
 
 from __future__ import annotations
@@ -27,13 +27,15 @@ from meander.clock import Clock
 from meander.connect.source import Cursor
 from meander.engine.epoch import Decision, Outcome
 from meander.errors import Fenced, Rejected, Retryable
-from meander.state.manifest import Json, Manifest, Table
+from meander.state.manifest import Json, Manifest, Table, operator_of
 
 if TYPE_CHECKING:
     from meander.engine.loop import Loop
     from meander.engine.parts import Parts
 
 _ATTEMPTS = 2
+_LONGEST = 16
+"""Epochs with rows after which a change is taken for proven to which none of them came: nothing is begun ahead of one on probation."""
 Frames = dict[str, pl.DataFrame]
 Guard = Callable[[Frames, Frames], object]
 
@@ -82,7 +84,7 @@ class Trial:
     """Operators whose code is new."""
     restarts: tuple[str, ...] = ()
     swaps: tuple[str, ...] = ()
-    """Sources that are others than before."""
+    """Sources that are others than before, new, or gone."""
     persist: Callable[[int], None] = lambda epoch: None
     """Write down what must be there before the epoch."""
     rewrite: Callable[[Manifest], Rewritten] = lambda manifest: NOTHING
@@ -94,6 +96,12 @@ class Trial:
     patience: float = 60.0
     reversible: bool = True
     """Whether it can be taken back after an epoch without rows."""
+    lasting: frozenset[str] = frozenset()
+    """Operators that store in another way than before: once one of them has stored something the change cannot be taken back."""
+    epochs: int = 0
+    """Those with rows that it was on probation in."""
+    tried: frozenset[str] = frozenset()
+    """The watched operators that rows have come to."""
     done: Future[Any] = field(default_factory=Future)
     began: float = 0.0
     former: Setup | None = None
@@ -156,7 +164,8 @@ class Trials:
         loop, epoch = self._loop, self._loop.log.manifest.epoch + 1
         trial.earlier = self._unproven
         if self._unproven is not None:  # its code was not tried either
-            trial.watched |= self._unproven.watched
+            trial.watched |= self._unproven.watched & trial.parts.record["operators"].keys()
+            trial.lasting |= self._unproven.lasting
         old: Outcome | None = None
         before: Setup | None = None
         began = self._clock.monotonic()
@@ -170,7 +179,7 @@ class Trials:
                 setup.parts.sinks[name].open()
             if trial.swaps:
                 decision = loop.decide(epoch, everything)
-            tried = loop.timed_for(decision or Decision(epoch, loop.now(), (), {}))
+            tried = loop.timed_for(decision or Decision(epoch, loop.input.now(), (), {}))
             outcome = self._watched(trial, tried)
             if old is not None and trial.guard is not None:
                 self._ask(trial.guard, old, outcome)
@@ -191,12 +200,12 @@ class Trials:
                 loop.finish(loop.timed_for(rest), old or loop.attempt(loop.timed_for(rest), 5), began)
             return
         trial.former = before
-        proven = outcome.counts.get("rows_in", 0) > 0 or not trial.watched or not trial.reversible
-        loop.mark_plan(None if proven else {"plan": before.parts.plan, "watched": sorted(trial.watched)})
+        proven = not trial.watched or not trial.reversible or _is_proven(trial, outcome)
+        marks = {"plan": before.parts.plan, "watched": sorted(trial.watched), "lasting": sorted(trial.lasting)}
+        loop.mark_plan(None if proven else marks)
         loop.finish(tried, outcome, began)
         loop.settle_setup()
-        for name in trial.swaps:
-            before.cursors[name].close()
+        _close(before, trial.swaps)
         answer = trial.accepted(epoch, self._clock.monotonic() - trial.began)
         self._unproven = None if proven else trial
         if proven:
@@ -216,7 +225,9 @@ class Trials:
             assert trial.former is not None
             back = replace(trial.former, routing={**trial.former.routing, **_kept(loop.routing, trial.former.routing)})
             back = replace(back, rewritten=Rewritten(loop.tables_beside(back.parts)))
-            loop.install(back, frozenset() if earlier is None else earlier.watched)
+            mine = loop.install(back, frozenset() if earlier is None else earlier.watched)
+            for name in back.parts.sinks.keys() - mine.parts.sinks.keys():  # after a restart they were not opened yet
+                back.parts.sinks[name].open()
             trial.reverted(decision.epoch, why)
             if earlier is not None:
                 self._prove(earlier, loop.timed_for(decision))
@@ -224,7 +235,7 @@ class Trials:
                 loop.finish(loop.timed_for(decision), loop.attempt(loop.timed_for(decision), 5), began)
             loop.settle_setup()
             return
-        if outcome.counts.get("rows_in", 0):
+        if _is_proven(trial, outcome):
             self._unproven = None
             loop.watch(frozenset())
             loop.mark_plan(None)
@@ -235,8 +246,8 @@ class Trials:
         manifest = loop.log.manifest
         cursors = {}
         for name, source in trial.parts.sources.items():
-            kept = loop.cursor(name) if name not in trial.swaps else None
-            cursors[name] = kept or loop.open_cursor(name, source, anew=name in trial.restarts)
+            kept = loop.input.cursors.get(name) if name not in trial.swaps else None
+            cursors[name] = kept or loop.input.open(name, source, anew=name in trial.restarts)
         routing = {name: loop.routing.get(name) or loop.route_new() for name in trial.parts.keyed}
         return Setup(trial.parts, trial.program, routing, cursors, trial.restarts, trial.rewrite(manifest))
 
@@ -260,8 +271,7 @@ class Trials:
     def _go_back(self, before: Setup, swaps: tuple[str, ...]) -> None:
         loop = self._loop
         mine = loop.install(before, frozenset() if self._unproven is None else self._unproven.watched)
-        for name in swaps:
-            mine.cursors[name].close()
+        _close(mine, swaps)
 
     def _refuse(self, trial: Trial, why: str) -> None:
         trial.done.set_exception(Rejected(f"the modification was rejected, and the plan before it is back: {why}"))
@@ -285,6 +295,23 @@ def _within(seconds: float, work: Callable[[], Outcome], abandon: Callable[[], N
             raise
         abandon()
         raise Rejected("its first epoch has not ended in time") from error
+
+
+def _is_proven(trial: Trial, outcome: Outcome) -> bool:
+    """Whether rows have come to all that is new, or there is no way back."""
+    if not trial.lasting.isdisjoint(operator_of(table) for table in outcome.segments):
+        return True
+    if outcome.counts.get("rows_in", 0):
+        trial.epochs += 1
+        trial.tried |= outcome.tried
+    return trial.watched <= trial.tried or trial.epochs >= _LONGEST
+
+
+def _close(setup: Setup, sources: tuple[str, ...]) -> None:
+    """Nobody reads on with these."""
+    for name in sources:
+        if name in setup.cursors:
+            setup.cursors[name].close()
 
 
 def _without(decision: Decision | None, swaps: tuple[str, ...]) -> Decision | None:

@@ -45,7 +45,7 @@ class Effects:
     touched: frozenset[str] = frozenset()
     """The operators whose code is new."""
     restarts: frozenset[str] = frozenset()
-    """The sources that begin at their beginning."""
+    """The sources that begin at their beginning, or are gone: where they were is forgotten."""
     upgrades: Mapping[str, Callable[[pl.DataFrame], pl.DataFrame]] = field(default_factory=dict, repr=False)
 
     @property
@@ -68,7 +68,7 @@ class Effects:
         lines += [f"  plan: {phrase}" for phrase in self.operators]
         lines += [f"  columns of '{name}': {', '.join(columns)}" for name, columns in self.schemas.items()]
         lines += [f"  state of '{name}': {fate.words()}" for name, fate in self.state.items()]
-        lines += [f"  source '{name}' begins at its beginning" for name in sorted(self.restarts)]
+        lines += [f"  source '{name}': where it was is forgotten" for name in sorted(self.restarts)]
         return "\n".join(lines)
 
 

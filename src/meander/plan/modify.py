@@ -16,6 +16,7 @@ import polars as pl
 from meander.connect.sink import Sink
 from meander.connect.source import Source
 from meander.errors import FlowError
+from meander.plan.become import Become, become, check_ends, check_swap
 from meander.plan.effects import Effects, Fate, tell_effects
 from meander.plan.eventtime import HasLate, Late, Watermark, time_of
 from meander.plan.graph import Node, Plan, check_name, sort_nodes
@@ -65,7 +66,7 @@ class Remove:
         return f"remove '{self.name}'"
 
 
-Change = Replace | Insert | Remove
+Change = Replace | Insert | Remove | Become
 
 
 @dataclass(frozen=True)
@@ -88,13 +89,19 @@ def modify(plan: Plan, changes: Iterable[Change], rules: StateRules | None = Non
     nodes = {node.name: node for node in plan.nodes}
     restarts: set[str] = set()
     for change in changes:
-        if not isinstance(change, Replace | Insert | Remove):
-            raise FlowError(f"{change!r} is no change; there are md.Replace, md.Insert and md.Remove")
-        nodes = _apply(plan.flow, nodes, change, restarts)
+        if isinstance(change, Become):
+            if len(changes) > 1:
+                raise FlowError("become another flow: that is all there is to do; leave the other changes out")
+            nodes, restarts = become(plan, change)
+        elif isinstance(change, Replace | Insert | Remove):
+            nodes = _apply(plan.flow, nodes, change, restarts)
+        else:
+            raise FlowError(f"{change!r} is no change; there are md.Replace, md.Insert, md.Remove and md.Become")
     after = Plan(plan.version + 1, plan.flow, _place(plan, nodes))
     _check_late(after)
     _check_time(plan, after)
-    named = {change.name for change in changes} & {node.name for node in after.nodes}
+    there = {node.name for node in after.nodes}
+    named = there if isinstance(changes[0], Become) else there & {change.name for change in changes if not isinstance(change, Become)}
     touched = frozenset(name for name in named if _differs(plan, after, name))
     fates, upgrades, retired = _states(plan, after, rules)
     after = replace(after, retired=retired)
@@ -105,42 +112,21 @@ def modify(plan: Plan, changes: Iterable[Change], rules: StateRules | None = Non
 # -- the graph ------------------------------------------------------------------------------------------------------
 
 
-def _apply(flow: str, nodes: dict[str, Node], change: Change, restarts: set[str]) -> dict[str, Node]:
+def _apply(flow: str, nodes: dict[str, Node], change: Replace | Insert | Remove, restarts: set[str]) -> dict[str, Node]:
     if isinstance(change, Insert):
         return _insert(flow, nodes, change)
     node = _known(flow, nodes, change.name)
     if isinstance(change, Remove):
         return _remove(nodes, node)
     op = _operator(change.op, change.name)
-    for ends, what in ((SourceOp, "source"), (SinkOp, "sink")):
-        if isinstance(node.op, ends) != isinstance(op, ends):
-            raise FlowError(
-                f"replace {change.name!r}: it is {_a(node.op.kind)}, and {_kind(op)} cannot take its place; {what}s stay {what}s"
-            )
+    check_ends(change.name, node.op, op)
     if isinstance(node.op, SourceOp) and isinstance(op, SourceOp):
-        _check_swap(change, node.op, op)
+        check_swap(change.name, node.op, op, change.resume)
         if not change.resume:
             restarts.add(change.name)
     elif change.resume is not None:
         raise FlowError(f"replace {change.name!r}: resume= is for sources, and it is {_a(node.op.kind)}")
     return {**nodes, change.name: Node(change.name, op, node.inputs)}  # type: ignore[arg-type]
-
-
-def _check_swap(change: Replace, old: SourceOp, new: SourceOp) -> None:
-    if change.resume is None:
-        raise FlowError(
-            f"replace source {change.name!r}: say whether the new one goes on where the old one is (resume=True: the same input, read "
-            "otherwise) or begins at its beginning (resume=False: other input)"
-        )
-    if dict(old.source.schema()) != dict(new.source.schema()):
-        raise FlowError(
-            f"replace source {change.name!r}: a source is swapped for one with its columns; it has {show_schema(old.source.schema())}, "
-            f"the new one {show_schema(new.source.schema())}"
-        )
-    if change.resume and type(old.source) is not type(new.source):
-        raise FlowError(
-            f"replace source {change.name!r}: {new.source.describe()} cannot go on where {old.source.describe()} is; give resume=False"
-        )
 
 
 def _insert(flow: str, nodes: dict[str, Node], change: Insert) -> dict[str, Node]:
@@ -281,7 +267,7 @@ def _states(before: Plan, after: Plan, rules: StateRules) -> tuple[dict[str, Fat
             continue
         found = compare(old[name], layout, before.retired.get(name, ()))
         function = _upgrade(name, rules, old[name], layout, found)
-        if name in drop and (rules.drop is not True or (found.problems and function is None)):
+        if name in drop and (rules.drop is not True or ((found.problems or found.wants) and function is None)):
             fates[name] = Fate("dropped and begun anew")
             retired.pop(name, None)
         elif function is not None:

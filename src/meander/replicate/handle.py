@@ -20,8 +20,8 @@ from meander.connect.spool import SpoolSink, empty_spool
 from meander.errors import ConfigError, Retryable
 from meander.plan.graph import Plan
 from meander.plan.operators import SinkOp
+from meander.replicate.ballot import find_zookeeper
 from meander.replicate.restarts import Patience
-from meander.replicate.signs import Watch
 from meander.replicate.supervisor import Supervisor
 from meander.settings import Settings, seconds
 from meander.state.folder import refuse_file
@@ -156,17 +156,22 @@ def start_replicas(
     refuse_file(place)
     plan, memories = _spooled(flow.plan(), place)
     logs = place.local("logs") or Path("meander-logs") / flow.name
-    packed = logs.absolute() / f"{flow.name}.flow"
-    content = {"flow": flow.name, "store": place.url, "plan": pack_plan(plan), "options": settings, "spark": session, "path": _path()}
-    supervisor = Supervisor(place, timekeeper, _command(packed, bool(options.get("takeover"))), replicas, logs, Patience(), _LOG.info)
-    if not any(seen.alive for seen in Watch(place, timekeeper).settle().values()):
-        for _, folder in memories:
-            empty_spool(folder)
-    packed.parent.mkdir(parents=True, exist_ok=True)
-    packed.write_bytes(pickle.dumps(content))
-    for sink, folder in memories:
-        sink.follow(folder)
-    handle = Replicas(flow.name, place, supervisor.start(), timekeeper)
+    packed, plan_bytes = logs.absolute() / f"{flow.name}.flow", pack_plan(plan)
+
+    def prepare(adopting: bool) -> Callable[[], None]:
+        chosen, let_go = find_zookeeper(settings.get("replication", ""), settings.get("zookeeper"), logs)
+        told = settings if chosen is None else {**settings, "zookeeper": chosen}
+        content = {"flow": flow.name, "store": place.url, "plan": plan_bytes, "options": told, "spark": session, "path": _path()}
+        packed.write_bytes(pickle.dumps(content))
+        for sink, folder in memories:
+            if not adopting:
+                empty_spool(folder)
+            sink.follow(folder)
+        return let_go
+
+    command = _command(packed, bool(options.get("takeover")))
+    supervisor = Supervisor(place, timekeeper, command, replicas, logs, Patience(), _LOG.info, prepare).start()
+    handle = Replicas(flow.name, place, supervisor, timekeeper)
     try:
         handle.await_start()
     except BaseException:

@@ -1,10 +1,11 @@
-"""What a supervisor knows of one replica, and what replicas are called."""
+"""What a supervisor knows of one replica, what replicas are called, and what is being changed about them."""
 
 from __future__ import annotations
 
 import itertools
 import string
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from meander.replicate.process import Process
@@ -44,6 +45,20 @@ class Member:
     @property
     def restarts(self) -> int:
         return max(0, self.launches - (0 if self.adopted else 1))
+
+
+Steps = Generator[None]
+"""A change that takes more than one step: resumed by every step until it ends."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """Something that was asked for and is not done yet."""
+
+    steps: Steps
+    names: list[str]
+    """The replicas that it is about."""
+    done: Future[list[str]]
 
 
 def names() -> Iterator[str]:

@@ -14,16 +14,15 @@ import json
 import os
 import socket
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from meander.clock import Clock
 from meander.errors import Busy, ConfigError, Fenced, MeanderError, Retryable
 from meander.replicate.asks import SUPERVISOR, answer, asked, forget, live_supervisor, raised, refusal
-from meander.replicate.member import Member, names
+from meander.replicate.member import Change, Member, Steps, names
 from meander.replicate.process import Adopted, Child, Ended, is_running, last_lines
 from meander.replicate.restarts import Death, Patience, Restarts
 from meander.replicate.signs import SILENT_AFTER, Sighting, Watch, parse
@@ -35,18 +34,6 @@ STEP_EVERY = 0.1
 
 Command = Callable[[str, bool], Sequence[str]]
 """The command line of a replica, by its name; the second argument says whether it is its first start."""
-Steps = Generator[None]
-"""A change that takes more than one step: resumed by every step until it ends."""
-
-
-@dataclass(frozen=True)
-class Change:
-    """Something that was asked for and is not done yet."""
-
-    steps: Steps
-    names: list[str]
-    """The replicas that it is about."""
-    done: Future[list[str]]
 
 
 class Supervisor:
@@ -61,10 +48,13 @@ class Supervisor:
         logs: Path,
         patience: Patience | None = None,
         tell: Callable[[str], None] = lambda text: None,
+        prepare: Callable[[bool], Callable[[], None]] = lambda adopting: lambda: None,
     ) -> None:
+        """``prepare`` is called when the store is ours, and told whether replicas run already; what it returns, when they have ended."""
         self._store, self._clock, self._command, self._count, self.logs = store, clock, command, count, logs
         self._patience = patience or Patience()
-        self._tell = tell
+        self._tell, self._prepare = tell, prepare
+        self._let_go: Callable[[], None] = lambda: None
         self._host = socket.gethostname()
         self._nonce = clock.new_id()
         self._number = 0
@@ -100,13 +90,18 @@ class Supervisor:
                 self._store.delete(seen.sign.place)  # of a process that could not say goodbye
         adopted = list(self._members)
         self._first_alone = not adopted and newest_generation(self._store) > 0 and not read_manifest(self._store).shared
-        for _ in range(self._count - len(adopted)):
-            self._join(self._free_name())
-        for name in adopted[self._count :]:
-            self.drain(name)
-        self.observe()
-        self._observer.start()
-        self.step()
+        self._let_go = self._prepare(bool(adopted))
+        try:
+            for _ in range(self._count - len(adopted)):
+                self._join(self._free_name())
+            for name in adopted[self._count :]:
+                self.drain(name)
+            self.observe()
+            self._observer.start()
+            self.step()
+        except BaseException:
+            self.stop()
+            raise
         return self
 
     def _refuse_beside_another(self) -> None:
@@ -182,6 +177,8 @@ class Supervisor:
                 self._clock.sleep(STEP_EVERY / 2)
         finally:
             self.close()
+            if not self.replaced:
+                self._let_go()
 
     def kill(self) -> None:
         """End all replicas now."""
@@ -199,7 +196,7 @@ class Supervisor:
         if self._observer.is_alive():
             self._observer.join(5.0)
         with contextlib.suppress(MeanderError):
-            if not self.replaced:
+            if not self.replaced and self._number:
                 for identity, future in list(self._taken_up.items()):
                     if future.done():
                         self._answer(identity, future)

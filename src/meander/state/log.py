@@ -257,9 +257,16 @@ class Log:
         self.manifest, self._since_snapshot = manifest, 0
         return manifest
 
-    def check_owner(self) -> None:
+    def check_owner(self, attempts: int = 1) -> None:
         """Fenced where another generation has taken over. An entry of ours whose put was never answered does not say so."""
-        entry = _read_entry(self._store, self.manifest.generation, self.manifest.position + 1)
+        for attempt in range(attempts):
+            try:
+                entry = _read_entry(self._store, self.manifest.generation, self.manifest.position + 1)
+                break
+            except Retryable:
+                if attempt == attempts - 1:
+                    raise
+                self._clock.sleep(0.1 * 2**attempt)
         if entry is not None and entry["generation"] != self.manifest.generation:
             raise self._fenced()
 

@@ -111,6 +111,8 @@ class Manifest:
     """The parallelism that the last start asked for; what the routing has may have been changed since."""
     shared: bool = False
     """Whether several replicas append to this generation's log."""
+    by: str | None = None
+    """The replica that has committed the last epoch."""
     nonces: tuple[str, ...] = ()
     """Of a shared generation's last entries, up to this position: whether an entry was read by anybody can be told by its nonce."""
 
@@ -162,6 +164,7 @@ class Manifest:
             now=entry["now"],
             times=entry.get("times", {}),
             asked=entry.get("asked"),
+            by=entry.get("by"),
         )
 
     def _after_compaction(self, entry: Json) -> Manifest:
@@ -211,6 +214,7 @@ class Manifest:
             "times": self.times,
             "asked": self.asked,
             "shared": self.shared,
+            "by": self.by,
             "nonces": self.nonces,
         }
 

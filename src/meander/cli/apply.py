@@ -1,0 +1,83 @@
+"""``meander diff`` and ``meander apply``: edit a flow's file, see what that means, and apply the difference to the flow while it runs."""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+
+from meander.cli.modify import add_change_options, lines_of, send
+from meander.cli.parser import Commands, Parser
+
+_DIFF = """examples:
+  meander diff flow.py new_flow.py
+  meander diff flow.py new_flow.py --drop-state --json"""
+_APPLY = """examples:
+  meander apply new_flow.py --dry-run              what would happen to the plan, its columns and its state
+  meander apply new_flow.py                        all of it, in force with the next epoch, or nothing; needs the code token"""
+
+
+def register_diff(commands: Commands) -> None:
+    parser = commands.add_parser(
+        "diff",
+        help="what is different between two versions of a flow",
+        description="What `meander apply NEW.py` would do to a flow that runs as OLD.py says. Nothing is asked and nothing is changed.",
+        epilog=_DIFF,
+    )
+    parser.add_argument("old", metavar="OLD.py", help="a Python file that defines `flow`")
+    parser.add_argument("new", metavar="NEW.py", help="another version of it")
+    parser.add_argument("--drop-state", action="store_true", help="state that cannot go on may go")
+    _add_resume(parser)
+    parser.add_argument("--json", action="store_true", help="as one JSON object")
+    parser.set_defaults(command=diff)
+
+
+def register_apply(commands: Commands) -> None:
+    parser = commands.add_parser(
+        "apply",
+        help="change a running flow into what its file says now",
+        description="Apply all that is different between a flow that runs and a file, as one change. In force with the next epoch.",
+        epilog=_APPLY,
+    )
+    parser.add_argument("file", metavar="NEW.py", help="a Python file that defines `flow`")
+    _add_resume(parser)
+    add_change_options(parser)
+    parser.set_defaults(command=apply)
+
+
+def _add_resume(parser: Parser) -> None:
+    resume = parser.add_mutually_exclusive_group()
+    resume.add_argument("--resume", action="store_true", default=None, help="sources that differ go on where the ones before are")
+    resume.add_argument("--restart", dest="resume", action="store_false", help="sources that differ begin at their beginning")
+
+
+def diff(arguments: argparse.Namespace) -> int:
+    from meander.cli.flow_file import load_flow
+    from meander.errors import FlowError
+    from meander.plan.become import Become
+    from meander.plan.diff import differences
+    from meander.plan.modify import StateRules, modify
+
+    old, new = load_flow(arguments.old).plan(), load_flow(arguments.new).plan()
+    try:
+        _, effects = modify(old, [Become(new, arguments.resume)], StateRules(arguments.drop_state))
+    except FlowError as error:
+        found = differences(old.record(), new.record())
+        if not found and old.digest() == new.digest():
+            print(json.dumps({"plan": []}) if arguments.json else "both are the same flow")
+            return 0
+        if not arguments.json:
+            print("\n".join(f"  plan: {phrase}" for phrase in found))
+        raise FlowError(f"this cannot be applied to a running flow: {error}") from error
+    print(json.dumps(effects.to_json()) if arguments.json else "\n".join(lines_of(effects.to_json())))
+    return 0
+
+
+def apply(arguments: argparse.Namespace) -> int:
+    from meander.cli.flow_file import load_flow
+    from meander.engine.coded import pack_coded
+    from meander.plan.become import Become
+
+    plan = load_flow(arguments.file).plan()
+    body = {"code": base64.b64encode(pack_coded([Become(plan, arguments.resume)])).decode()}
+    return send(arguments, body, True)

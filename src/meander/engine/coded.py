@@ -1,0 +1,59 @@
+"""Changes with code, as bytes: what the shell sends to a flow that runs elsewhere, and what is made of it there.
+
+Unpickling runs code: bytes are looked at only for callers who may run some in the flow's process.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark import cloudpickle
+
+from meander.engine.compiled import ship_user_modules
+from meander.errors import ConfigError, FlowError
+from meander.plan.become import Become
+from meander.plan.modify import Change, Insert, Replace, StateFunction
+
+
+@dataclass(frozen=True)
+class Coded:
+    """Changes, and the functions that go with them."""
+
+    changes: tuple[Change, ...]
+    upgrade: Mapping[str, StateFunction] = field(default_factory=dict)
+    guard: Any = None
+
+
+def pack_coded(changes: Sequence[Change], upgrade: Mapping[str, StateFunction] | None = None, guard: Any = None) -> bytes:
+    """FlowError where something cannot travel."""
+    coded = Coded(tuple(changes), dict(upgrade or {}), guard)
+    for change in coded.changes:
+        if isinstance(change, Become):
+            ship_user_modules([node.op for node in change.plan.nodes])
+        elif isinstance(change, Replace | Insert):
+            ship_user_modules([change.op])
+    try:
+        packed: bytes = cloudpickle.dumps(coded)  # type: ignore[no-untyped-call]
+    except Exception as error:
+        raise FlowError(
+            f"the change cannot be sent ({type(error).__name__}: {error}); a lock, a connection or an open file that a function refers to "
+            "stays where it is: make it inside the function, on first use"
+        ) from error
+    return packed
+
+
+def unpack_coded(packed: bytes) -> Coded:
+    """Runs code."""
+    try:
+        found = pickle.loads(packed)
+    except Exception as error:
+        raise ConfigError(
+            f"the code of the change cannot be read here ({type(error).__name__}: {error}); send it with the flow's versions of Python, "
+            "Meander and Polars, and from functions whose imports are there, too"
+        ) from error
+    if not isinstance(found, Coded):
+        raise ConfigError(f"the code of the change is of type {type(found).__name__}; send what meander itself packs")
+    return found

@@ -1,0 +1,88 @@
+"""Between two epochs: merges, snapshots, removing what no retained epoch needs, and less input where merges cannot keep up. Spark-free.
+
+Among replicas it is one's work; the others only remember what there is to do.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from meander.clock import Clock
+from meander.coordinate.routing import groups_of, slots_of
+from meander.engine.compaction import Compactor, still_holds
+from meander.engine.parts import COMFORTABLE_RUNS, share_of_input
+from meander.engine.tidy import Tidy
+from meander.state.log import Taken
+from meander.state.manifest import operator_of
+from meander.state.seen import flush_seen
+from meander.state.store import Store
+
+if TYPE_CHECKING:
+    from meander.engine.loop import Loop
+
+
+class Housekeeping:
+    """One loop's. In its thread."""
+
+    def __init__(self, loop: Loop, store: Store, clock: Clock, compactor: Compactor, tidy: Tidy, alone: bool) -> None:
+        self._loop, self._store, self._clock, self.tidy = loop, store, clock, tidy
+        self.compactor = compactor
+        self._is_mine = alone
+        self._share = 1.0
+
+    def close(self) -> None:
+        self.compactor.close()
+
+    def do(self, idle: bool = False) -> None:
+        """What is due. ``idle``: no epoch was before it."""
+        loop, log = self._loop, self._loop.log
+        self._take_merge()
+        self._relieve()
+        if loop.siblings is not None and not loop.siblings.cohort.keeps_house():
+            self._is_mine = False
+            self.tidy.leave(log.manifest)
+            return
+        if not self._is_mine:
+            self._is_mine = True
+            self.tidy.restock(log.manifest)
+        self.compactor.consider(log.manifest, loop.routing, {name: slots_of(table) for name, table in loop.routing.items()})
+        if log.due_for_snapshot() and not idle:
+            before = log.manifest
+            try:
+                log.snapshot(flush_seen(self._store, self._clock, before))
+                self.tidy.dropped(before, log.manifest)
+                self.tidy.snapshotted(log.manifest)
+            except Taken as taken:  # the next time will do
+                loop.make_way(taken)
+        self.tidy.collect(log.manifest)
+
+    def finish_merges(self, timeout: float) -> None:
+        """Let no merge be under way: what one gives out stands where it was made, and whoever takes over would not have it."""
+        deadline = self._clock.monotonic() + timeout
+        while self.compactor.busy and self._clock.monotonic() < deadline:
+            self._take_merge()
+            self._clock.sleep(0.01)
+
+    def _take_merge(self) -> None:
+        finished, log = self.compactor.collect(), self._loop.log
+        while finished is not None:
+            if not still_holds(finished, log.manifest):
+                self.tidy.unwanted(finished["output"][0])  # its bucket of time is over, the state was dropped, or somebody else merged it
+                return
+            before = log.manifest
+            try:
+                self.tidy.dropped(before, log.append({name: value for name, value in finished.items() if name != "read"}))
+                return
+            except Taken as taken:
+                self._loop.make_way(taken)
+
+    def _relieve(self) -> None:
+        runs = 0
+        for name, table in self._loop.log.manifest.tables.items():
+            if len(table.segments) > COMFORTABLE_RUNS:
+                routing = self._loop.routing[operator_of(name)]
+                runs = max(runs, *(len(table.alive_for(groups_of(routing, slot))) for slot in range(slots_of(routing))))
+        share = share_of_input(runs)
+        if share != self._share:
+            self._share = share
+            self._loop.input.slow_down(share)

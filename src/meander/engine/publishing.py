@@ -1,0 +1,47 @@
+"""From staged files to what sinks have: publishing what a log entry names, and looking at what none does yet. Spark-free."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import polars as pl
+
+from meander.connect.arrow_ipc import read_staged
+from meander.connect.sink import Sink, Staged, StagedFile
+from meander.engine.epoch import Outcome
+from meander.errors import ConfigError, Corrupted
+from meander.state.manifest import Manifest
+from meander.state.store import Store
+
+
+def publish(store: Store, sinks: Mapping[str, Sink], manifest: Manifest, some: Sequence[str] | None = None) -> None:
+    """The last epoch's output, of some sinks or of all. Redone on recovery: sinks take an epoch once."""
+    for name, files in manifest.staged.items():
+        if some is not None and name not in some:
+            continue
+        sink = sinks.get(name)
+        if sink is None:
+            raise ConfigError(
+                f"epoch {manifest.epoch} has output for the sink '{name}', which this flow does not have; start it with that sink once"
+            )
+        sink.publish(manifest.epoch, [_staged(store, StagedFile.from_json(file)) for file in files])
+
+
+def read_output(store: Store, outcome: Outcome) -> dict[str, pl.DataFrame]:
+    """What an epoch that is not committed would publish, per sink."""
+    found = {}
+    for sink, files in outcome.staged.items():
+        staged = [_staged(store, StagedFile.from_json(file)) for file in sorted(files, key=lambda file: int(file["slot"]))]
+        frames = [read_staged(one.get()) for one in staged]
+        found[sink] = pl.concat(frames) if frames else pl.DataFrame()
+    return found
+
+
+def _staged(store: Store, file: StagedFile) -> Staged:
+    def get() -> bytes:
+        data = store.get(file.name)
+        if data is None:
+            raise Corrupted(f"staged file '{file.name}' is named by the log but is not in store {store.url}")
+        return data
+
+    return Staged(file, get, store.local(file.name))

@@ -1,0 +1,79 @@
+"""A ZooKeeper server of one's own, from the jars that PySpark brings along: for trying things out, and where one machine is all there is.
+
+It keeps nothing that matters: who leads is found out anew when it starts. Listens on loopback only.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+from pathlib import Path
+
+from meander.clock import Clock, SystemClock
+from meander.errors import ConfigError
+
+_TICK_MS = 500
+_PATIENCE = 30.0
+
+
+class EmbeddedZooKeeper:
+    """A server process, stopped by ``close``."""
+
+    def __init__(self, folder: str | os.PathLike[str] | None = None, clock: Clock | None = None) -> None:
+        import pyspark
+
+        clock = clock or SystemClock()
+        jars = Path(pyspark.__file__).parent / "jars"
+        if not glob.glob(str(jars / "zookeeper-[0-9]*.jar")):
+            raise ConfigError(f"there is no ZooKeeper among the jars in {jars}; say where one runs with zookeeper='host:port'")
+        place = Path(tempfile.mkdtemp(prefix="meander-zookeeper-") if folder is None else folder).absolute()
+        place.mkdir(parents=True, exist_ok=True)
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        config = place / "zoo.cfg"
+        config.write_text(
+            f"dataDir={place / 'data'}\nclientPort={port}\nclientPortAddress=127.0.0.1\ntickTime={_TICK_MS}\n"
+            "admin.enableServer=false\nmaxClientCnxns=0\nautopurge.purgeInterval=1\n"
+        )
+        java = str(Path(os.environ["JAVA_HOME"]) / "bin" / "java") if "JAVA_HOME" in os.environ else "java"
+        self.address = f"127.0.0.1:{port}"
+        with open(place / "log.txt", "w") as log:
+            self._process = subprocess.Popen(
+                [java, "-Xmx128m", "-cp", f"{jars}/*", "org.apache.zookeeper.server.ZooKeeperServerMain", str(config)],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C in a terminal is for who started it
+            )
+        deadline = clock.monotonic() + _PATIENCE
+        while not _answers(port):
+            if self._process.poll() is not None or clock.monotonic() > deadline:
+                self.close()
+                raise ConfigError(f"ZooKeeper does not start; its last words are in {place / 'log.txt'}")
+            clock.sleep(0.1)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def pause(self) -> None:
+        """Answer nobody, as a machine that hangs."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+def _answers(port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1.0):
+            return True
+    except OSError:
+        return False
