@@ -84,6 +84,9 @@ def test_peers_have_as_many_state_partitions_as_meander_has_slots() -> None:
         (("floor", "--spark-setting", "spark.x"), "write NAME=VALUE"),
         (("growth", "--keys", "many"), "write whole numbers"),
         (("growth", "--keys", "0"), "at least one number above 0"),
+        (("expiry", "--kinds", "global"), "there are tumbling, sliding, session"),
+        (("expiry", "--windows", "5"), "at least 9"),
+        (("expiry", "--events", "30"), "must be a multiple of 2 times --keys"),
         (("floor", "--plot", "no/such/folder/out.png"), "does not exist"),
         (("rescale", "--state", "big"), "write a size such as 100MB or 1GB"),
         (("rescale", "--state", ","), "give at least one size"),
@@ -120,4 +123,6 @@ def test_reports_can_be_drawn(tmp_path: Path) -> None:
     }
     plot(Report("throughput", {}, 1, SYSTEMS, {"spark-memory": 4.67}), str(tmp_path / "systems.png"))
     plot(Report("growth", {"epoch_events": 100_000}, 1, {"meander": sizes}, {"1M/10k": 1.0}), str(tmp_path / "growth.png"))
-    assert {file.name for file in tmp_path.iterdir()} == {"systems.png", "growth.png"}
+    kinds = {"session": {"epochs_bytes": [1, 2, 2], "epochs_ms": [4.0, 3.0]}}
+    plot(Report("expiry", {"windows": 9, "events": 1000}, 1, {"meander": kinds}, {}), str(tmp_path / "expiry.png"))
+    assert {file.name for file in tmp_path.iterdir()} == {"systems.png", "growth.png", "expiry.png"}

@@ -10,7 +10,9 @@ import pytest
 
 from meander.cli import nexmark as command
 from meander.cli.main import main
+from meander.cli.nexmark_verify import told
 from meander.nexmark.queries import FLOWS
+from meander.nexmark.verify import Trial, Verdict
 
 
 def test_the_list_has_every_query_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -24,7 +26,7 @@ def test_the_list_has_every_query_in_a_line(capsys: pytest.CaptureFixture[str]) 
 def test_without_a_command_it_says_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["nexmark"]) == 0
     assert "meander nexmark run q5" in capsys.readouterr().out
-    for words in ("run", "generate", "bench", "list"):
+    for words in ("run", "verify", "generate", "bench", "list"):
         with pytest.raises(SystemExit) as end:
             main(["nexmark", words, "--help"])
         assert end.value.code == 0
@@ -72,3 +74,26 @@ def test_a_run_is_checked_and_one_that_is_wrong_is_found(tmp_path: Path, capsys:
 
 def test_every_query_says_what_it_is() -> None:
     assert all(len(command.described(query)) > 20 for query in FLOWS)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["q23"], "there is no such query"),
+        (["q5", "--parallelism", "2,2"], "different numbers above 0"),
+        (["q5", "--parallelism", "two"], "different numbers above 0"),
+        (["q5", "--events", "0"], "must be at least 1"),
+        (["q5", "--events", "100000"], "to be killed in the middle, a query needs 250000"),
+    ],
+)
+def test_what_cannot_be_verified_is_said_before_anything_runs(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["nexmark", "verify", *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_verdict_says_what_happened_on_the_way() -> None:
+    trial = Trial("q5", 2, 4, killed=True, events=1000, per_epoch=50, seed=0)
+    assert told(Verdict(trial, 4, 7, 20, 12, None, 9.6)) == (
+        "q5   2 slots, killed after epoch 4, 4 slots from epoch 7 on, 20 epochs in all: 12 rows equal (10 s)"
+    )
+    assert "DIFFERENT. one row is missing" in told(Verdict(trial, None, None, 20, 12, "one row is missing", 9.6))

@@ -10,6 +10,7 @@ import pytest
 from tests.local import Local, Script, constants
 
 import meander as md
+from meander.clock import FakeClock
 from meander.errors import FlowError, Rejected
 from meander.plan.become import Become
 from meander.plan.modify import Insert, Remove, Replace
@@ -319,3 +320,33 @@ def test_after_many_epochs_a_change_that_nothing_comes_to_is_taken_for_proven(tm
     local.run()
     assert "unproven" not in local.manifest.plan
     assert local.loop.trials.quiet
+
+
+class Reminds(md.Processor):
+    """Emits a row when its timer fires: in an epoch without input."""
+
+    output: ClassVar[Any] = {"n": "int64"}
+    n = md.value("int64", default=0)
+
+    def on_events(self, key: Any, rows: Any, state: Any, ctx: Any) -> Any:
+        state.n += len(rows)
+        ctx.set_timer(10.0, clock="processing")
+        yield (state.n,)
+
+    def on_timer(self, key: Any, time: Any, state: Any, ctx: Any) -> Any:
+        yield (-1,)
+
+
+def test_a_change_is_proven_also_where_another_one_waits_and_no_input_comes(tmp_path: Path) -> None:
+    flow, out = md.Flow("reminding"), md.memory()
+    flow.source("events", Script(COLUMNS, epochs_of([(1, 1)]))).key_by("k").process(Reminds, name="reminded").sink("out", out)
+    clock = FakeClock(start=1000.0)
+    local = Local(flow, tmp_path, clock=clock)
+    local.run()
+    accepted(local, Insert("bad", md.map_batches(typo), after="reminded"))
+    local.propose(Insert("good", md.filter("n < 100"), after="reminded"), guard=lambda before, after: True)
+    clock.sleep(20.0)
+    while local.step():
+        pass
+    assert [rows(out, epoch) for epoch in out.epochs()] == [[(1, 1)], [(1, -1)]]
+    assert (local.manifest.plan["version"], local.manifest.totals.get("dead_letters", 0)) == (1, 0)

@@ -191,3 +191,15 @@ def test_an_epoch_does_not_wait_for_deletions_that_run_beside_it_and_none_is_for
         store.go_on.set()
         while set(store.objects) != {"d"}:
             tidy.collect(Manifest())
+
+
+def test_segments_that_went_beside_an_epoch_are_told_of_without_another_one() -> None:
+    store, told = Waiting(), []
+    store.put("segments/a", b"")
+    store.refuses = False
+    with ThreadPoolExecutor(1) as beside:
+        tidy = Tidy(store, Manifest(), 1, told.extend, beside)
+        tidy.unwanted("segments/a")
+        tidy.collect(Manifest())
+        store.go_on.set()
+    assert told == ["segments/a"]

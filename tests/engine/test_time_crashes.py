@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from unittest import mock
 
 import polars as pl
@@ -18,6 +19,7 @@ from meander.engine import loop as loop_module
 
 COLUMNS = {"k": pl.Int64(), "ts": pl.Datetime("us")}
 SECOND = 1_000_000
+PAUSE = timedelta(seconds=5)
 PLACES = ("before the commit", "after the commit", "after the publication")
 
 
@@ -25,8 +27,30 @@ class Killed(Exception):
     """The driver is dead from here on."""
 
 
+class Visit(md.Processor):
+    """Counts until nothing has come for five seconds."""
+
+    output: ClassVar[Any] = {"n": "int64", "until": "timestamp"}
+    count = md.value("int64", default=0)
+    until = md.value("timestamp")
+
+    def on_events(self, key: int, rows: Any, state: Any, ctx: Any) -> None:
+        for row in rows:
+            state.count += 1
+            if state.until is None or row.ts + PAUSE > state.until:
+                state.until = row.ts + PAUSE
+        ctx.set_timer(state.until)
+
+    def on_timer(self, key: int, time: datetime, state: Any, ctx: Any) -> Any:
+        if time < state.until:
+            return None
+        found = (state.count, state.until)
+        state.clear()
+        return found
+
+
 def flow_of(script: Any) -> tuple[md.Flow, dict[str, Any]]:
-    flow, outs = md.Flow("crashes"), {name: md.memory() for name in ("windows", "sessions", "firsts", "pairs", "before")}
+    flow, outs = md.Flow("crashes"), {name: md.memory() for name in ("windows", "sessions", "firsts", "pairs", "before", "visits")}
     events = flow.source("events", Script(COLUMNS, script)).watermark("ts", grace="2s")
     keyed = events.key_by("k")
     keyed.window(md.sliding("10s", "5s")).aggregate(md.count().alias("n"), name="windows").sink("windows_out", outs["windows"])
@@ -34,6 +58,7 @@ def flow_of(script: Any) -> tuple[md.Flow, dict[str, Any]]:
     keyed.deduplicate(ttl="6s", name="firsts").sink("firsts_out", outs["firsts"])
     events.join(events, on="k", within=("1s", "3s"), how="full", name="pairs").sink("pairs_out", outs["pairs"])
     events.join_latest(events, on="k", as_of=True, name="before").sink("before_out", outs["before"])
+    keyed.process(Visit, name="visits").sink("visits_out", outs["visits"])
     return flow, outs
 
 
@@ -65,8 +90,10 @@ def results(script: Any, folder: Path, deaths: Sequence[str | None]) -> dict[str
             break
     else:
         raise AssertionError("it closes what it has closed, again and again")
-    open_still = [name for name in local.manifest.tables if not name.startswith(("firsts.", "before.latest"))]
+    open_still = [name for name in local.manifest.tables if not name.startswith(("firsts.", "before.latest")) and name != "visits"]
     assert not open_still, "what has closed is still there"
+    if "visits" in local.manifest.tables:
+        assert md.read_state(folder, "visits").num_rows == 0, "whose timer has fired is still there"
     return {name: sorted(pl.DataFrame(pl.from_arrow(out.table())).rows(), key=repr) for name, out in outs.items()}
 
 

@@ -13,6 +13,8 @@ from tests.oracle import decisions
 from tests.spark.conftest import write_input
 
 import meander as md
+from meander.cli.flow_file import load_flow
+from meander.cli.main import main
 
 
 def flow_of(tmp_path: Path) -> tuple[md.Flow, Any]:
@@ -104,6 +106,61 @@ def test_a_worker_that_dies_takes_its_change_with_it(tmp_path: Path, spark: Any)
         run.process_available()
         assert run.status()["rows_in"] == 300
         assert [record["verdict"] for record in run.modifications()] == ["rejected", "rejected"]
+
+
+FILE = """
+import meander as md
+
+def clean(frame):
+    return frame.filter(frame["value"] > {least})
+
+flow = md.Flow("written")
+events = flow.source("events", md.files({folder!r}, max_files_per_epoch=1))
+kept = events.filter("value >= 0", name="positive").map_batches(clean, name="clean")
+aggregates = [md.count().alias("n"), md.sum("value").alias("total"), *({more})]
+kept.key_by("key").aggregate(*aggregates, name="totals").sink("out", md.memory())
+"""
+
+
+def test_a_flow_is_changed_from_the_shell_and_becomes_what_its_file_says(
+    tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_input(tmp_path / "in", files=3, rows=50, keys=5)
+    old, new = tmp_path / "old.py", tmp_path / "new.py"
+    old.write_text(FILE.format(least=-1, folder=str(folder), more="[]"))
+    new.write_text(FILE.format(least=10, folder=str(folder), more='[md.max("value").alias("most")]'))
+    with load_flow(old).start(tmp_path / "state", spark=spark, trigger="50ms") as run:
+        monkeypatch.setenv("MEANDER_URL", run.serve(port=0, token="secret-token", code_token="secret-code-token").url)
+        monkeypatch.setenv("MEANDER_TOKEN", "secret-token")
+        assert main(["replace", "positive", "--filter", "value >= 1", "--author", "ada"]) == 0
+        assert "plan version 2 is in force from epoch" in capsys.readouterr().out
+        assert main(["replace", "positive", "--filter", "valeu >= 1"]) == 2
+        assert "no column 'valeu'" in capsys.readouterr().err
+        assert main(["apply", str(new)]) == 2
+        assert "need the code token" in capsys.readouterr().err
+        monkeypatch.setenv("MEANDER_CODE_TOKEN", "secret-code-token")
+        assert main(["apply", str(new), "--dry-run"]) == 0
+        said = capsys.readouterr().out
+        assert "map_batches 'clean' has other Python code" in said
+        assert "state of 'totals': kept, with the new most.value" in said
+        assert main(["apply", str(new)]) == 0
+        assert "plan version 3 is in force" in capsys.readouterr().out
+        pl.DataFrame({"key": [77, 77, 77], "value": [5.0, 11.0, 12.0]}).write_parquet(folder / "9999.parquet")
+        deadline = time.monotonic() + 60
+        while run.status()["rows_in"] < 153 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert main(["modifications"]) == 0
+        assert "ada: in force" in capsys.readouterr().out
+    stored = pl.DataFrame(pl.from_arrow(md.read_state(tmp_path / "state", "totals")))
+    assert stored.filter(pl.col("key") == 77).rows() == [(77, 2, 23.0, 12.0)]
+    assert main(["modifications", str(tmp_path / "state")]) == 0
+    assert "become the flow as it is written now" in capsys.readouterr().out
+    with load_flow(new).start(tmp_path / "state", spark=spark, trigger=None) as run:
+        assert run.status()["plan"] == 3
+    other = tmp_path / "other.py"
+    other.write_text(new.read_text().replace("> 10", "> 20"))
+    with pytest.raises(md.ConfigError, match=r"(?s)'clean' has other Python code.*meander apply FLOW.py"):
+        load_flow(other).start(tmp_path / "state", spark=spark, trigger=None)
 
 
 def test_the_example_of_the_manual_runs(tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

@@ -9,7 +9,16 @@ import time
 import traceback
 from collections.abc import Callable
 
-from meander.bench import nexmark_ours, nexmark_peer, python_state_ours, python_state_peer, rescale_ours, rescale_peer, scaling_ours
+from meander.bench import (
+    expiry_ours,
+    nexmark_ours,
+    nexmark_peer,
+    python_state_ours,
+    python_state_peer,
+    rescale_ours,
+    rescale_peer,
+    scaling_ours,
+)
 from meander.bench.isolation import Progress, Request
 from meander.bench.nexmark_request import NexmarkRequest
 from meander.bench.ours import run_meander
@@ -46,12 +55,17 @@ def _python_state(fields: Json, progress: Progress) -> Json:
     )
 
 
+def _expiry(fields: Json, progress: Progress) -> Json:
+    return expiry_ours.run(expiry_ours.ExpiryRequest.from_json(fields), progress)
+
+
 WORK: dict[str, Callable[[Json, Progress], Json]] = {
     Request.work: _totals,
     RescaleRequest.work: _rescale,
     ScalingRequest.work: _scaling,
     NexmarkRequest.work: _nexmark,
     PythonStateRequest.work: _python_state,
+    expiry_ours.ExpiryRequest.work: _expiry,
 }
 
 

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from types import ModuleType
 
-from meander.bench import floor, growth, python_state, rescale, scaling, throughput
+from meander.bench import expiry, failover, floor, growth, python_state, rescale, scaling, throughput
 from meander.bench.plot import check_can_plot, plot
 from meander.bench.report import Report
 from meander.bench.rounds import say
@@ -14,6 +14,8 @@ from meander.bench.rounds import say
 BENCHES: dict[str, tuple[ModuleType, str]] = {
     "throughput": (throughput, "keyed count and sum over Parquet, beside Spark's own aggregation"),
     "growth": (growth, "epoch time at a fixed epoch size, with more and more keys in the state"),
+    "failover": (failover, "gaps in output when a process dies or hangs, beside Spark's own restart"),
+    "expiry": (expiry, "state and epoch time of a flow with windows, over a hundred of them"),
     "floor": (floor, "epoch time with 1,000 events, beside Spark's own stateful micro-batch"),
     "python-state": (python_state, "a state machine per key in Python, beside Spark's transformWithState"),
     "rescale": (rescale, "output gaps and latency while the parallelism changes under load, beside Spark's offline repartitioning"),

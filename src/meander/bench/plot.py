@@ -22,7 +22,7 @@ def check_can_plot(path: str) -> None:
 
 
 def plot(report: Report, path: str) -> None:
-    """The report as a picture: latency over time for rescale, lines over sizes for growth and scaling, bars for the others."""
+    """The report as a picture: lines over time, over sizes or over epochs, as the benchmark goes; bars for the others."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4), layout="constrained")
@@ -30,6 +30,8 @@ def plot(report: Report, path: str) -> None:
         draw_rescale(figure, report)
     elif report.bench == "scaling":
         draw_scaling(figure, report)
+    elif report.bench == "expiry":
+        _draw_expiry(figure, report)
     else:
         axes: Any = figure.subplots()
         if report.bench == "growth":
@@ -71,3 +73,17 @@ def _draw_growth(axes: Any, report: Report) -> None:
     axes.set_ylabel("milliseconds per epoch")
     axes.set_title(f"{short(report.config['epoch_events'])} events per epoch")
     axes.legend(frameon=False)
+
+
+def _draw_expiry(figure: Any, report: Report) -> None:
+    above, below = figure.subplots(2, 1, sharex=True)
+    for number, (kind, numbers) in enumerate(report.systems["meander"].items()):
+        above.plot([held / 1e6 for held in numbers["epochs_bytes"]], color=f"C{number}", label=kind)
+        below.plot(numbers["epochs_ms"], color=f"C{number}", linewidth=0.8)
+    for axes, label in ((above, "MB of state"), (below, "milliseconds per epoch")):
+        axes.set_ylim(bottom=0)
+        axes.set_ylabel(label)
+        axes.spines[["top", "right"]].set_visible(False)
+    below.set_xlabel("epoch")
+    above.set_title(f"{report.config['windows']} windows of {short(report.config['events'])} events, two epochs each")
+    above.legend(frameon=False, ncols=3)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from meander.cli import wording
+from meander.cli import nexmark_verify, wording
 from meander.cli.parser import Commands, Parser
 from meander.errors import ConfigError
 
@@ -24,6 +24,7 @@ _EVENTS, _PER_EPOCH = 1_000_000, 100_000
 _EXAMPLES = """examples:
   meander nexmark list                                     the 23 queries, in a line each
   meander nexmark run q5 --events 1000000 --check          run one, and compare its result row by row with DuckDB's
+  meander nexmark verify q5 q9                             the same after kill -9 in the middle, and with other slots
   meander nexmark generate events/ --events 1000000        people, auctions and bids as Parquet files
   meander nexmark bench q5 q9 --against spark --json       beside Spark's own engine, on the same events"""
 _RUN_EXAMPLES = """examples:
@@ -33,8 +34,6 @@ _RUN_EXAMPLES = """examples:
   meander state state/ last --limit 5                      … and look at it
 
 With --store a run that was killed goes on where it was: give the same command again."""
-_KEEP_ALL = 1_000_000
-"""Epochs that are retained for q12, whose check needs the time of every one."""
 
 
 def register(commands: Commands, with_options: bool = True) -> None:
@@ -51,6 +50,7 @@ def register(commands: Commands, with_options: bool = True) -> None:
     listed.set_defaults(command=list_queries)
     _register_generate(own)
     _register_run(own)
+    nexmark_verify.register(own)
     _register_bench(own, with_options)
     for added in own.choices.values():
         added.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -221,11 +221,12 @@ def _run(arguments: argparse.Namespace, tables: dict[str, Any], places: _Places,
     from meander.cli.store_view import refuse_busy
     from meander.nexmark.checking import output
     from meander.nexmark.queries import build
+    from meander.nexmark.verify import KEEP_ALL
 
     flow = build(arguments.query, tables, output(arguments.query, places.out))
     if places.store.exists():
         refuse_busy(str(places.store))
-    retained: dict[str, Any] = {"retain_epochs": _KEEP_ALL} if arguments.query == "q12" else {}
+    retained: dict[str, Any] = {"retain_epochs": KEEP_ALL} if arguments.query == "q12" else {}
     with waiting(console, f"starting Spark for {arguments.query} …"):
         session = md.spark(master=arguments.master, app_name=f"meander nexmark {arguments.query}")
         try:

@@ -8,6 +8,7 @@ epoch is run again.
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -36,6 +37,7 @@ from meander.state.manifest import Json, Manifest, operator_of
 
 SMALL_ROWS = 20_000
 SMALL_BYTES = 4_000_000
+_GONE_KEPT = 10_000
 _HOLDERS_KEPT = 1000
 _LAST_TASKS = 5.0
 
@@ -161,6 +163,8 @@ class SparkRunner:
         """Segments that are in an executor's cache: its id."""
         self.stewards: dict[str, str] = {}
         """By executor, as tasks have reported them."""
+        self._gone: deque[str] = deque(maxlen=_GONE_KEPT)
+        """Segments that were collected, for stewards that come later: their executors' tasks may have cached them before."""
         self._errands = ThreadPoolExecutor(1, thread_name_prefix="meander-errands")
         self._ahead: Started | None = None
         self._running: Started | None = None
@@ -252,7 +256,8 @@ class SparkRunner:
         """Segments are gone from the store: no cache need keep them. Told beside the epochs, to everyone: anyone may have fetched them."""
         for name in segments:
             self._holders.pop(name, None)
-        for address in set(self.stewards.values()):
+        self._gone.extend(segments)
+        for address in {*self.stewards.values()}:
             self._errands.submit(_have_dropped, address, self.secret, segments)
 
     def close(self) -> None:
@@ -297,8 +302,10 @@ class SparkRunner:
         return Common(0, self._generation, self._store, self._packed, key_groups, {}, (), self._strict, self._mode, self.secret)
 
     def met(self, executor: str, steward: str) -> None:
-        """An executor has a steward: it can be sent state before it runs its first task."""
-        self.stewards[executor] = steward
+        """An executor has a steward: it can be sent state before it runs its first task. It is told what went before it was known."""
+        if self.stewards.get(executor) != steward:
+            self.stewards[executor] = steward
+            self._errands.submit(_have_dropped, steward, self.secret, list(self._gone))
 
     def _common(
         self, decision: Decision, routing: dict[str, list[int]], slots: tuple[int, ...], manifest: Manifest | None = None
@@ -384,7 +391,7 @@ class SparkRunner:
             if report.executor:
                 self._holders.update((ref.name, report.executor) for ref in report.segments.values())
                 if report.steward is not None:
-                    self.stewards[report.executor] = report.steward
+                    self.met(report.executor, report.steward)
             for name, ref in report.segments.items():
                 segments.setdefault(name, []).append(ref.to_json())
             for sink, file in report.staged.items():

@@ -20,9 +20,6 @@ from meander.state.log import entry_name, history, read_snapshot, snapshot_name,
 from meander.state.manifest import Manifest
 from meander.state.store import Store, sweep_temporary
 
-Removed = tuple[list[str], list[str]]
-"""What is gone, and what is still there."""
-
 
 class Tidy:
     """The garbage of one generation's work, and when it may go."""
@@ -39,7 +36,7 @@ class Tidy:
         should not wait for them: where every call to the store is a message to another machine, and a snapshot sets many entries free."""
         self._removed = removed
         self._beside = beside
-        self._removing: Future[Removed] | None = None
+        self._removing: Future[list[str]] | None = None
         self._store = store
         self._retain = retain
         self._start = manifest
@@ -110,23 +107,33 @@ class Tidy:
         if self._removing is not None:
             if not self._removing.done():
                 return
-            self._settle(self._removing.result())
+            self._due.extend(self._removing.result())
             self._removing = None
         if not self._due:
             return
         names = list(self._due)
         self._due.clear()
         if self._beside is None:
-            self._settle(_delete(self._store, names))
+            self._due.extend(self._delete(names))
         else:
-            self._removing = self._beside.submit(_delete, self._store, names)
+            self._removing = self._beside.submit(self._delete, names)
 
-    def _settle(self, removed: Removed) -> None:
-        gone, left = removed
-        self._due.extend(left)
-        segments = [name for name in gone if name.startswith("segments/")]
+    def _delete(self, names: list[str]) -> list[str]:
+        """Remove objects and tell of segments among them at once, since there may be no next epoch to do so: what is still there.
+
+        Until the store does not answer: then nobody should wait for every other name, too.
+        """
+        left: list[str] = []
+        for number, name in enumerate(names):
+            try:
+                self._store.delete(name)
+            except Retryable:
+                names, left = names[:number], [*names[number + 1 :], name]  # behind the others: one that can never go must not keep them
+                break
+        segments = [name for name in names if name.startswith("segments/")]
         if segments:
             self._removed(segments)
+        return left
 
     def sweep(self) -> None:
         """Once, at the start: take stock of what is retained, and remove what dead generations left behind."""
@@ -182,13 +189,3 @@ class Tidy:
 
 def _lasting(manifest: Manifest) -> set[str]:
     return manifest.segment_names() | {name for files in manifest.seen.values() for name in files}
-
-
-def _delete(store: Store, names: list[str]) -> Removed:
-    """Until the store does not answer: then nobody should wait for every other name, too."""
-    for number, name in enumerate(names):
-        try:
-            store.delete(name)
-        except Retryable:
-            return names[:number], [*names[number + 1 :], name]  # behind the others: a file that can never be removed must not keep them
-    return names, []

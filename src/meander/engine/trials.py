@@ -147,13 +147,11 @@ class Trials:
     def run(self, decision: Decision | None, everything: bool) -> bool:
         """Run the epoch that is due, where there is a trial for it: whether there was."""
         trial = self.waiting
-        if trial is not None and trial.guard is not None and (decision is None or not decision.splits):
-            return False  # there is nothing to compare yet
-        if trial is not None and not (trial.swaps and decision is not None):
+        if trial is not None and not _must_wait(trial, decision):
             self.waiting = None
             self._try(trial, decision, everything)
             return True
-        if trial is None and self._unproven is not None and decision is not None:
+        if self._unproven is not None and decision is not None:
             self._prove(self._unproven, decision)
             return True
         return False
@@ -295,6 +293,12 @@ def _within(seconds: float, work: Callable[[], Outcome], abandon: Callable[[], N
             raise
         abandon()
         raise Rejected("its first epoch has not ended in time") from error
+
+
+def _must_wait(trial: Trial, decision: Decision | None) -> bool:
+    """Whether an epoch comes first: a guard has nothing to compare yet, or what was decided is of sources that will be others."""
+    nothing = decision is None or not decision.splits
+    return (trial.guard is not None and nothing) or (bool(trial.swaps) and decision is not None)
 
 
 def _is_proven(trial: Trial, outcome: Outcome) -> bool:

@@ -1,0 +1,69 @@
+"""A process of the benchmark of failover that is there to be killed: a replica of ours, or Spark's own query."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+import meander as md
+from meander.bench.peers import peer_settings
+from meander.bench.steady import SCHEMA, batch_name
+
+
+def run_meander(asked: dict[str, Any]) -> None:
+    """Count per key, as a replica or alone, until killed."""
+    flow = md.Flow("steady")
+    events = flow.source("events", md.files(asked["input"], schema=SCHEMA, settle=0))
+    counts = events.key_by("key").aggregate(md.count().alias("n"), md.max("born").alias("born"), name="counts")
+    counts.sink("out", md.parquet(asked["out"]))
+    session = md.spark(master=asked["master"], app_name=asked["name"], spark_driver_memory=asked["memory"])
+    store = Path(asked["folder"]) / "store"
+    with flow.start(
+        store, spark=session, parallelism=asked["parallelism"], trigger=asked["trigger"], idle_poll=0.02, **asked["options"]
+    ) as run:
+        _say(asked, "up")
+        run.await_termination()
+
+
+def run_spark(asked: dict[str, Any]) -> None:
+    """The same as a query of Structured Streaming's, with the RocksDB state store."""
+    from pyspark.sql import SparkSession
+    from pyspark.sql import functions as F
+
+    settings: dict[str, Any] = peer_settings("spark-rocksdb", asked["parallelism"], asked["memory"])
+    session = SparkSession.builder.master(asked["master"]).appName(asked["name"]).config(map=settings).getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    out = Path(asked["out"])
+    out.mkdir(parents=True, exist_ok=True)
+
+    def save(batch: Any, number: int) -> None:
+        """Whole or not at all; again with the same name after a restart."""
+        table = batch.toArrow()
+        hidden = out / f".{batch_name(number)}"
+        pq.write_table(table, hidden)
+        if not (out / batch_name(number)).exists():
+            os.replace(hidden, out / batch_name(number))
+
+    events = session.readStream.schema("key long, born double").parquet(asked["input"])
+    counts = events.groupBy("key").agg(F.count("*").alias("n"), F.max("born").alias("born"))
+    writer = (
+        counts.writeStream.outputMode("update").foreachBatch(save).option("checkpointLocation", str(Path(asked["folder"]) / "checkpoint"))
+    )
+    query = writer.trigger(processingTime=asked["trigger"]).start()
+    _say(asked, "up")
+    query.awaitTermination()
+
+
+def _say(asked: dict[str, Any], word: str) -> None:
+    (Path(asked["folder"]) / f"{asked['name']}.{word}").write_text(str(time.time()))
+
+
+if __name__ == "__main__":
+    chosen = json.loads(sys.argv[1])
+    (run_spark if chosen["system"] == "spark" else run_meander)(chosen)
