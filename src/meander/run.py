@@ -344,8 +344,8 @@ class Run:
     def _end(self) -> None:
         self._stop.set()
         self._wake.set()
-        if self._loop.siblings is not None:
-            self._loop.siblings.cohort.leave()
+        if self._cohort is not None:
+            self._cohort.leave()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join()
         with self._stepping:  # a process_available() in another thread finishes its epoch first
