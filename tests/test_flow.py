@@ -12,12 +12,12 @@ import pytest
 from tests.plan.streams import Nowhere, rows
 
 from meander import aggregates as md
-from meander import flow as free
 from meander.connect.discard import discard
 from meander.connect.files import files
 from meander.connect.partitioned import parquet
 from meander.errors import FlowError
 from meander.flow import Flow, Stream
+from meander.plan import unplaced as free
 from meander.plan.operators import MapBatches
 from meander.settings import Settings
 

@@ -45,7 +45,7 @@ def fails() -> bool:
 
 
 def run_of(step: Callable[[], bool], **options: Any) -> Run:
-    nothing: dict[str, Any] = dict.fromkeys(("session", "placement", "migration", "modifier", "autoscaler"))
+    nothing: dict[str, Any] = dict.fromkeys(("session", "placement", "migration", "modifier", "autoscaler", "cohort"))
     opened: Any = SimpleNamespace(driver=Steps(step), close=[], listeners=[], application="", **nothing)
     return Run("f", opened, Settings(**options), SystemClock())
 

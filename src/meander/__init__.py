@@ -28,12 +28,13 @@ from meander.connect.generator import generator
 from meander.connect.memory import memory
 from meander.connect.partitioned import parquet
 from meander.errors import BadInput, Busy, ConfigError, Corrupted, Divergent, Fenced, FlowError, MeanderError, Rejected, Retryable
-from meander.flow import Flow, KeyedStream, Stream, filter, map_batches, select, with_columns
+from meander.flow import Flow, KeyedStream, Stream
 from meander.plan.become import Become
 from meander.plan.modify import Insert, Remove, Replace
-from meander.plan.unplaced import aggregate, process, watermark
+from meander.plan.unplaced import aggregate, filter, map_batches, process, select, watermark, with_columns
 from meander.plan.windows import session, sliding, tumbling
 from meander.processor import Processor, list_of, map_of, value
+from meander.replicate.handle import Replicas
 from meander.run import Progress, Run
 from meander.settings import autoscale
 from meander.state.reading import read_dead_letters, read_state
@@ -65,6 +66,7 @@ __all__ = [
     "Processor",
     "Progress",
     "Rejected",
+    "Replicas",
     "Retryable",
     "Run",
     "Stream",

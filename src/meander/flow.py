@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 import polars as pl
 
@@ -22,16 +22,17 @@ from meander.plan.explain import explain
 from meander.plan.expressions import Expression, parse, parse_all, text_of
 from meander.plan.graph import Node, Plan, check_name
 from meander.plan.joins import Columns, Input, Matching, as_matching, plan_join, plan_join_latest, read_bounds
-from meander.plan.operators import Aggregate, BatchFunction, Filter, MapBatches, Operator, Select, SinkOp, SourceOp, Union, WithColumns
+from meander.plan.operators import Aggregate, BatchFunction, Filter, Operator, Select, SinkOp, SourceOp, Union, WithColumns
 from meander.plan.processing import Process, as_processor
 from meander.plan.rowwise import Deduplicate, Latest, Top, WindowTop, names_of, ranked
 from meander.plan.schemas import KEY_TYPES, is_key_type, missing_column, show_schema
 from meander.plan.tables import Table, join_static
-from meander.plan.unplaced import watermark
+from meander.plan.unplaced import map_batches, watermark
 from meander.plan.windows import Session, Window, micros
 from meander.processor import Processor
 
 if TYPE_CHECKING:
+    from meander.replicate.handle import Replicas
     from meander.run import Run
 
 
@@ -63,7 +64,11 @@ class Flow:
         except FlowError as error:
             return f"<Flow '{self.name}', not complete: {', '.join(self._nodes)}; {error}>"
 
-    def start(self, store: str | Path, **options: Any) -> Run:
+    @overload
+    def start(self, store: str | Path, *, replicas: None = None, **options: Any) -> Run: ...
+    @overload
+    def start(self, store: str | Path, *, replicas: int, **options: Any) -> Replicas: ...
+    def start(self, store: str | Path, *, replicas: int | None = None, **options: Any) -> Run | Replicas:
         """Run the flow with its state in ``store``, a folder: a new one, or the one of this flow's last run, after which it goes on.
 
         Returns at once, with a ``Run``. Options, all of them by name:
@@ -86,7 +91,17 @@ class Flow:
         - ``state_mode`` ("hybrid"): where reads of state go: the executor's cache, then its peers, then the store; "local" reads own
           copies only, "remote" the store only. What is durable is the same in all of them.
         - ``clock``: where time and ids come from, for tests.
+        - ``replicas``: have so many processes run it together, each on a Spark of its own (``spark``: its master, or a dict of the
+          arguments of ``md.spark``), so that the output goes on if one dies. Returns ``Replicas``, which watches them.
+        - ``replication`` ("leaderless"): how replicas agree: who comes first decides, or, with "leader", one that ZooKeeper elects.
+        - ``zookeeper``: where that is, as ``"host:port"``; with ``replicas`` one is started if none is said.
+        - ``leader_timeout`` (4): after so many seconds without a sign of life a leader is replaced.
+        - ``replica``: the name of this run among replicas that somebody else starts.
         """
+        if replicas is not None:
+            from meander.replicate.handle import start_replicas
+
+            return start_replicas(self, store, replicas, **options)
         from meander.run import start  # the engine imports Spark, which writing a flow must not
 
         return start(self, store, **options)
@@ -459,31 +474,3 @@ class WindowedStream:
         matching = left._matching(other, on, left_on, right_on, suffix, "join of windows")
         op = plan_join(left._input(), other._input(), matching, how, (0, 0), self.spec, where, None)
         return left.flow._add(op, name, left, other)
-
-
-def filter(predicate: Expression) -> Filter:
-    """A filter without a place, for ``run.replace`` and ``run.insert``."""
-    return Filter(parse(predicate), text_of((predicate,), {}))
-
-
-def with_columns(*exprs: Expression, **named: Expression) -> WithColumns:
-    """New columns without a place, for ``run.replace`` and ``run.insert``."""
-    return WithColumns(parse_all(exprs, named), text_of(exprs, named))
-
-
-def select(*exprs: Expression) -> Select:
-    """A choice of columns without a place, for ``run.replace`` and ``run.insert``."""
-    return Select(parse_all(exprs, {}), text_of(exprs, {}))
-
-
-def map_batches(
-    fn: BatchFunction, schema: Mapping[str, Any] | None = None, row_local: bool = True, deterministic: bool = False
-) -> MapBatches:
-    """A Python function without a place, for ``run.replace`` and ``run.insert``; see ``Stream.map_batches``."""
-    if not callable(fn):
-        raise FlowError(f"map_batches: {fn!r} is not a function from polars DataFrame to polars DataFrame")
-    try:
-        declared = None if schema is None else pl.Schema(schema)
-    except TypeError as error:
-        raise FlowError(f"map_batches: schema={schema!r}: {error}; give Polars types, as in {{'amount': pl.Float64}}") from error
-    return MapBatches(fn, declared, row_local, deterministic)

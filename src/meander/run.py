@@ -95,6 +95,7 @@ class Run:
         self._migration = opened.migration
         self._autoscaler = opened.autoscaler
         self._application = opened.application
+        self._cohort = opened.cohort
         self._listeners.append(lambda done: self._recent.append(done))
         self.spark: Any = opened.session
         """The embedded Spark session, where this run made one."""
@@ -297,6 +298,8 @@ class Run:
         if self._closed:
             raise ConfigError(f"flow '{self.name}' is stopped; start it again with flow.start(...)")
         self._server = Server(self, host, port, token, self._clock, on_stop, code_token)
+        if self._cohort is not None:
+            self._cohort.url = self._server.url
         return self._server
 
     def push_metrics(self, gateway: str, every: float | str = "10s") -> None:
@@ -341,8 +344,8 @@ class Run:
     def _end(self) -> None:
         self._stop.set()
         self._wake.set()
-        if self._loop.siblings is not None:
-            self._loop.siblings.cohort.leave()
+        if self._cohort is not None:
+            self._cohort.leave()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join()
         with self._stepping:  # a process_available() in another thread finishes its epoch first

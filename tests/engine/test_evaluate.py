@@ -12,8 +12,8 @@ import pytest
 from meander.engine.evaluate import DeadLetter, evaluate
 from meander.engine.rows import Rows
 from meander.errors import FlowError
-from meander.flow import map_batches
 from meander.plan.graph import Node
+from meander.plan.unplaced import map_batches
 
 FRAME = pl.DataFrame({"customer": ["a", "b", "c"], "amount": [1.0, 2.0, 3.0]})
 

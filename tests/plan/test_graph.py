@@ -17,10 +17,11 @@ from meander import aggregates as md
 from meander.connect.files import files
 from meander.connect.partitioned import parquet
 from meander.errors import FlowError
-from meander.flow import Flow, filter
+from meander.flow import Flow
 from meander.plan.explain import explain
 from meander.plan.graph import Node, Plan
 from meander.plan.operators import MapBatches, SinkOp, SourceOp
+from meander.plan.unplaced import filter
 
 SOURCE = Node("in", SourceOp(rows()))
 SINK = Node("out", SinkOp(Nowhere()), ("big",))

@@ -15,7 +15,22 @@ import traceback
 from collections.abc import Callable, Sequence
 
 from meander import __version__
-from meander.cli import apply, bench, change, control_plane, dead_letters, demo, modify, nexmark, run, state, status, task_manager, workgen
+from meander.cli import (
+    apply,
+    bench,
+    change,
+    control_plane,
+    dead_letters,
+    demo,
+    modify,
+    nexmark,
+    replicas,
+    run,
+    state,
+    status,
+    task_manager,
+    workgen,
+)
 from meander.cli.parser import Commands, Parser
 from meander.errors import MeanderError
 
@@ -25,6 +40,7 @@ COMMANDS: dict[str, Callable[[Commands], None]] = {
     "status": status.register,
     "state": state.register,
     "dead-letters": dead_letters.register,
+    "replicas": replicas.register,
     "rescale": change.register_rescale,
     "evacuate": change.register_evacuate,
     "replace": modify.register_replace,
@@ -48,6 +64,7 @@ _EXAMPLES = """examples:
   meander dead-letters state/                      the rows that could not be processed, and why
   meander run my_flow.py --http                    let it be changed while it runs; then, in another terminal:
   meander rescale totals 4                         four slots for an operator, from the next epoch on
+  meander run my_flow.py --replicas 2              two Sparks run it together: if one is killed, the output goes on
   meander replace positive --filter "amount > 10"  another condition, from the next epoch on
   meander apply my_flow.py --dry-run               what an edited file would change; without --dry-run, change it
   meander nexmark run q5 --check                   a query of the Nexmark suite, compared row by row with DuckDB
@@ -87,7 +104,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.getLogger("meander").addHandler(logging.NullHandler())  # a failure is said once, by the line at the end
     words = [word for word in words if word != "--debug"]
     command = next((word for word in words if not word.startswith("-")), None)
-    try:
+
+    def work() -> int:
         if command is not None and command not in COMMANDS:
             sys.stderr.write(f"error: there is no command '{command}'; there are: {', '.join(COMMANDS)}\ntry: meander --help\n")
             return 2
@@ -102,6 +120,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         code: int = arguments.command(arguments)
         sys.stdout.flush()
         return code
+
+    return guarded(work, debug)
+
+
+def guarded(work: Callable[[], int], debug: bool = False) -> int:
+    """Run a command and turn what it raises into a line and an exit code."""
+    try:
+        return work()
     except MeanderError as error:
         return _failed(str(error), 2, debug)
     except KeyboardInterrupt:

@@ -226,7 +226,7 @@ def _run(arguments: argparse.Namespace, tables: dict[str, Any], places: _Places,
     flow = build(arguments.query, tables, output(arguments.query, places.out))
     if places.store.exists():
         refuse_busy(str(places.store))
-    retained = {"retain_epochs": KEEP_ALL} if arguments.query == "q12" else {}
+    retained: dict[str, Any] = {"retain_epochs": KEEP_ALL} if arguments.query == "q12" else {}
     with waiting(console, f"starting Spark for {arguments.query} …"):
         session = md.spark(master=arguments.master, app_name=f"meander nexmark {arguments.query}")
         try:

@@ -36,6 +36,7 @@ examples:
   meander run my_flow.py --trigger 1s --json        an epoch per second; a summary as JSON at the end
   meander run my_flow.py --master 'local-cluster[2,1,1024]' --parallelism 4
   meander run my_flow.py --http                     rescale it while it runs: meander rescale counts 4
+  meander run my_flow.py --replicas 2               two Sparks run it together; kill one, and the output goes on without a gap
 
 After Ctrl-C, a kill or a crash the same command goes on where the flow was."""
 
@@ -54,6 +55,7 @@ def register(commands: Commands) -> None:
         "--http", type=int, nargs="?", const=9008, metavar="PORT", help="let it be asked and changed over HTTP while it runs (9008)"
     )
     add_server_options(parser)
+    add_replica_options(parser)
     parser.set_defaults(command=command)
 
 
@@ -77,6 +79,26 @@ def add_flow_options(parser: Parser) -> None:
     parser.add_argument("--no-color", action="store_true", help="plain text")
 
 
+def add_replica_options(parser: Parser) -> None:
+    """Several that run one flow."""
+    parser.add_argument(
+        "--replicas",
+        type=int,
+        metavar="N",
+        help="run so many replicas, each a Spark of its own, and bring back what dies; with --http each has a port, from PORT on (0: any)",
+    )
+    parser.add_argument(
+        "--replication",
+        choices=("leaderless", "leader"),
+        default="leaderless",
+        help="how replicas agree: whoever comes first (leaderless, the default), or by a leader that ZooKeeper elects",
+    )
+    parser.add_argument("--zookeeper", metavar="HOST:PORT", help="where a leader is elected (default with --replicas: one of its own)")
+    parser.add_argument(
+        "--replica", metavar="NAME", help="run as one replica beside others on the same store, without a supervisor: for another machine"
+    )
+
+
 def add_server_options(parser: Parser) -> None:
     """Who may reach the HTTP API."""
     parser.add_argument("--host", default="127.0.0.1", metavar="H", help="where HTTP listens; another than 127.0.0.1 needs a token")
@@ -92,9 +114,42 @@ def command(arguments: argparse.Namespace) -> int:
     import meander as md
     from meander.cli.flow_file import load_flow
 
+    if arguments.replicas is not None:
+        if arguments.replica is not None:
+            raise ConfigError("--replicas starts several, --replica is one of them: leave one out")
+        from meander.cli.replicated import command as supervise
+
+        return supervise(arguments)
+    if arguments.replica is not None:
+        return _run_replica(arguments)
     check_server(arguments, arguments.http)
     flow = load_flow(arguments.file)
     return run_flow(arguments, flow, arguments.http, lambda console: md.spark(master=arguments.master, app_name=f"meander {flow.name}"))
+
+
+def _run_replica(arguments: argparse.Namespace) -> int:
+    """One replica, as a supervisor starts it."""
+    import meander as md
+    from meander.cli.flow_file import load_flow
+    from meander.cli.replica import be_replica
+    from meander.replicate.process import recorded
+
+    def prepare(run: Run, stop: Stop) -> None:
+        if arguments.pushgateway is not None:
+            run.push_metrics(arguments.pushgateway)
+        if arguments.http is not None:
+            server = run.serve(arguments.host, arguments.http, arguments.token, on_stop=stop.wanted.set)
+            print(f"control plane: {server.url}", flush=True)
+
+    with recorded() as said:
+        check_server(arguments, arguments.http)
+        flow = load_flow(arguments.file)
+        flow.plan()
+        options, name, store = start_options(arguments), arguments.replica, arguments.store or f"meander-state/{flow.name}"
+        if arguments.replication != "leaderless":
+            options.update(replication=arguments.replication, zookeeper=arguments.zookeeper)
+        spark = {"master": arguments.master, "app_name": f"meander {flow.name} {name}"}
+        return be_replica(said, flow, store, name, options, lambda: md.spark(**spark), arguments.once, prepare)
 
 
 def check_server(arguments: argparse.Namespace, port: int | None) -> None:

@@ -50,7 +50,7 @@ def open_existing(url: str) -> tuple[Store, Manifest]:
 def owner_of(store: Store) -> Owner:
     """Whether a live process holds the newest generation's lock, or renews its lease (which takes a few seconds to deny).
 
-    Asks for a shared lock and lets go of it at once: neither the file nor a lock that somebody holds changes.
+    Asks for a lock and lets go of it at once: neither the file nor a lock that somebody holds changes. Replicas hold theirs together.
     """
     generation = newest_generation(store)
     path = store.local(f"lock/{generation:08d}")
@@ -64,6 +64,7 @@ def owner_of(store: Store) -> Owner:
     try:
         name = os.read(handle, 200).decode(errors="replace").strip()
         fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return Owner(True, name)
     finally:

@@ -8,6 +8,7 @@ to one flow and one store: epochs of a second store would be taken for repetitio
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import cast
 
 import polars as pl
@@ -15,6 +16,7 @@ import pyarrow as pa
 
 from meander.connect import arrow_ipc
 from meander.connect.sink import Staged
+from meander.connect.spool import read_spool
 
 
 class MemorySink:
@@ -23,6 +25,11 @@ class MemorySink:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._epochs: dict[int, pl.DataFrame] = {}
+        self._spool: Path | None = None
+
+    def follow(self, folder: Path) -> None:
+        """Take the rows from a folder from now on: other processes run the flow, and publish there."""
+        self._spool = folder
 
     def encode(self, frame: pl.DataFrame) -> bytes:
         return arrow_ipc.encode(frame)
@@ -42,6 +49,7 @@ class MemorySink:
     def frame(self) -> pl.DataFrame:
         """All published rows in epoch order; no columns as long as nothing was published."""
         with self._lock:
+            self._pull()
             frames = [self._epochs[epoch] for epoch in sorted(self._epochs)]
         # A modification may have changed the columns in mid-stream: rows of either plan stay readable.
         return pl.concat(frames, how="diagonal_relaxed") if frames else pl.DataFrame()
@@ -53,12 +61,18 @@ class MemorySink:
     def epochs(self) -> dict[int, pl.DataFrame]:
         """The rows of each published epoch that had any."""
         with self._lock:
+            self._pull()
             return dict(sorted(self._epochs.items()))
 
     def clear(self) -> None:
         """Forget the rows but not the epochs: what was published once does not come back."""
         with self._lock:
+            self._pull()
             self._epochs = {epoch: frame.clear() for epoch, frame in self._epochs.items()}
+
+    def _pull(self) -> None:
+        if self._spool is not None:
+            self._epochs.update(read_spool(self._spool, set(self._epochs)))
 
     def describe(self) -> str:
         return "memory"

@@ -265,6 +265,7 @@ class Cohort:
             "process": os.getpid(),
             "host": socket.gethostname(),
             "url": self.url,
+            "at": self._clock.now(),
             "leads": None if self._election is None else self._election.leads(),
         }
         self._store.put(self._sign(self.name), json.dumps(said).encode())
@@ -274,9 +275,13 @@ class Cohort:
         there = {}
         for name in self._store.list(self._sign("")):
             data = self._store.get(name)
-            if data is not None:
+            if data is None:
+                continue
+            try:
                 said = json.loads(data)
-                there[said["name"]] = said
+            except ValueError:  # it is just being written: it lives
+                said = {"name": name.rsplit("/", 1)[1], "number": self._clock.monotonic()}
+            there[said["name"]] = said
         now = self._clock.monotonic()
         with self._lock:
             known, self._siblings = self._siblings, {}

@@ -61,6 +61,8 @@ class Opened:
     """The embedded Spark session, where one was made for this run."""
     application: str = ""
     """What Spark calls this driver."""
+    cohort: Cohort | None = None
+    """Its siblings, where this is one of several replicas."""
 
 
 def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: Settings) -> Opened:
@@ -93,7 +95,9 @@ def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: 
         close.append(_hold(store, generation, clock, shared))
         cohort = None
         if settings.replica is not None:
-            cohort = Cohort(store, clock, settings.replica, generation, _election(store, plan, settings)).start()
+            cohort = Cohort(store, clock, settings.replica, generation, _election(store, plan, settings))
+            cohort.reached(log.manifest.epoch)
+            cohort.start()
             close.append(cohort.close)
         chosen, marks = resume_plan(store, log.manifest, plan)
         compiled = compile_plan(chosen)
@@ -153,7 +157,7 @@ def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: 
             close.insert(0, crew.close)
     driver = drive(loop, compiled, store, settings)
     migration = Migration(loop, runner, meter, clock, needs_fetching=settings.state_mode != "hybrid" or store.local("") is None)
-    return Opened(driver, close, listeners, runner.placement, migration, modifier, autoscaler, made, context.applicationId)
+    return Opened(driver, close, listeners, runner.placement, migration, modifier, autoscaler, made, context.applicationId, cohort)
 
 
 def _tell(listeners: list[Callable[[EpochDone], None]], done: EpochDone) -> None:

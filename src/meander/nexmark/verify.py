@@ -85,7 +85,7 @@ def verify(trial: Trial, spark: Any, folder: Path, known: Mapping[str, Table]) -
     store, out = folder / "state", folder / "out"
     killed_at = _run_and_kill(trial, store, out) if trial.killed else None
     tables = trial.tables()
-    retained = {"retain_epochs": KEEP_ALL} if trial.query == "q12" else {}
+    retained: dict[str, Any] = {"retain_epochs": KEEP_ALL} if trial.query == "q12" else {}
     flow = build(trial.query, tables, output(trial.query, out))
     rescaled_at = None
     with flow.start(store, spark=spark, parallelism=trial.parallelism, takeover=True, **retained) as run:

@@ -1,21 +1,22 @@
 """Operators that are described before it is known where they will stand: they get their keys, time and columns when they are placed.
 
-What users write of them is here, too: ``md.aggregate``, ``md.process`` and ``md.watermark``, for ``run.replace`` and ``run.insert``.
+What users write for ``run.replace`` and ``run.insert`` is here, too: ``md.aggregate``, ``md.filter`` and so on.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import polars as pl
 
 from meander.aggregates import Agg, Aggregator, as_agg
 from meander.errors import FlowError
 from meander.plan.eventtime import SessionAggregate, Time, Watermark, WindowAggregate, no_time
-from meander.plan.operators import Aggregate, Operator
+from meander.plan.expressions import Expression, parse, parse_all, text_of
+from meander.plan.operators import Aggregate, BatchFunction, Filter, MapBatches, Operator, Select, WithColumns
 from meander.plan.processing import Process, as_processor
 from meander.plan.windows import Session, Window, micros
 from meander.processor import Processor
@@ -114,3 +115,31 @@ def watermark(column: str, grace: float | str = 0, idle: float | str | None = No
 
 def _names(given: str | Sequence[str] | None) -> tuple[str, ...] | None:
     return None if given is None else (given,) if isinstance(given, str) else tuple(given)
+
+
+def filter(predicate: Expression) -> Filter:
+    """A filter without a place, for ``run.replace`` and ``run.insert``."""
+    return Filter(parse(predicate), text_of((predicate,), {}))
+
+
+def with_columns(*exprs: Expression, **named: Expression) -> WithColumns:
+    """New columns without a place, for ``run.replace`` and ``run.insert``."""
+    return WithColumns(parse_all(exprs, named), text_of(exprs, named))
+
+
+def select(*exprs: Expression) -> Select:
+    """A choice of columns without a place, for ``run.replace`` and ``run.insert``."""
+    return Select(parse_all(exprs, {}), text_of(exprs, {}))
+
+
+def map_batches(
+    fn: BatchFunction, schema: Mapping[str, Any] | None = None, row_local: bool = True, deterministic: bool = False
+) -> MapBatches:
+    """A Python function without a place, for ``run.replace`` and ``run.insert``; see ``Stream.map_batches``."""
+    if not callable(fn):
+        raise FlowError(f"map_batches: {fn!r} is not a function from polars DataFrame to polars DataFrame")
+    try:
+        declared = None if schema is None else pl.Schema(schema)
+    except TypeError as error:
+        raise FlowError(f"map_batches: schema={schema!r}: {error}; give Polars types, as in {{'amount': pl.Float64}}") from error
+    return MapBatches(fn, declared, row_local, deterministic)

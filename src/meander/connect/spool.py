@@ -1,0 +1,72 @@
+"""What stands in for a memory sink where the flow runs in other processes: a folder with one Arrow file per epoch.
+
+Replicas publish into it, each of them every epoch: whoever comes first, its file counts, and the bytes are the same. The memory sink of the
+process that has started them reads it. A file appears whole, with all rows of its epoch, so an epoch is there or not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from meander.connect import arrow_ipc
+from meander.connect.sink import Staged
+from meander.errors import ConfigError
+
+_NAME = re.compile(r"epoch-(\d+)\.arrow")
+
+
+@dataclass(frozen=True)
+class SpoolSink:
+    """Counts as the memory sink that it stands in for: a run without replicas goes on with the same plan."""
+
+    path: str
+
+    def encode(self, frame: pl.DataFrame) -> bytes:
+        return arrow_ipc.encode(frame)
+
+    def open(self) -> None:
+        try:
+            Path(self.path).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"the rows of a memory sink cannot be put into {self.path} ({error.strerror})") from error
+
+    def publish(self, epoch: int, files: list[Staged]) -> None:
+        target = Path(self.path) / f"epoch-{epoch:010d}.arrow"
+        if target.exists():
+            return
+        frame = arrow_ipc.gather(files)
+        if frame is None:
+            return
+        temporary = target.with_name(f".{target.name}.{os.getpid()}")
+        temporary.write_bytes(arrow_ipc.encode(frame))
+        os.replace(temporary, target)
+
+    def describe(self) -> str:
+        return "memory"
+
+    def canonical(self) -> str:
+        return self.describe()
+
+
+def read_spool(folder: Path, known: set[int]) -> dict[int, pl.DataFrame]:
+    """The epochs in a folder beside those that are known."""
+    found = {}
+    with contextlib.suppress(FileNotFoundError):
+        for entry in os.scandir(folder):
+            match = _NAME.fullmatch(entry.name)
+            if match is not None and int(match.group(1)) not in known:
+                found[int(match.group(1))] = arrow_ipc.decode(Path(entry.path).read_bytes())
+    return found
+
+
+def empty_spool(folder: Path) -> None:
+    """Forget what an earlier run has left."""
+    with contextlib.suppress(FileNotFoundError):
+        for entry in os.scandir(folder):
+            os.unlink(entry.path)

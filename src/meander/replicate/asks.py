@@ -1,0 +1,94 @@
+"""How a running supervisor is asked for something: through the store, which both sides reach.
+
+``replicas/asked/<id>`` is one wish, written once by whoever has it. The supervisor takes it up, and when it is fulfilled, or cannot be, it
+puts ``replicas/answered/<id>`` and removes the wish. ``replicas/supervisor`` is the supervisor's own sign of life, with what it knows of
+its replicas. Every object has one writer, so nothing is lost where two ask at once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from meander import errors
+from meander.clock import Clock
+from meander.errors import ConfigError, MeanderError, Retryable
+from meander.replicate.signs import FOLDER, SILENT_AFTER, parse
+from meander.state.store import Store
+
+SUPERVISOR = f"{FOLDER}supervisor"
+_ASKED = f"{FOLDER}asked/"
+_ANSWERED = f"{FOLDER}answered/"
+_LOOK_EVERY = 0.2
+
+Json = dict[str, Any]
+
+
+def asked(store: Store) -> list[Json]:
+    """The wishes that wait, the oldest first."""
+    found = [wish for name in store.list(_ASKED) if (wish := parse(store.get(name))) is not None and "id" in wish]
+    return sorted(found, key=lambda wish: (wish.get("at", 0.0), wish["id"]))
+
+
+def answer(store: Store, identity: str, said: Json) -> None:
+    store.put(f"{_ANSWERED}{identity}", json.dumps(said).encode())
+    store.delete(f"{_ASKED}{identity}")
+
+
+def forget(store: Store) -> None:
+    """Remove what was asked of a supervisor that is gone."""
+    for folder in (_ASKED, _ANSWERED):
+        for name in store.list(folder):
+            store.delete(name)
+
+
+def refusal(error: BaseException) -> Json:
+    return {"error": str(error), "kind": type(error).__name__}
+
+
+def raised(said: Json) -> MeanderError:
+    """An error that crossed a process as words, as the class that it was."""
+    kind = getattr(errors, str(said.get("kind")), MeanderError)
+    found: MeanderError = (kind if isinstance(kind, type) and issubclass(kind, MeanderError) else MeanderError)(said["error"])
+    return found
+
+
+def live_supervisor(store: Store, clock: Clock) -> Json | None:
+    """What the supervisor of a store says of itself; None where there is none, or it has not said anything for some seconds."""
+    first = now = parse(store.get(SUPERVISOR))
+    until = clock.monotonic() + SILENT_AFTER
+    while first is not None and clock.monotonic() < until:
+        clock.sleep(_LOOK_EVERY)
+        now = parse(store.get(SUPERVISOR)) or (None if store.get(SUPERVISOR) is None else first)
+        if now is None or now != first:
+            return now
+    return None
+
+
+def ask(store: Store, clock: Clock, what: str, timeout: float, tell: Callable[[str], None] = lambda text: None, **more: Any) -> Json:
+    """Ask a store's supervisor for something and wait until it is done. What it refuses is raised."""
+    supervisor = live_supervisor(store, clock)
+    if supervisor is None:
+        raise ConfigError(
+            f"store {store.url}: no supervisor answers; its replicas, if there are any, run without one. "
+            "Start it again with the same `meander run ... --replicas N`: it takes up those that run"
+        )
+    identity = clock.new_id()
+    store.put_if_absent(f"{_ASKED}{identity}", json.dumps({"id": identity, "do": what, "at": clock.now(), **more}).encode())
+    tell(f"asked the supervisor (process {supervisor['process']} on {supervisor['host']}); waiting until it is done")
+    until, heard, last = clock.monotonic() + timeout, clock.monotonic(), supervisor.get("number")
+    while clock.monotonic() < until:
+        said = parse(store.get(f"{_ANSWERED}{identity}"))
+        if said is not None:
+            store.delete(f"{_ANSWERED}{identity}")
+            if "error" in said:
+                raise raised(said)
+            return said
+        number = (parse(store.get(SUPERVISOR)) or {}).get("number", last)
+        if number != last:
+            heard, last = clock.monotonic(), number
+        elif clock.monotonic() - heard > 3 * SILENT_AFTER:
+            raise Retryable(f"store {store.url}: the supervisor has gone silent before it was done; look with `meander replicas`")
+        clock.sleep(_LOOK_EVERY)
+    raise Retryable(f"store {store.url}: the supervisor was not done within {timeout:g} s; it goes on: look with `meander replicas`")

@@ -1,0 +1,247 @@
+"""Replicas: the handle of a flow that several processes run together. Made by ``flow.start(store, replicas=2)``."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import pickle
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from meander.clock import Clock, SystemClock
+from meander.connect.memory import MemorySink
+from meander.connect.spool import SpoolSink, empty_spool
+from meander.errors import ConfigError, Retryable
+from meander.plan.graph import Plan
+from meander.plan.operators import SinkOp
+from meander.replicate.ballot import find_zookeeper
+from meander.replicate.restarts import Patience
+from meander.replicate.supervisor import Supervisor
+from meander.settings import Settings, seconds
+from meander.state.folder import refuse_file
+from meander.state.log import read_manifest
+from meander.state.store import Store, open_store
+
+_LOG = logging.getLogger("meander")
+_LOOK_EVERY = 0.05
+
+
+class Planned(Protocol):
+    """What can be started: a flow."""
+
+    name: str
+
+    def plan(self) -> Plan: ...
+
+
+class Replicas:
+    """Several processes that run one flow, each on a Spark of its own: ask them, change their number, stop them.
+
+    This process has no Spark; a thread of it watches the replicas and brings back what dies. They end with it, unless it is killed: then
+    they go on, and the next ``flow.start`` on the store takes them up.
+    """
+
+    def __init__(self, name: str, store: Store, supervisor: Supervisor, clock: Clock) -> None:
+        self.name = name
+        self._store, self._supervisor, self._clock = store, supervisor, clock
+        self._halt = threading.Event()
+        self._told = False
+        self._thread = threading.Thread(target=supervisor.run, args=(self._halt,), name=f"meander-replicas-{name}", daemon=True)
+        self._thread.start()
+        atexit.register(self._end)
+
+    @property
+    def replicas(self) -> list[dict[str, Any]]:
+        """Of each: name, state, epoch, how many epochs it is behind (``lag``), restarts, process, url, error, log."""
+        return self._supervisor.replicas()
+
+    def status(self) -> dict[str, Any]:
+        """What the flow is doing, as plain data."""
+        manifest = read_manifest(self._store)
+        return {
+            "flow": self.name,
+            "state": self._supervisor.outcome,
+            "epoch": manifest.epoch,
+            "generation": manifest.generation,
+            **{name: manifest.totals.get(name, 0) for name in ("rows_in", "rows_out", "dead_letters")},
+            "replicas": self.replicas,
+        }
+
+    def add(self, count: int = 1, timeout: float | str | None = "5min") -> list[str]:
+        """More replicas. Returns their names when they are at work."""
+        return self._wait(self._supervisor.add(count), timeout)
+
+    def drain(self, name: str, timeout: float | str | None = "5min") -> None:
+        """Let a replica finish its epoch and leave for good."""
+        self._wait(self._supervisor.drain(name), timeout)
+
+    def restart(self, name: str | None = None, timeout: float | str | None = None) -> None:
+        """Restart one replica, or all, one after the other, each when the one before has caught up."""
+        self._wait(self._supervisor.restart(name), timeout)
+
+    def await_termination(self, timeout: float | str | None = None) -> bool:
+        """Wait until the flow has ended: its sources are exhausted. False where the timeout came first. Raises where no replica is left."""
+        self._thread.join(seconds(timeout))
+        self._check()
+        return not self._thread.is_alive()
+
+    def stop(self) -> None:
+        """Let every replica finish its epoch and end; one that does not within half a minute is killed, which loses and doubles nothing.
+
+        Raises what the flow failed with, unless another call has done so.
+        """
+        self._end()
+        if not self._told:
+            self._check()
+
+    def __enter__(self) -> Replicas:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.stop()
+        else:
+            self._end()
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{one['name']} {one['state']}" for one in self.replicas)
+        return f"<Replicas of flow '{self.name}': {shown}>"
+
+    def await_start(self) -> None:
+        """Until the first replica is at work; raises where none can be."""
+        while not self._supervisor.at_work:
+            if self._supervisor.over or not self._thread.is_alive():
+                self._end()
+                self._check()
+                return
+            self._clock.sleep(_LOOK_EVERY)
+
+    def _end(self) -> None:
+        self._halt.set()
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._thread.join()
+        self._supervisor.stop()
+        atexit.unregister(self._end)
+
+    def _check(self) -> None:
+        failure = self._supervisor.failure()
+        if failure is not None:
+            self._told = True
+            self._end()
+            raise failure
+
+    def _wait(self, future: Future[list[str]], timeout: float | str | None) -> list[str]:
+        try:
+            return future.result(seconds(timeout))
+        except TimeoutError:
+            raise Retryable(f"flow '{self.name}': not done within {timeout}; it goes on, and status() shows how far it is") from None
+
+
+def start_replicas(
+    flow: Planned, store: str | Path, replicas: Any, spark: Any = None, clock: Clock | None = None, **options: Any
+) -> Replicas:
+    """What ``Flow.start(..., replicas=n)`` does: see there. ``spark`` is the master of each replica's own Spark, or its settings."""
+    from meander.engine.compiled import pack_plan  # knows how functions travel
+
+    if isinstance(replicas, bool) or not isinstance(replicas, int) or replicas < 1:
+        raise ConfigError(f"replicas={replicas!r}: a whole number from 1 up is needed")
+    session, settings = _session(spark), _settings(options)
+    place, timekeeper = open_store(store), clock or SystemClock()
+    refuse_file(place)
+    plan, memories = _spooled(flow.plan(), place)
+    logs = place.local("logs") or Path("meander-logs") / flow.name
+    packed, plan_bytes = logs.absolute() / f"{flow.name}.flow", pack_plan(plan)
+
+    def prepare(adopting: bool) -> Callable[[], None]:
+        chosen, let_go = find_zookeeper(settings.get("replication", ""), settings.get("zookeeper"), logs)
+        told = settings if chosen is None else {**settings, "zookeeper": chosen}
+        content = {"flow": flow.name, "store": place.url, "plan": plan_bytes, "options": told, "spark": session, "path": _path()}
+        packed.write_bytes(pickle.dumps(content))
+        for sink, folder in memories:
+            if not adopting:
+                empty_spool(folder)
+            sink.follow(folder)
+        return let_go
+
+    command = _command(packed, bool(options.get("takeover")))
+    supervisor = Supervisor(place, timekeeper, command, replicas, logs, Patience(), _LOG.info, prepare).start()
+    handle = Replicas(flow.name, place, supervisor, timekeeper)
+    try:
+        handle.await_start()
+    except BaseException:
+        handle._end()
+        raise
+    return handle
+
+
+def _command(packed: Path, takeover: bool) -> Callable[[str, bool], list[str]]:
+    def command(name: str, first: bool) -> list[str]:
+        words = [sys.executable, "-m", "meander.cli.replica", str(packed), "--name", name]
+        return [*words, "--takeover"] if takeover and first else words
+
+    return command
+
+
+def _session(spark: object) -> dict[str, str]:
+    """How every replica makes its Spark."""
+    if spark is None:
+        return {}
+    if isinstance(spark, str):
+        return {"master": spark}
+    if isinstance(spark, Mapping) and all(isinstance(key, str) for key in spark):
+        return dict(spark)
+    raise ConfigError(
+        "with replicas=n every replica starts a Spark of its own: give spark='local[2]', a master, or a dict of the arguments of md.spark, "
+        "and no session"
+    )
+
+
+def _settings(options: dict[str, Any]) -> dict[str, Any]:
+    """The options as the replicas get them; what is wrong with them is said here."""
+    if "replica" in options:
+        raise ConfigError("replicas=n gives every replica its name: leave replica= out")
+    known = set(Settings.__dataclass_fields__) - {"replica"}
+    passed = {name: value for name, value in options.items() if not (name == "replication" and value == "leaderless")}
+    for name in passed:
+        if name not in known:
+            raise ConfigError(f"unknown option '{name}'; options are {', '.join(sorted(known | {'spark', 'replicas'}))}")
+    for name in ("trigger", "idle_poll"):
+        if name in passed:
+            passed[name] = seconds(passed[name])
+    if passed.get("trigger", 0.0) is None:
+        raise ConfigError("trigger=None: replicas run by themselves, there is nobody to ask them for an epoch; leave it out")
+    if passed.get("autoscale") is not None:
+        raise ConfigError("a replicated flow cannot have an autoscaler: its replicas would each have an opinion; rescale it by hand")
+    Settings(**passed)
+    for name in ("dead_letters", "latency_file"):
+        if passed.get(name) is not None:
+            passed[name] = os.path.abspath(passed[name])
+    return {name: value for name, value in passed.items() if name != "takeover"}
+
+
+def _spooled(plan: Plan, store: Store) -> tuple[Plan, list[tuple[MemorySink, Path]]]:
+    """The plan with folders in the place of memory sinks, whose rows would stay in the replicas' memories."""
+    nodes, found = [], []
+    for node in plan.nodes:
+        if isinstance(node.op, SinkOp) and isinstance(node.op.sink, MemorySink):
+            folder = store.local(f"spool/{node.name}")
+            if folder is None:
+                raise ConfigError(
+                    f"sink '{node.name}': md.memory() of a replicated flow needs a store that is a folder, through which rows come back; "
+                    f"{store.url} is none: use md.parquet(...) instead"
+                )
+            found.append((node.op.sink, folder))
+            node = replace(node, op=SinkOp(SpoolSink(str(folder))))
+        nodes.append(node)
+    return replace(plan, nodes=tuple(nodes)), found
+
+
+def _path() -> list[str]:
+    """Where the flow's modules are found."""
+    return [os.path.abspath(place) for place in sys.path]

@@ -1,0 +1,191 @@
+"""A replica's process: started apart from ours, watched, ended.
+
+It has a session of its own, so that Ctrl-C in the supervisor's terminal does not reach it, and no pipe to us, so that it outlives us if we
+are killed. What it prints goes to a file. How it ended it writes into another, named by ``MEANDER_REPLICA_ENDED``: a supervisor that has
+not started it learns that, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from meander.replicate.signs import parse
+
+ENDED = "MEANDER_REPLICA_ENDED"
+_TAIL_BYTES = 8192
+_SHOWN_LINES = 12
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a process ended."""
+
+    outcome: str
+    """finished (its input has ended), stopped (it was asked to), failed or killed."""
+    text: str = ""
+    kind: str | None = None
+    """The class of its error."""
+
+
+class Process(Protocol):
+    """A replica's process, whoever has started it."""
+
+    pid: int
+
+    def ended(self) -> Ended | None:
+        """How it ended; None while it runs."""
+
+    def terminate(self) -> None:
+        """Ask it to finish its epoch and end."""
+
+    def kill(self) -> None:
+        """End it and all that it has started, now."""
+
+
+class Child:
+    """A process of ours."""
+
+    def __init__(self, command: Sequence[str], log: Path, record: Path) -> None:
+        self._log, self._record = log, record
+        log.parent.mkdir(parents=True, exist_ok=True)
+        record.unlink(missing_ok=True)
+        if log.exists():
+            os.replace(log, log.with_suffix(".before.log"))
+        with log.open("wb") as out:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env={**os.environ, ENDED: str(record), "PYTHONUNBUFFERED": "1"},
+            )
+        self.pid = self._process.pid
+
+    def ended(self) -> Ended | None:
+        code = self._process.poll()
+        return None if code is None else how_it_ended(self.pid, code, self._record, self._log)
+
+    def terminate(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self._process.terminate()
+
+    def kill(self) -> None:
+        _kill_group(self.pid)
+
+
+class Adopted:
+    """A process that a supervisor before us has started."""
+
+    def __init__(self, pid: int, log: Path, record: Path) -> None:
+        self.pid = pid
+        self._began = _start_time(pid)
+        self._log, self._record = log, record
+
+    def ended(self) -> Ended | None:
+        if self._is_there():
+            return None
+        return how_it_ended(self.pid, None, self._record, self._log)
+
+    def terminate(self) -> None:
+        if self._is_there():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGTERM)
+
+    def kill(self) -> None:
+        if self._is_there():
+            _kill_group(self.pid)
+
+    def _is_there(self) -> bool:
+        return is_running(self.pid) and _start_time(self.pid) == self._began
+
+
+def how_it_ended(pid: int, code: int | None, record: Path, log: Path) -> Ended:
+    """What a process says of its end itself; where it could say nothing, what can be concluded. ``code`` is None where nobody knows."""
+    said = parse(_read(record))
+    if said is not None and said.get("process") == pid:
+        return Ended(str(said["outcome"]), str(said.get("error") or ""), said.get("kind"))
+    if code == 0:
+        return Ended("finished")
+    if code is None or code < 0:
+        return Ended("killed", "it was killed" if code is None else f"it was killed by {_signal_name(-code)}")
+    lines = last_lines(log, 1)
+    return Ended("failed", f"exit code {code}" + (f": {lines[0].removeprefix('error: ')}" if lines else ""))
+
+
+@contextlib.contextmanager
+def recorded() -> Iterator[dict[str, str]]:
+    """For a replica's process: write down how it ends. The body sets ``outcome``."""
+    path = os.environ.get(ENDED)
+    said: dict[str, str] = {"outcome": "finished"}
+    try:
+        yield said
+    except BaseException as error:
+        said.update(outcome="failed", kind=type(error).__name__, error=str(error) or type(error).__name__)
+        raise
+    finally:
+        if path is not None:
+            staged = Path(f"{path}.{os.getpid()}")
+            staged.write_text(json.dumps({"process": os.getpid(), **said}))
+            os.replace(staged, path)
+
+
+def last_lines(log: Path, count: int = _SHOWN_LINES) -> list[str]:
+    """The end of what a process printed, without empty lines."""
+    data = _read(log, last=_TAIL_BYTES)
+    return [line.rstrip() for line in data.decode(errors="replace").splitlines() if line.strip()][-count:]
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process of this machine runs: one that has ended and that nobody has asked for its exit code does not."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    stat = _stat(pid)
+    return not stat or stat[0] != "Z"
+
+
+def _start_time(pid: int) -> str | None:
+    """Tells a process from a later one of the same number, where the system says it."""
+    stat = _stat(pid)
+    return stat[19] if len(stat) > 19 else None
+
+
+def _stat(pid: int) -> list[str]:
+    """Linux's facts about a process, from its state on; none on other systems."""
+    data = _read(Path(f"/proc/{pid}/stat")).decode(errors="replace")
+    return data.rpartition(")")[2].split()
+
+
+def _kill_group(pid: int) -> None:
+    """The process, its JVM and its helpers: they are of one group. Also after its death: a JVM notices that only after a while."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def _read(path: Path, last: int = 0) -> bytes:
+    try:
+        with path.open("rb") as file:
+            if last:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - last))
+            return file.read()
+    except OSError:
+        return b""
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

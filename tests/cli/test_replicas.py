@@ -1,0 +1,100 @@
+"""``meander run --replicas`` and ``meander replicas``: what they refuse, what a replica's command line is, and what is listed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.cli.small_store import make_store
+
+from meander.cli.main import build_parser, main
+from meander.cli.replicated import child
+
+FLOW = """
+import meander as md
+flow = md.Flow("f")
+flow.source("edits", md.generator("wikipedia", rate=10)).sink("out", md.discard())
+"""
+
+
+@pytest.fixture
+def flow_file(tmp_path: Path) -> str:
+    (tmp_path / "flow.py").write_text(FLOW)
+    return str(tmp_path / "flow.py")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--replicas", "0"], "--replicas 0: at least 1"),
+        (["--replicas", "2", "--autoscale", "1-4"], "rescale by hand"),
+        (["--replicas", "2", "--replica", "a"], "leave one out"),
+        (["--replicas", "2", "--http", "65535"], "a port of its own"),
+        (["--replicas", "2", "--http", "0", "--host", "0.0.0.0"], "token"),
+        (["--replicas", "2", "--once", "--trigger", "1s"], "contradict"),
+    ],
+)
+def test_run_refuses_what_cannot_be(
+    words: list[str], said: str, flow_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", flow_file, "--store", str(tmp_path / "state"), *words]) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "state").exists()
+
+
+def parsed(*words: str) -> argparse.Namespace:
+    return build_parser("run").parse_args(["run", "flow.py", *words])
+
+
+def test_a_replica_is_told_what_the_run_was_told() -> None:
+    arguments = parsed("--replicas", "2", "--parallelism", "4", "--http", "9010", "--latency-file", "l", "--strict", "--takeover", "--once")
+    words = list(child(arguments, "state", "b", True))
+    assert words[1:8] == ["-m", "meander.cli.main", "run", "flow.py", "--replica", "b", "--store"]
+    again = build_parser("run").parse_args(words[3:])
+    assert (again.replica, again.store, again.parallelism, again.http, again.latency_file) == ("b", "state", 4, 9011, "l.b")
+    assert (again.strict, again.once, again.takeover, again.replicas) == (True, True, True, None)
+    assert "--takeover" not in child(arguments, "state", "b", False), "one that comes back takes the store from nobody"
+    assert build_parser("run").parse_args(list(child(parsed("--replicas", "2", "--http", "0"), "s", "c", True))[3:]).http == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["add"], "say of which store"),
+        (["drain", "--store", "S"], "drain needs the replica's name"),
+        (["add", "b", "--store", "S"], "get their names themselves"),
+        (["remove", "b", "--store", "S"], "there is no 'remove' to do; there are: list, add, drain, restart"),
+        (["add", "--store", "S"], "no supervisor answers"),
+        (["S-nowhere"], "there is no flow in it"),
+    ],
+)
+def test_replicas_refuses_what_cannot_be(words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["replicas", *(word.replace("S", str(tmp_path / "state"), 1) if word.startswith("S") else word for word in words)]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_replicas_lists_who_is_there_and_who_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = make_store(tmp_path / "state", {"ada": (1, 1.0)})
+    fake = Path(__file__).parents[1] / "replicate" / "fake_replica.py"
+    store.put("replicas/00000001/a", json.dumps({"name": "a", "number": 3, "epoch": 1, "process": 7, "host": "gone", "at": 1.0}).encode())
+    process = subprocess.Popen([sys.executable, "-S", "-E", str(fake), str(store.root), "b", "live"], stdout=subprocess.DEVNULL)
+    try:
+        while store.get("replicas/00000001/b") is None:
+            pass
+        assert main(["replicas", str(store.root), "--json"]) == 0
+        roster = json.loads(capsys.readouterr().out)
+        assert main(["replicas", str(store.root), "--no-color"]) == 0
+    finally:
+        process.kill()
+        process.wait()
+    a, b = roster["replicas"]
+    assert (a["name"], a["state"], a["alive"], a["host"], a["silent_since"], a["lag"]) == ("a", "silent", False, "gone", 1.0, None)
+    assert (b["name"], b["alive"], b["keeps_house"], b["process"], b["supervised"]) == ("b", True, True, process.pid, False)
+    assert b["lag"] <= 5
+    shown = capsys.readouterr().out
+    assert "no supervisor" in shown
+    assert "running (keeps house)" in shown

@@ -1,0 +1,78 @@
+"""What ``flow.start(store, replicas=n)`` refuses, and how rows of a memory sink come back; without Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+import meander as md
+from meander.connect import arrow_ipc
+from meander.connect.sink import Staged, StagedFile
+from meander.connect.spool import SpoolSink, empty_spool
+from meander.replicate.handle import _settings, _spooled
+from meander.state.store import DirStore, MemoryStore
+
+
+def a_flow(sink: Any = None) -> md.Flow:
+    flow = md.Flow("f")
+    flow.source("edits", md.generator("wikipedia", rate=10)).sink("out", sink or md.discard())
+    return flow
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"replicas": 0}, "a whole number from 1 up"),
+        ({"replicas": True}, "a whole number from 1 up"),
+        ({"replicas": 2, "spark": object()}, "a Spark of its own"),
+        ({"replicas": 2, "trigger": None}, "nobody to ask them"),
+        ({"replicas": 2, "autoscale": md.autoscale()}, "cannot have an autoscaler"),
+        ({"replicas": 2, "replica": "a"}, "leave replica= out"),
+        ({"replicas": 2, "replication": "by luck"}, "there are 'leaderless' and 'leader'"),
+        ({"replicas": 2, "paralelism": 3}, "unknown option 'paralelism'"),
+    ],
+)
+def test_what_cannot_be_is_said_before_a_process_is_started(options: dict[str, Any], said: str, tmp_path: Path) -> None:
+    with pytest.raises(md.ConfigError, match=said):
+        a_flow().start(tmp_path / "state", **options)
+    assert not (tmp_path / "state").exists()
+
+
+def test_options_travel_as_they_are_meant() -> None:
+    options = _settings({"trigger": "500ms", "replication": "leaderless", "dead_letters": "dead", "takeover": True, "parallelism": 3})
+    assert options == {"trigger": 0.5, "dead_letters": str(Path("dead").absolute()), "parallelism": 3}
+
+
+def staged(slot: int, *values: int) -> Staged:
+    data = arrow_ipc.encode(pl.DataFrame({"v": values}))
+    return Staged(StagedFile(f"s{slot}", slot, len(values)), lambda: data, None)
+
+
+def test_rows_of_a_memory_sink_come_back_through_the_stores_folder(tmp_path: Path) -> None:
+    out = md.memory()
+    flow = a_flow(out)
+    plan, memories = _spooled(flow.plan(), DirStore(tmp_path))
+    assert plan.digest() == flow.plan().digest(), "a run without replicas goes on with the same plan"
+    ((sink, folder),) = memories
+    assert sink is out
+    out.follow(folder)
+    spool = plan.node("out").op.sink  # type: ignore[attr-defined]
+    assert isinstance(spool, SpoolSink)
+    spool.open()
+    spool.publish(2, [staged(1, 4), staged(0, 2, 3)])
+    spool.publish(1, [staged(0, 1)])
+    spool.publish(2, [staged(0, 9)])
+    assert out.frame()["v"].to_list() == [1, 2, 3, 4]
+    out.clear()
+    spool.publish(3, [staged(0, 5)])
+    assert out.table().to_pydict() == {"v": [5]}
+    empty_spool(folder)
+    assert md.memory().frame().is_empty()
+
+
+def test_a_memory_sink_needs_a_store_that_is_a_folder() -> None:
+    with pytest.raises(md.ConfigError, match=r"sink 'out': md.memory\(\) of a replicated flow needs a store that is a folder"):
+        _spooled(a_flow(md.memory()).plan(), MemoryStore())

@@ -1,0 +1,362 @@
+"""A supervisor over processes that stand in for replicas: whatever becomes of them, and of itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import meander as md
+from meander.clock import SystemClock
+from meander.engine import cohort
+from meander.replicate import signs
+from meander.replicate.asks import SUPERVISOR, ask, live_supervisor
+from meander.replicate.process import is_running
+from meander.replicate.restarts import Death, Patience, Restarts
+from meander.replicate.supervisor import Supervisor
+from meander.state.store import DirStore
+
+FAKE = Path(__file__).with_name("fake_replica.py")
+QUICK = Patience(pause=0.05, longest_pause=0.2, well_after=1.0, tries=3, start=5.0, hang=4.0, grace=1.5)
+
+
+class Stage:
+    """A store, and supervisors on it whose replicas do what they are told."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.store = DirStore(folder / "state")
+        self.told: list[str] = []
+        self.firsts: list[tuple[str, bool]] = []
+        self.supervisors: list[Supervisor] = []
+        self.does: dict[str, str] = {}
+
+    def command(self, name: str, first: bool) -> list[str]:
+        self.firsts.append((name, first))
+        return [sys.executable, "-S", "-E", str(FAKE), str(self.store.root), name, self.does.get(name, "live")]
+
+    def start(self, count: int, patience: Patience = QUICK) -> Supervisor:
+        made = Supervisor(self.store, SystemClock(), self.command, count, self.folder / "logs", patience, self.told.append)
+        self.supervisors.append(made)
+        return made.start()
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    made = Stage(tmp_path)
+    yield made
+    for supervisor in made.supervisors:
+        supervisor.kill()
+        supervisor.close()
+
+
+def until(supervisor: Supervisor, condition: Callable[[], Any], seconds: float = 15.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, supervisor.replicas()
+        supervisor.step()
+        time.sleep(0.02)
+
+
+def states(supervisor: Supervisor) -> dict[str, str]:
+    return {one["name"]: one["state"] for one in supervisor.replicas()}
+
+
+def all_running(supervisor: Supervisor, *names: str) -> Callable[[], bool]:
+    return lambda: states(supervisor) == dict.fromkeys(names, "running")
+
+
+def pid(supervisor: Supervisor, name: str) -> int:
+    found = next(one["process"] for one in supervisor.replicas() if one["name"] == name)
+    assert isinstance(found, int)
+    return found
+
+
+def done(supervisor: Supervisor, future: Future[list[str]]) -> list[str]:
+    until(supervisor, future.done)
+    return future.result()
+
+
+def test_a_silent_replica_is_one_for_its_supervisor_as_long_as_for_its_siblings() -> None:
+    assert signs.SILENT_AFTER == cohort.DEAD_AFTER
+
+
+def test_a_killed_replica_comes_back_and_the_others_are_left_alone(stage: Stage) -> None:
+    supervisor = stage.start(2)
+    until(supervisor, all_running(supervisor, "a", "b"))
+    first, other = pid(supervisor, "a"), pid(supervisor, "b")
+    os.kill(first, signal.SIGKILL)
+    until(supervisor, lambda: states(supervisor)["a"] != "running")
+    until(supervisor, all_running(supervisor, "a", "b"))
+    assert pid(supervisor, "a") != first
+    assert pid(supervisor, "b") == other
+    assert [one["restarts"] for one in supervisor.replicas()] == [1, 0]
+    assert any("has died: it was killed by SIGKILL; it is started again at once" in line for line in stage.told)
+    assert stage.firsts.count(("a", True)) == stage.firsts.count(("a", False)) == 1, "the second start is told from the first"
+    supervisor.stop()
+    assert not is_running(other)
+    assert stage.store.get(SUPERVISOR) is None
+
+
+def test_one_that_fails_at_once_again_and_again_is_given_up_and_the_others_go_on(stage: Stage) -> None:
+    stage.does["b"] = "crash"
+    supervisor = stage.start(2)
+    until(supervisor, lambda: states(supervisor) == {"a": "running", "b": "given up"})
+    assert stage.firsts.count(("b", False)) == 2
+    assert supervisor.last_lines("b") == ["b does: crash", "error: there is no column 'x'"]
+    assert "there is no column 'x'" in next(one["error"] for one in supervisor.replicas() if one["name"] == "b")
+    assert not supervisor.over
+    supervisor.stop()
+    assert (supervisor.outcome, supervisor.failure()) == ("stopped", None)
+
+
+def test_when_none_is_left_it_ends_with_the_error_of_the_last(stage: Stage) -> None:
+    stage.does = {"a": "cannot be", "b": "cannot be"}
+    supervisor = stage.start(2)
+    until(supervisor, lambda: supervisor.over)
+    assert len(stage.firsts) == 2, "what a start does not cure is not tried again"
+    failure = supervisor.failure()
+    assert isinstance(failure, md.FlowError)
+    assert "there is no column 'x'" in str(failure)
+    assert "replica-b.log" in str(failure)
+
+
+def test_one_that_comes_up_and_fails_by_itself_is_given_up_after_a_while(stage: Stage) -> None:
+    stage.does["a"] = "fail soon"
+    supervisor = stage.start(1)
+    until(supervisor, lambda: supervisor.over)
+    assert len(stage.firsts) == QUICK.tries
+    assert "something else came out" in str(supervisor.failure())
+
+
+def test_one_whose_input_has_ended_is_not_started_again(stage: Stage) -> None:
+    stage.does = {"a": "finish", "b": "finish"}
+    supervisor = stage.start(2)
+    until(supervisor, lambda: supervisor.over)
+    assert supervisor.outcome == "finished"
+    assert len(stage.firsts) == 2
+    with pytest.raises(md.ConfigError, match="about to end"):
+        supervisor.add()
+
+
+def test_one_that_dies_after_another_has_finished_need_not_come_back(stage: Stage) -> None:
+    stage.does["a"] = "finish"
+    supervisor = stage.start(2)
+    until(supervisor, lambda: states(supervisor) == {"a": "finished", "b": "running"})
+    os.kill(pid(supervisor, "b"), signal.SIGKILL)
+    until(supervisor, lambda: supervisor.over)
+    assert states(supervisor) == {"a": "finished", "b": "finished"}
+
+
+def test_one_that_hangs_is_replaced(stage: Stage) -> None:
+    supervisor = stage.start(1)
+    until(supervisor, all_running(supervisor, "a"))
+    paused = pid(supervisor, "a")
+    os.kill(paused, signal.SIGSTOP)
+    until(supervisor, lambda: states(supervisor) == {"a": "silent"})
+    until(supervisor, lambda: states(supervisor) == {"a": "running"} and pid(supervisor, "a") != paused)
+    assert any("silent for 4 s: killed" in line for line in stage.told)
+    supervisor.stop()
+
+
+def test_one_that_was_paused_for_a_moment_is_not(stage: Stage) -> None:
+    supervisor = stage.start(1)
+    until(supervisor, all_running(supervisor, "a"))
+    paused = pid(supervisor, "a")
+    os.kill(paused, signal.SIGSTOP)
+    until(supervisor, lambda: states(supervisor) == {"a": "silent"})
+    os.kill(paused, signal.SIGCONT)
+    until(supervisor, all_running(supervisor, "a"))
+    assert pid(supervisor, "a") == paused
+
+
+def test_one_that_never_shows_up_is_replaced_and_then_given_up(stage: Stage) -> None:
+    stage.does["a"] = "mute"
+    supervisor = stage.start(1, Patience(pause=0.05, tries=2, start=0.5))
+    until(supervisor, lambda: supervisor.over)
+    assert "gave no sign of life within 0.5 s" in str(supervisor.failure())
+
+
+def test_one_that_does_not_want_to_end_is_killed_after_the_grace(stage: Stage) -> None:
+    stage.does["a"] = "stubborn"
+    supervisor = stage.start(2)
+    until(supervisor, all_running(supervisor, "a", "b"))
+    both = [pid(supervisor, name) for name in "ab"]
+    began = time.monotonic()
+    supervisor.stop()
+    assert QUICK.grace <= time.monotonic() - began < QUICK.grace + 5
+    assert not any(is_running(one) for one in both)
+    record = json.loads((stage.folder / "logs" / "replica-b.ended").read_text())
+    assert record["outcome"] == "stopped", "the other could end as it wanted"
+
+
+def test_more_and_fewer_while_they_run(stage: Stage) -> None:
+    supervisor = stage.start(2)
+    until(supervisor, all_running(supervisor, "a", "b"))
+    assert done(supervisor, supervisor.add()) == ["c"]
+    assert states(supervisor)["c"] == "running"
+    gone = pid(supervisor, "a")
+    assert done(supervisor, supervisor.drain("a")) == ["a"]
+    assert set(states(supervisor)) == {"b", "c"}
+    assert not is_running(gone)
+    until(supervisor, lambda: "a" not in supervisor._sightings)
+    assert done(supervisor, supervisor.add()) == ["a"], "a name that is free again"
+    with pytest.raises(md.ConfigError, match="there is no replica 'x' here; there are: a, b, c"):
+        supervisor.drain("x")
+
+
+def test_the_last_one_is_not_let_go(stage: Stage) -> None:
+    supervisor = stage.start(1)
+    with pytest.raises(md.ConfigError, match="the only one"):
+        supervisor.drain("a")
+
+
+def test_restarts_go_one_after_the_other(stage: Stage) -> None:
+    supervisor = stage.start(3)
+    until(supervisor, all_running(supervisor, "a", "b", "c"))
+    before = {name: pid(supervisor, name) for name in "abc"}
+    rolling, fewest = supervisor.restart(), 3
+
+    def over() -> bool:
+        nonlocal fewest
+        fewest = min(fewest, sum(state == "running" for state in states(supervisor).values()))
+        return rolling.done()
+
+    until(supervisor, over, 30.0)
+    assert rolling.result() == ["a", "b", "c"]
+    assert fewest == 2
+    assert all(pid(supervisor, name) != before[name] for name in "abc")
+
+
+def test_a_restart_that_fails_stops_there(stage: Stage) -> None:
+    supervisor = stage.start(2)
+    until(supervisor, all_running(supervisor, "a", "b"))
+    other = pid(supervisor, "b")
+    stage.does["a"] = "cannot be"
+    with pytest.raises(md.FlowError, match="replica a was given up"):
+        done(supervisor, supervisor.restart())
+    assert states(supervisor) == {"a": "given up", "b": "running"}
+    assert pid(supervisor, "b") == other
+    stage.does["a"] = "live"
+    assert done(supervisor, supervisor.restart("a")) == ["a"], "who was given up gets another chance"
+
+
+def test_it_is_asked_through_the_store(stage: Stage) -> None:
+    supervisor = stage.start(1)
+    until(supervisor, all_running(supervisor, "a"))
+    script = (
+        "import sys; from meander.cli.main import main\n"
+        "sys.exit(main(['replicas', 'add', '--store', sys.argv[1]]) or main(['replicas', 'drain', 'a', '--store', sys.argv[1]]))"
+    )
+    asking = subprocess.Popen([sys.executable, "-c", script, str(stage.store.root)], stdout=subprocess.PIPE, text=True)
+    until(supervisor, lambda: asking.poll() is not None, 30)
+    assert asking.returncode == 0
+    assert asking.communicate()[0].count("replica") >= 2
+    assert states(supervisor) == {"b": "running"}
+    assert stage.store.list("replicas/asked/") == stage.store.list("replicas/answered/") == []
+
+
+def test_where_there_is_no_supervisor_asking_says_so(stage: Stage) -> None:
+    with pytest.raises(md.ConfigError, match="no supervisor answers"):
+        ask(stage.store, SystemClock(), "add", 5.0)
+
+
+def test_a_second_supervisor_is_refused(stage: Stage) -> None:
+    stage.start(1)
+    with pytest.raises(md.Busy, match="has a supervisor at work"):
+        stage.start(1)
+
+
+def test_what_a_killed_supervisor_leaves_is_adopted_by_the_next(stage: Stage) -> None:
+    lost = stage.start(2)
+    until(lost, all_running(lost, "a", "b"))
+    before = {name: pid(lost, name) for name in "ab"}
+    lost._halt.set()  # as if it had been killed: its replicas and its last words stay
+    lost._observer.join()
+    words = json.loads(stage.store.get(SUPERVISOR) or b"")
+    stage.store.put(SUPERVISOR, json.dumps({**words, "process": 2**22 + 1}).encode())
+    again = stage.start(3)
+    until(again, all_running(again, "a", "b", "c"))
+    assert {name: pid(again, name) for name in "ab"} == before
+    assert [name for name, _ in stage.firsts] == ["a", "b", "c"]
+    os.kill(before["a"], signal.SIGKILL)
+    lost._members["a"].process.ended()  # type: ignore[union-attr]  # a parent that lives must reap it; init would have
+    until(again, lambda: states(again)["a"] != "running")
+    until(again, all_running(again, "a", "b", "c"))
+    assert pid(again, "a") != before["a"]
+    again.stop()
+    assert not is_running(before["b"])
+
+
+def test_the_next_supervisor_lets_those_go_that_are_too_many(stage: Stage) -> None:
+    lost = stage.start(2)
+    until(lost, all_running(lost, "a", "b"))
+    lost.close()
+    again = stage.start(1)
+    until(again, lambda: states(again) == {"a": "running"})
+    assert len(stage.firsts) == 2
+
+
+def test_a_supervisor_that_was_replaced_lets_go(stage: Stage) -> None:
+    supervisor = stage.start(1)
+    until(supervisor, all_running(supervisor, "a"))
+    supervisor._halt.set()
+    supervisor._observer.join()
+    stage.store.put(SUPERVISOR, json.dumps({"nonce": "another", "process": 1, "host": "elsewhere", "number": 1}).encode())
+    supervisor.observe()
+    assert supervisor.over
+    assert isinstance(supervisor.failure(), md.Fenced)
+    supervisor.stop()
+    assert is_running(pid(supervisor, "a"))
+    assert stage.store.get(SUPERVISOR) is not None, "that is the other's"
+
+
+def test_a_name_that_is_used_on_another_machine_is_not_taken(stage: Stage) -> None:
+    said: dict[str, Any] = {"name": "a", "epoch": 3, "process": 1, "host": "elsewhere"}
+    program = """
+import json, sys, time
+for number in range(400):
+    open(sys.argv[1], "w").write(json.dumps({**json.loads(sys.argv[2]), "number": number}))
+    time.sleep(0.05)
+"""
+    place = _made(stage.store.root / "replicas" / "00000001") / "a"
+    writer = subprocess.Popen([sys.executable, "-W", "ignore", "-c", program, str(place), json.dumps(said)])
+    try:
+        time.sleep(0.5)
+        supervisor = stage.start(1)
+        until(supervisor, all_running(supervisor, "b"))
+        supervisor.stop()
+        assert live_supervisor(stage.store, SystemClock()) is None
+    finally:
+        writer.kill()
+        writer.wait()
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    return folder
+
+
+def test_who_is_killed_from_outside_is_never_given_up() -> None:
+    record = Restarts(Patience(pause=1.0, longest_pause=4.0, tries=2))
+    assert [record.after(Death(1.0, by_itself=False)) for _ in range(6)] == [0.0, 1.0, 2.0, 4.0, 4.0, 4.0]
+
+
+def test_who_was_well_for_a_while_begins_anew() -> None:
+    record = Restarts(Patience(pause=1.0, well_after=10.0, tries=2))
+    for _ in range(5):
+        assert record.after(Death(11.0, by_itself=True)) == 0.0
+    assert record.after(Death(1.0, by_itself=True)) is None
+
+
+def test_who_was_fenced_does_not_come_back() -> None:
+    assert Restarts(Patience()).after(Death(100.0, by_itself=True, error="Fenced")) is None
