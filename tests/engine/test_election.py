@@ -58,6 +58,6 @@ def test_who_cannot_reach_it_does_not_lead_and_stands_again_when_it_can(tmp_path
 
 def test_what_is_missing_is_said(tmp_path: Path) -> None:
     with pytest.raises(md.ConfigError, match="nothing answers there"):
-        Election("127.0.0.1:1", "flow", "a", 1.0)
+        Election("127.0.0.1:1", "flow", "a", 1.0, patience=1.0)
     with pytest.raises(md.ConfigError, match="say where ZooKeeper is"):
         md.Flow("x").start(tmp_path, replica="a", replication="leader")

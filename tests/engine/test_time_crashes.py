@@ -102,7 +102,7 @@ splits = st.lists(st.tuples(st.integers(0, 2), moments), max_size=6).map(lambda 
 deaths = st.lists(st.sampled_from([None, None, *PLACES]), max_size=12)
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(splits, min_size=1, max_size=5).map(tuple), deaths)
 def test_what_comes_out_does_not_depend_on_when_the_driver_dies(
     tmp_path_factory: pytest.TempPathFactory, script: Any, deaths: list[str | None]

@@ -104,6 +104,7 @@ def test_a_streaming_dataframe_with_state_of_its_own_is_refused(tmp_path: Path, 
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_stopping_finishes_the_batch_that_runs_and_leaves_no_stack_traces(tmp_path: Path) -> None:
     folder = write_input(tmp_path / "in", files=6, rows=100, keys=5)
     command = [sys.executable, str(Path(__file__).with_name("stop_in_a_batch.py")), str(folder), str(tmp_path / "state")]

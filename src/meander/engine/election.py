@@ -18,7 +18,7 @@ ROOT = "/meander"
 class Election:
     """A replica's candidature."""
 
-    def __init__(self, hosts: str, group: str, name: str, session: float = 4.0) -> None:
+    def __init__(self, hosts: str, group: str, name: str, session: float = 4.0, patience: float = 15.0) -> None:
         """``hosts`` are ZooKeeper's, ``group`` is what is led, ``session`` the seconds of silence after which a leader is replaced."""
         try:
             from kazoo.client import KazooClient, KazooState
@@ -32,7 +32,7 @@ class Election:
         self._closed = False
         self._client: Any = KazooClient(hosts=hosts, timeout=session)
         try:
-            self._client.start(timeout=15)
+            self._client.start(timeout=patience)
         except Exception as error:
             self._client.close()
             raise ConfigError(f"zookeeper='{hosts}': nothing answers there ({type(error).__name__})") from error
