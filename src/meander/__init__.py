@@ -29,13 +29,14 @@ from meander.connect.memory import memory
 from meander.connect.partitioned import parquet
 from meander.errors import BadInput, Busy, ConfigError, Corrupted, Divergent, Fenced, FlowError, MeanderError, Rejected, Retryable
 from meander.flow import Flow, KeyedStream, Stream
+from meander.outcomes import Progress
 from meander.plan.become import Become
 from meander.plan.modify import Insert, Remove, Replace
 from meander.plan.unplaced import aggregate, filter, map_batches, process, select, watermark, with_columns
 from meander.plan.windows import session, sliding, tumbling
 from meander.processor import Processor, list_of, map_of, value
 from meander.replicate.handle import Replicas
-from meander.run import Progress, Run
+from meander.run import Run
 from meander.settings import autoscale
 from meander.state.reading import read_dead_letters, read_state
 

@@ -7,13 +7,14 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from meander.clock import Clock, SystemClock
 from meander.coordinate.migration import check_strategy
 from meander.coordinate.routing import slots_of
 from meander.engine.picture import show_epoch, show_executors, show_operators, show_scaling, show_stages
 from meander.errors import ConfigError, Retryable
+from meander.outcomes import Migrated, Progress, Rescaled
 from meander.plan.become import Become
 from meander.plan.effects import Effects
 from meander.plan.modify import Change, Given, Insert, Remove, Replace, StateFunction, StateRules
@@ -43,34 +44,6 @@ class Planned(Protocol):
     name: str
 
     def plan(self) -> Plan: ...
-
-
-class Progress(NamedTuple):
-    """What was processed since the last call."""
-
-    epochs: int
-    rows_in: int
-    rows_out: int
-    dead_letters: int = 0
-
-
-class Rescaled(NamedTuple):
-    """A rescaling that is in force."""
-
-    operator: str
-    before: int
-    after: int
-    moved: int
-    """Key groups that have another slot now."""
-    strategy: str
-    epoch: int
-    """The first epoch under the new routing table."""
-    fetched: int = 0
-    """Bytes that were brought into the new owners' caches, ahead of their use."""
-    failures: tuple[str, ...] = ()
-    """What could not be brought, and is fetched on first use."""
-    fetched_from_store: int = 0
-    """How many of the fetched bytes came from the store; the others came from the executors that had them."""
 
 
 class Run:
@@ -238,6 +211,35 @@ class Run:
         """All modifications that were ever asked for, the oldest first: by whom, what, with which code, and what has become of them."""
         assert self._modifier is not None
         return self._modifier.history()
+
+    def migrate(
+        self,
+        operators: str | Sequence[str],
+        executor: str,
+        key_groups: Sequence[int] | None = None,
+        strategy: str = "hybrid",
+        timeout: float | str | None = "60s",
+    ) -> Migrated:
+        """Have an executor own stateful operators, or some key groups of them. In force from the next epoch on; nothing is stopped.
+
+        Other operators stay where they are. ``strategy`` as in ``rescale``; with ``"hybrid"`` and ``"prefetch"`` the executor's cache
+        is filled first.
+        """
+        names = [operators] if isinstance(operators, str) else list(operators)
+        routing = self._loop.routing
+        for name in names:
+            if name not in routing:
+                raise ConfigError(f"there is no stateful operator '{name}' to migrate; there are: {', '.join(sorted(routing)) or 'none'}")
+        check_strategy(strategy)
+        began = self._clock.monotonic()
+        with self._changing:
+            moved = self._migration.migrate(
+                names, str(executor), key_groups, strategy, lambda switch: self._between_epochs(switch, timeout), seconds(timeout) or 3600.0
+            )
+        fetched = moved.from_peers + moved.from_store
+        return Migrated(
+            tuple(names), str(executor), moved.groups, moved.epoch, self._clock.monotonic() - began, fetched, tuple(moved.failures)
+        )
 
     def evacuate(self, executor: str, timeout: float | str | None = "60s") -> None:
         """Move all slots away from an executor, before its machine goes. In force from the next epoch on."""

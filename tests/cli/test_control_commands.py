@@ -43,6 +43,15 @@ def test_rescale_says_what_is_in_force(server: Server, run: FakeRun, capsys: pyt
     assert run.asked == [("rescale", "counts", 4, "lazy")]
 
 
+def test_migrate_says_what_has_moved(server: Server, run: FakeRun, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["migrate", "counts", "--to", "1", "--key-groups", "0-2,7", "--url", server.url, "--token", TOKEN]
+    assert main(words) == 0
+    assert capsys.readouterr().out == "21 key groups of 'counts' moved to executor 1, from epoch 14 on, in 500 ms\n"
+    assert run.asked == [("migrate", ["counts"], "1", [0, 1, 2, 7], "hybrid")]
+    assert main([*words[:4], "--key-groups", "few", "--url", server.url]) == 2
+    assert "write numbers and ranges, such as 0-31,64" in capsys.readouterr().err
+
+
 def test_evacuate_says_what_is_left(server: Server, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MEANDER_URL", server.url)
     monkeypatch.setenv("MEANDER_TOKEN", TOKEN)

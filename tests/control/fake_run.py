@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 from meander.coordinate.capacity import StageFacts
-from meander.run import Rescaled
+from meander.outcomes import Migrated, Rescaled
 
 
 class FakeRun:
@@ -49,6 +49,12 @@ class FakeRun:
             raise self.failure
         before, self.slots[operator] = self.slots[operator], parallelism
         return Rescaled(operator, before, parallelism, 42, strategy, 13)
+
+    def migrate(
+        self, operators: Sequence[str], executor: str, key_groups: Sequence[int] | None = None, strategy: str = "hybrid"
+    ) -> Migrated:
+        self.asked.append(("migrate", list(operators), executor, key_groups, strategy))
+        return Migrated(tuple(operators), executor, 21, 14, 0.5)
 
     def modify_as_told(self, told: Mapping[str, Any], code: bytes | None = None) -> dict[str, Any]:
         self.asked.append(("modify", dict(told), code))

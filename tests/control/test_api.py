@@ -151,7 +151,15 @@ def test_what_is_not_there_is_a_problem_that_says_where_to_look(http: TestClient
 
 def test_the_api_describes_itself_to_programs_and_to_people(http: TestClient) -> None:
     paths = http.get("/openapi.json").json()["paths"]
-    assert set(paths) == {"/status", "/metrics", "/scale", "/rescale", "/modify", "/modifications", "/evacuate", "/stop"}
+    assert set(paths) == {"/status", "/metrics", "/scale", "/rescale", "/migrate", "/modify", "/modifications", "/evacuate", "/stop"}
     page = http.get("/docs").text
     assert all(path in page for path in paths)
     assert "<script" not in page
+
+
+def test_operators_are_migrated_to_an_executor(http: TestClient, run: FakeRun) -> None:
+    answer = http.post("/migrate", json={"operators": ["counts"], "executor": "1", "key_groups": [0, 1]}).json()
+    assert (answer["operators"], answer["executor"], answer["moved"], answer["epoch"]) == (["counts"], "1", 21, 14)
+    assert run.asked == [("migrate", ["counts"], "1", [0, 1], "hybrid")]
+    detail = problem(http.post("/migrate", json={"operators": ["count"], "executor": "1"}), 404)
+    assert detail == "there is no stateful operator 'count' to migrate; there are: counts"

@@ -12,7 +12,7 @@ from meander.control.guard import policy
 from meander.errors import ConfigError
 
 TOKEN = "correct-horse-battery"
-CHANGES = [("GET", "/scale?stage=2"), ("POST", "/rescale"), ("POST", "/evacuate"), ("POST", "/stop")]
+CHANGES = [("GET", "/scale?stage=2"), ("POST", "/rescale"), ("POST", "/migrate"), ("POST", "/evacuate"), ("POST", "/stop")]
 
 
 def served(run: FakeRun, host: str = "127.0.0.1", token: str | None = None, at: str = "http://127.0.0.1:9008") -> TestClient:
@@ -20,7 +20,11 @@ def served(run: FakeRun, host: str = "127.0.0.1", token: str | None = None, at: 
 
 
 def send(http: TestClient, method: str, path: str, **headers: str) -> int:
-    bodies = {"/rescale": {"operator": "counts", "parallelism": 3}, "/evacuate": {"executor": "0"}}
+    bodies = {
+        "/rescale": {"operator": "counts", "parallelism": 3},
+        "/evacuate": {"executor": "0"},
+        "/migrate": {"operators": ["counts"], "executor": "0"},
+    }
     return http.request(method, path, json=bodies.get(path), headers=headers).status_code
 
 

@@ -89,6 +89,14 @@ def main() -> None:
         for number, strategy in enumerate(("lazy", "prefetch", "hybrid", "eager", "lazy")):
             change = run.rescale("totals", 1 if number % 2 else 2, strategy=strategy)
             told[f"{number} {strategy}"] = {"epochs": watch.wait(4), "fetched": change.fetched, "failures": change.failures}
+        told["migrated"] = {}
+        for executor in ("1", "0"):
+            done = run.migrate("totals", executor)
+            told["migrated"][executor] = {
+                "epochs": watch.wait(3),
+                "moved": done.moved,
+                "slots": run.status()["operators"]["totals"]["routing"],
+            }
         kill_executor("0")
         told["killed"] = watch.wait(6)
     rows = run.status()["rows_in"]

@@ -29,5 +29,10 @@ def test_state_moves_by_every_strategy_and_from_the_store_when_its_owner_is_kill
         assert told[name]["fetched"] > 0, "caches were filled ahead of their use"
         assert told[name]["failures"] == []
     assert all(peers == 0 for peers, _, _ in told["3 eager"]["epochs"]), "everything was there before the first epoch"
+    for executor in ("1", "0"):
+        slots = set(told["migrated"][executor]["slots"])
+        assert len(slots) == 1, "one executor has them all"
+    assert told["migrated"]["0"]["moved"] == 128
+    assert told["migrated"]["1"]["slots"] != told["migrated"]["0"]["slots"]
     assert any(store > 0 for _, store, _ in told["killed"]), "who is dead cannot be asked"
     assert told["killed"][-1][1] == 0, "and what was read from afar once is at hand afterwards"

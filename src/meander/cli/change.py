@@ -1,4 +1,4 @@
-"""``meander rescale`` and ``meander evacuate``: change a flow while it runs, through its control plane."""
+"""``meander rescale``, ``meander migrate`` and ``meander evacuate``: change a flow while it runs, through its control plane."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ import json
 
 from meander.cli import wording
 from meander.cli.parser import Commands, Parser
+from meander.errors import ConfigError
 
 _RESCALE = """examples:
   meander rescale counts 4
   meander rescale counts 8 --strategy prefetch --url http://127.0.0.1:9010"""
+_MIGRATE = """examples:
+  meander migrate counts --to 1                    all of an operator's state to executor 1; `meander status` shows the executors
+  meander migrate counts totals --to 1 --key-groups 0-31,64"""
 _EVACUATE = """examples:
   meander evacuate 1                               `meander status` shows the executors"""
 
@@ -38,6 +42,26 @@ def register_rescale(commands: Commands) -> None:
     )
     _finish(parser)
     parser.set_defaults(command=rescale)
+
+
+def register_migrate(commands: Commands) -> None:
+    parser = commands.add_parser(
+        "migrate",
+        help="stateful operators, or key groups of theirs, to another executor",
+        description="Have an executor own stateful operators of a running flow, or some of their key groups. Nothing is stopped.",
+        epilog=_MIGRATE,
+    )
+    parser.add_argument("operators", metavar="OPERATOR", nargs="+", help="stateful operators' names")
+    parser.add_argument("--to", metavar="EXECUTOR", required=True, help="an executor's id")
+    parser.add_argument("--key-groups", metavar="N-M,…", help="which key groups (default: all)")
+    parser.add_argument(
+        "--strategy",
+        choices=("hybrid", "prefetch", "lazy", "eager"),
+        default="hybrid",
+        help="how the executor gets the state (default: hybrid, its cache is filled first)",
+    )
+    _finish(parser)
+    parser.set_defaults(command=migrate)
 
 
 def register_evacuate(commands: Commands) -> None:
@@ -69,6 +93,35 @@ def rescale(arguments: argparse.Namespace) -> int:
     for failure in done["failures"]:
         print(f"fetched on first use instead: {failure}")
     return 0
+
+
+def migrate(arguments: argparse.Namespace) -> int:
+    from meander.control.client import Client
+
+    groups = None if arguments.key_groups is None else numbers(arguments.key_groups)
+    done = Client(arguments.url, arguments.token).migrate(arguments.operators, arguments.to, groups, arguments.strategy)
+    if arguments.json:
+        print(json.dumps(done))
+        return 0
+    names, moved = ", ".join(f"'{name}'" for name in done["operators"]), wording.plural(done["moved"], "key group")
+    print(f"{moved} of {names} moved to executor {done['executor']}, from epoch {done['epoch']} on, in {wording.duration(done['seconds'])}")
+    for failure in done["failures"]:
+        print(f"fetched on first use instead: {failure}")
+    return 0
+
+
+def numbers(text: str) -> list[int]:
+    """
+    >>> numbers("0-3,8")
+    [0, 1, 2, 3, 8]
+    """
+    found: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdigit() or (dash and not last.isdigit()):
+            raise ConfigError(f"--key-groups {text}: write numbers and ranges, such as 0-31,64")
+        found.extend(range(int(first), int(last or first) + 1))
+    return found
 
 
 def evacuate(arguments: argparse.Namespace) -> int:

@@ -42,6 +42,7 @@ COMMANDS: dict[str, Callable[[Commands], None]] = {
     "dead-letters": dead_letters.register,
     "replicas": replicas.register,
     "rescale": change.register_rescale,
+    "migrate": change.register_migrate,
     "evacuate": change.register_evacuate,
     "replace": modify.register_replace,
     "insert": modify.register_insert,

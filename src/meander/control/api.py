@@ -5,6 +5,7 @@
 | ``GET /status`` | what the flow is doing |
 | ``GET /scale?stage=2[&to=4]`` | another number of slots for a stage; one more where ``to`` is left out |
 | ``POST /rescale`` | the same for an operator by name, with a strategy |
+| ``POST /migrate`` | operators, or key groups of theirs, to an executor |
 | ``POST /modify`` | replace, insert and remove operators, as one change; or say what that would do |
 | ``GET /modifications`` | all such changes, and what has become of them |
 | ``POST /evacuate`` | move all slots away from an executor |
@@ -48,6 +49,13 @@ class Rescale(_Body):
     operator: str = Field(description="a stateful operator's name", examples=["counts"])
     parallelism: int = Field(description="its new number of slots", examples=[4])
     strategy: Strategy = Field("hybrid", description="how the new owners get the state that moves")
+
+
+class Migrate(_Body):
+    operators: list[str] = Field(description="stateful operators' names", examples=[["counts"]], min_length=1)
+    executor: str = Field(description="an executor's id, as /status shows it", examples=["1"])
+    key_groups: list[int] | None = Field(None, description="which of their key groups; all where left out")
+    strategy: Strategy = Field("hybrid", description="how the executor gets the state")
 
 
 class Evacuate(_Body):
@@ -131,6 +139,17 @@ def make_app(run: Running, policy: Policy, clock: Clock, on_stop: Callable[[], o
                 f"there is no stateful operator '{request.operator}' to rescale; there are: {', '.join(sorted(operators)) or 'none'}",
             )
         return Rescaled(**rescale(request.operator, request.parallelism, request.strategy))
+
+    @app.post("/migrate", summary="Operators, or key groups of theirs, to an executor", tags=["change"], responses=problem_answers)
+    def post_migrate(request: Migrate) -> dict[str, Any]:
+        operators = _running(run)["operators"]
+        for name in request.operators:
+            if name not in operators:
+                raise refusal(
+                    "not-found", f"there is no stateful operator '{name}' to migrate; there are: {', '.join(sorted(operators)) or 'none'}"
+                )
+        done: dict[str, Any] = run.migrate(request.operators, request.executor, request.key_groups, request.strategy)._asdict()
+        return {**done, "operators": list(done["operators"]), "failures": list(done["failures"])}
 
     @app.post("/modify", summary="Replace, insert and remove operators, as one change", tags=["change"], responses=problem_answers)
     def post_modify(request: Request, body: Modify) -> dict[str, Any]:

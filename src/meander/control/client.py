@@ -49,6 +49,10 @@ class Client:
         found: list[dict[str, Any]] = self._ask("GET", "/modifications", timeout=30.0)["modifications"]
         return found
 
+    def migrate(self, operators: list[str], executor: str, key_groups: list[int] | None = None, strategy: str = "hybrid") -> dict[str, Any]:
+        asked = {"operators": operators, "executor": executor, "key_groups": key_groups, "strategy": strategy}
+        return self._ask("POST", "/migrate", asked)
+
     def evacuate(self, executor: str) -> dict[str, Any]:
         return self._ask("POST", "/evacuate", {"executor": executor})
 

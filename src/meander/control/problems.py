@@ -18,6 +18,7 @@ STATUS: dict[type[MeanderError], int] = {
     errors.ConfigError: 400,
     errors.Busy: 409,
     errors.Fenced: 410,
+    errors.Divergent: 506,
     errors.FlowError: 422,
     errors.Rejected: 412,
     errors.BadInput: 424,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 STRATEGIES = ("hybrid", "prefetch", "lazy", "eager")
@@ -17,6 +17,9 @@ class Running(Protocol):
         """What it is doing, as plain data."""
 
     def rescale(self, operator: str, parallelism: int, strategy: str = "hybrid") -> Any:
+        """Returns a named tuple when it is in force."""
+
+    def migrate(self, operators: Sequence[str], executor: str, key_groups: Sequence[int] | None = None, strategy: str = "hybrid") -> Any:
         """Returns a named tuple when it is in force."""
 
     def modify_as_told(self, told: Mapping[str, Any], code: bytes | None = None) -> dict[str, Any]:

@@ -6,7 +6,7 @@ mapped from a folder nothing has to move, and every strategy is a switch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from meander.clock import Clock
@@ -16,6 +16,7 @@ from meander.engine.epoch import SparkRunner
 from meander.engine.loop import Loop
 from meander.engine.peers import Peer, Unreachable
 from meander.engine.scaling import LoadMeter
+from meander.errors import ConfigError
 from meander.state.manifest import Manifest
 
 _POLL = 0.05
@@ -67,6 +68,61 @@ class Migration:
 
             moved.epoch = between(switch)
         return moved
+
+    def migrate(
+        self,
+        operators: Sequence[str],
+        executor: str,
+        groups: Sequence[int] | None,
+        strategy: str,
+        between: Callable[[Callable[[], int]], int],
+        patience: float,
+    ) -> Moved:
+        """Have an executor own key groups of some operators, or all of theirs: one switch for all, between two epochs."""
+        tables = {operator: self._towards(operator, executor, groups) for operator in operators}
+        moved = Moved(sum(a != b for name, table in tables.items() for a, b in zip(self._loop.routing[name], table, strict=True)))
+        deadline = self._clock.monotonic() + patience
+        asked: set[tuple[str, str, int]] = set()
+        if self._needs_fetching and strategy in ("prefetch", "hybrid"):
+            for _ in range(_ROUNDS):
+                fetched = [self._fetch(name, table, asked, moved, deadline, _SHARE) for name, table in tables.items()]
+                if not any(fetched):
+                    break
+
+        def switch() -> int:
+            if self._needs_fetching and strategy == "eager":
+                self._loop.housekeeping.finish_merges(deadline - self._clock.monotonic())
+                for name, table in tables.items():
+                    self._fetch(name, table, asked, moved, deadline, 1.0)
+            for name, table in tables.items():
+                self._loop.reroute(name, table)
+            return self._loop.log.manifest.epoch + 1
+
+        moved.epoch = between(switch)
+        return moved
+
+    def _towards(self, operator: str, executor: str, groups: Sequence[int] | None) -> list[int]:
+        """An operator's table with some key groups, or all, in slots of an executor's; a slot more where it has none."""
+        before = self._loop.routing[operator]
+        level, slots = self._runner.level_of(operator), slots_of(before)
+        there = self._runner.placement.executors()
+        if executor not in there:
+            raise ConfigError(f"there is no executor '{executor}'; there are {', '.join(sorted(there)) or 'none'}")
+        places = self._runner.placement.plan(level, slots)
+        own = [slot for slot, place in enumerate(places) if place == executor]
+        if not own:
+            places = self._runner.placement.plan(level, slots + 1)
+            own = [slot for slot, place in enumerate(places) if place == executor]
+        if not own:
+            raise ConfigError(f"executor '{executor}' has no slot of '{operator}', and would not get the next one: rescale it first")
+        wanted = set(range(len(before)) if groups is None else groups)
+        if not wanted <= set(range(len(before))):
+            raise ConfigError(f"key groups of '{operator}' are 0 to {len(before) - 1}; there is no {max(wanted)}")
+        moving = [group for group in sorted(wanted) if before[group] not in own]
+        table = list(before)
+        for number, group in enumerate(moving):
+            table[group] = own[number * len(own) // len(moving)]
+        return table
 
     def _fetch(
         self, operator: str, table: list[int], asked: set[tuple[str, str, int]], moved: Moved, deadline: float, share: float

@@ -1,0 +1,49 @@
+"""What a running flow answers when it was asked to do something."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Progress(NamedTuple):
+    """What was processed since the last call."""
+
+    epochs: int
+    rows_in: int
+    rows_out: int
+    dead_letters: int = 0
+
+
+class Rescaled(NamedTuple):
+    """A rescaling that is in force."""
+
+    operator: str
+    before: int
+    after: int
+    moved: int
+    """Key groups that have another slot now."""
+    strategy: str
+    epoch: int
+    """The first epoch under the new routing table."""
+    fetched: int = 0
+    """Bytes that were brought into the new owners' caches, ahead of their use."""
+    failures: tuple[str, ...] = ()
+    """What could not be brought, and is fetched on first use."""
+    fetched_from_store: int = 0
+    """How many of the fetched bytes came from the store; the others came from the executors that had them."""
+
+
+class Migrated(NamedTuple):
+    """A migration that is in force."""
+
+    operators: tuple[str, ...]
+    executor: str
+    moved: int
+    """Key groups that have another slot now, of all operators."""
+    epoch: int
+    """The first epoch with them there."""
+    seconds: float
+    """From the request until then."""
+    fetched: int = 0
+    """Bytes that were brought into the executor's cache, ahead of their use."""
+    failures: tuple[str, ...] = ()
