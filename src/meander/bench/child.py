@@ -11,6 +11,8 @@ from collections.abc import Callable
 
 from meander.bench import (
     expiry_ours,
+    modify_ours,
+    modify_peer,
     nexmark_ours,
     nexmark_peer,
     python_state_ours,
@@ -20,6 +22,7 @@ from meander.bench import (
     scaling_ours,
 )
 from meander.bench.isolation import Progress, Request
+from meander.bench.modify_request import ModifyRequest
 from meander.bench.nexmark_request import NexmarkRequest
 from meander.bench.ours import run_meander
 from meander.bench.peers import PEERS, run_peer
@@ -59,6 +62,11 @@ def _expiry(fields: Json, progress: Progress) -> Json:
     return expiry_ours.run(expiry_ours.ExpiryRequest.from_json(fields), progress)
 
 
+def _modify(fields: Json, progress: Progress) -> Json:
+    request = ModifyRequest.from_json(fields)
+    return modify_ours.run(request, progress) if request.system == "meander" else modify_peer.run(request, progress)
+
+
 WORK: dict[str, Callable[[Json, Progress], Json]] = {
     Request.work: _totals,
     RescaleRequest.work: _rescale,
@@ -66,6 +74,7 @@ WORK: dict[str, Callable[[Json, Progress], Json]] = {
     NexmarkRequest.work: _nexmark,
     PythonStateRequest.work: _python_state,
     expiry_ours.ExpiryRequest.work: _expiry,
+    ModifyRequest.work: _modify,
 }
 
 

@@ -30,7 +30,9 @@ _POLL = 0.002
 class Feed:
     """Writes events at a rate until it is stopped, whoever reads them."""
 
-    def __init__(self, folder: Path, rate: float, keys: int, seed: int = 0) -> None:
+    def __init__(self, folder: Path, rate: float, keys: int, seed: int = 0, text: bool = False) -> None:
+        """``text``: with a column of that name, which is empty."""
+        self._text = text
         self.folder, self._rate, self._keys, self._seed = folder, rate, keys, seed
         self.counts = np.zeros(keys, np.int64)
         """How many events there were of each key."""
@@ -60,7 +62,7 @@ class Feed:
             key = np.random.default_rng([self._seed, number]).integers(0, self._keys, per_file)
             born = due - EVERY + np.arange(1, per_file + 1) * (EVERY / per_file)
             hidden = self.folder / f".{number:08d}.tmp"
-            pq.write_table(pa.table({"key": key, "born": born}), hidden)
+            pq.write_table(pa.table({"key": key, "born": born, **({"text": [""] * per_file} if self._text else {})}), hidden)
             np.add.at(self.counts, key, 1)
             os.replace(hidden, self.folder / f"{number:08d}.parquet")
             number += 1
