@@ -131,4 +131,7 @@ def test_reports_can_be_drawn(tmp_path: Path) -> None:
     plot(Report("growth", {"epoch_events": 100_000}, 1, {"meander": sizes}, {"1M/10k": 1.0}), str(tmp_path / "growth.png"))
     kinds = {"session": {"epochs_bytes": [1, 2, 2], "epochs_ms": [4.0, 3.0]}}
     plot(Report("expiry", {"windows": 9, "events": 1000}, 1, {"meander": kinds}, {}), str(tmp_path / "expiry.png"))
-    assert {file.name for file in tmp_path.iterdir()} == {"systems.png", "growth.png", "expiry.png"}
+    seen = {"timeline": [[0.0, 0.5, 0.1], [1.0, 0.6, 0.1]], "marks": [[0.5, "driver"]]}
+    plot(Report("failover", {}, 1, {"leaderless": seen, "spark": seen}, {}), str(tmp_path / "failover.png"))
+    plot(Report("modify", {}, 1, {"meander": {"changes": seen}}, {}), str(tmp_path / "modify.png"))
+    assert {file.stem for file in tmp_path.iterdir()} == {"systems", "growth", "expiry", "failover", "modify"}

@@ -28,7 +28,7 @@ from meander.bench.processes import anonymous_bytes, end_session, session_member
 from meander.bench.report import Report, Table
 from meander.bench.rounds import add_common_arguments, say, work_folder
 from meander.bench.statistics import Json
-from meander.bench.steady import Feed, Sight, batch_name, drained, meander_names
+from meander.bench.steady import Feed, Sight, batch_name, drained, meander_names, timeline
 
 SYSTEMS = ("leaderless", "leader", "passive", "spark")
 FAULTS = ("driver", "executor", "pause")
@@ -262,7 +262,7 @@ def _measure(arguments: argparse.Namespace, name: str, faults: list[str], folder
         "cost": cost,
         "events": system.feed.events,
         **account,
-        "timeline": _timeline(epochs),
+        "timeline": timeline(epochs),
         "epoch_seconds": _usual(epochs),
     }
 
@@ -282,12 +282,6 @@ def _disturb(system: _System, fault: str, pause: float) -> bool:
     system.rest(pause)
     victim.signal(signal.SIGCONT)
     return True
-
-
-def _timeline(epochs: Sequence[Published]) -> list[list[float]]:
-    """Per output: when, and how old its oldest and newest events were."""
-    origin = epochs[0].end
-    return [[round(e.end - origin, 3), round(e.end - e.first, 3), round(e.end - e.last, 3)] for e in epochs]
 
 
 def _usual(epochs: Sequence[Published]) -> float:

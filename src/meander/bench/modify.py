@@ -20,6 +20,7 @@ from meander.bench.report import Report, Table
 from meander.bench.rescale import chosen_sizes
 from meander.bench.rounds import OURS, add_common_arguments, say, work_folder
 from meander.bench.statistics import Json, median
+from meander.bench.steady import timeline
 
 PEER = "spark-restart"
 CHANGES = ("replace", "filter", "insert", "remove")
@@ -102,13 +103,9 @@ def _measure(arguments: argparse.Namespace, system: str, scenario: str, folder: 
         if "times" in answer:
             found[change["change"]] |= _epoch_times(answer["times"], change)
             found[change["change"]] |= {"bytes": change.get("bytes"), "moved": change.get("moved")}
-    return {
-        "by_change": found,
-        "events": answer["events"],
-        "lost": answer["lost"],
-        "doubled": answer["doubled"],
-        "state_bytes": answer.get("state_bytes"),
-    }
+    marks = [[round(change["asked"] - epochs[0].end, 3), change["change"]] for change in answer["changes"]]
+    facts = {name: answer.get(name) for name in ("events", "lost", "doubled", "state_bytes")}
+    return {"by_change": found, **facts, "timeline": timeline(epochs), "marks": marks}
 
 
 def _epoch_times(times: list[Json], change: Json) -> Json:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import meander as md
+from meander.bench.plot_disturbed import draw_disturbed
 from meander.bench.plot_elastic import draw_rescale, draw_scaling
 from meander.bench.report import Report, short
 
@@ -30,6 +31,8 @@ def plot(report: Report, path: str) -> None:
         draw_rescale(figure, report)
     elif report.bench == "scaling":
         draw_scaling(figure, report)
+    elif report.bench in ("failover", "modify"):
+        draw_disturbed(figure, report)
     elif report.bench == "expiry":
         _draw_expiry(figure, report)
     else:

@@ -146,3 +146,12 @@ def account(files: Sequence[Path], counts: np.ndarray) -> Json:
     reached[last.get_column("key").to_numpy()] = last.get_column("n").to_numpy()
     twice = rows.height - rows.unique().height
     return {"lost": int(np.maximum(counts - reached, 0).sum()), "doubled": int(np.maximum(reached - counts, 0).sum()) + twice}
+
+
+def timeline(epochs: Sequence[Published]) -> list[list[float]]:
+    """Per output: when, and how old its oldest and newest events were.
+
+    >>> timeline([Published(10.0, 2, 9.0, 9.5), Published(11.0, 2, 9.5, 10.0)])
+    [[0.0, 1.0, 0.5], [1.0, 1.5, 1.0]]
+    """
+    return [[round(e.end - epochs[0].end, 3), round(e.end - e.first, 3), round(e.end - e.last, 3)] for e in epochs]
