@@ -19,7 +19,7 @@ LONGEST_FILE = 500
 BANNED_NAMES = {"utils", "util", "helpers", "helper", "common", "core", "base", "manager", "misc"}
 
 # A room is a module or a package directly under meander; "meander" itself is the public face.
-GROUND = {"errors", "clock", "settings", "metrics"}
+GROUND = {"errors", "clock", "settings", "metrics", "outcomes"}
 VOCABULARY = {"aggregates", "sketches", "windows", "processor"}
 BELOW_ENGINE = GROUND | VOCABULARY | {"plan", "state", "connect", "coordinate"}
 BELOW_FLOW = BELOW_ENGINE | {"engine", "replicate", "control", "run"}
@@ -31,6 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "clock": {"errors"},
     "settings": {"errors"},
     "metrics": {"errors", "clock"},
+    "outcomes": set(),
     "sketches": GROUND,
     "aggregates": GROUND | {"sketches"},
     "windows": GROUND,
