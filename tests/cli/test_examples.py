@@ -22,7 +22,7 @@ SCRIPTS = {
 }
 FLOW_FILES = {"server_counts.py", "wikipedia.py", "workload.py"}
 # Each starts a Spark of its own, some of them twice.
-QUICK = {"orders.py", "dead_letters.py"}
+QUICK = {"dead_letters.py"}
 
 
 def test_every_example_is_run_by_a_test() -> None:

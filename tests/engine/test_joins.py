@@ -22,7 +22,7 @@ LEFT = {"k": pl.Int64(), "v": pl.Int64(), "ts": pl.Datetime("us")}
 RIGHT = {"k": pl.Int64(), "w": pl.Int64(), "ts": pl.Datetime("us")}
 SECOND = 1_000_000
 FOREVER = 1 << 62
-LIMITS = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+LIMITS = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 Row = tuple[int | None, int, int]
 
 

@@ -25,7 +25,7 @@ from meander.state import compaction as compaction_module
 COLUMNS = {"k": pl.Int64(), "v": pl.Int64(), "ts": pl.Datetime("us")}
 SECOND = 1_000_000
 EPOCH = datetime(1970, 1, 1)
-LIMITS = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+LIMITS = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 
 
 class Hand(SystemClock):

@@ -23,7 +23,7 @@ SECOND = 1_000_000
 START = datetime(1970, 1, 1)
 Row = tuple[int, int, int]
 Emission = tuple[Any, int, int, list[int]]
-LIMITS = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+LIMITS = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 
 
 class Model:

@@ -22,7 +22,7 @@ COLUMNS = {"k": pl.Int64(), "v": pl.Int64(), "ts": pl.Datetime("us")}
 SECOND = 1_000_000
 EPOCH = datetime(1970, 1, 1)
 Row = tuple[int, int, int]
-LIMITS = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+LIMITS = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 
 
 def flow_of(epochs: Any, window: Window, emit: str, lateness: str, grace: str, keyed: bool = True) -> tuple[md.Flow, Any, Any]:

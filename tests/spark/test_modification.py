@@ -84,6 +84,7 @@ def test_a_change_without_input_and_a_restart(tmp_path: Path, spark: Any) -> Non
     assert out.frame().tail(1).select("key", "most").rows() == [(1, 7.0)]
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_takes_its_change_with_it(tmp_path: Path, spark: Any) -> None:
     write_input(tmp_path / "in", files=3, rows=100, keys=5)
     flow, _ = flow_of(tmp_path)
