@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
-WHOLE = ["event-time.md", "joins.md"]
+WHOLE = ["event-time.md", "joins.md", "replication.md"]
 """Pages whose first block of Python is a whole program, followed by what it prints."""
 QUICK = {"joins.md"}
 

@@ -138,8 +138,8 @@ def table_of(replicas: list[dict[str, Any]]) -> Any:
         shown.add_column(title, no_wrap=True)
     for one in replicas:
         numbers = ("-" if one[name] is None else wording.count(one[name]) for name in ("epoch", "lag", "restarts"))
-        house = " (keeps house)" if one.get("keeps_house") else ""
-        shown.add_row(one["name"], f"{_state(one)}{house}", *numbers, _process(one), one["url"] or "-")
+        duties = [duty for duty, has in (("leads", one.get("leads")), ("keeps house", one.get("keeps_house"))) if has]
+        shown.add_row(one["name"], _state(one) + (f" ({', '.join(duties)})" if duties else ""), *numbers, _process(one), one["url"] or "-")
     return shown
 
 

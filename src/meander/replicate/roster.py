@@ -33,6 +33,7 @@ def read_roster(store: Store, clock: Clock) -> dict[str, Any]:
             "url": sighting.sign.url if sighting else None,
             "silent_since": sighting.sign.at if sighting is not None and not sighting.alive else None,
             "keeps_house": name == keeps,
+            "leads": sighting.sign.said.get("leads") if sighting is not None and sighting.alive else None,
             "supervised": name in known,
             "restarts": told.get("restarts"),
             "error": told.get("error"),
