@@ -446,3 +446,30 @@ def test_what_cannot_be_is_refused_where_it_is_written() -> None:
         md.list_of(pl.List(pl.Int64))
     with pytest.raises(md.FlowError, match="ttl"):
         md.value("int64", ttl="soon")
+
+
+class Lottery(md.Processor):
+    """Chance and ids, by events and by timers."""
+
+    output = {"what": "string", "number": "double", "id": "string"}
+
+    def on_events(self, key: int, rows: md.processor.Rows, state: Any, ctx: Any) -> Iterator[Any]:
+        ctx.set_timer("1s")
+        for _ in rows:
+            yield "row", ctx.random.random(), str(ctx.uuid())
+
+    def on_timer(self, key: int, time: datetime, state: Any, ctx: Any) -> Any:
+        return "timer", ctx.random.random(), str(ctx.uuid())
+
+
+def test_chance_is_the_same_at_any_parallelism_and_another_for_every_key_and_epoch(tmp_path: Path) -> None:
+    script = tuple(((0, tuple((key, 0, (epoch * 3) * SECOND) for key in (1, 2, 2, 3))),) for epoch in range(3))
+    drawn = []
+    for slots in (1, 2, 4):
+        out, flow = md.memory(), md.Flow("lottery")
+        flow.source("events", Script(COLUMNS, script)).watermark("ts").key_by("k").process(Lottery, name="lottery").sink("out", out)
+        Local(flow, tmp_path / str(slots), slots).run(flush=True)
+        drawn.append(sorted(out.frame().rows()))
+    assert drawn[0] == drawn[1] == drawn[2]
+    assert len(drawn[0]) > 12
+    assert len({row[2] for row in drawn[0]}) == len({row[3] for row in drawn[0]}) == len(drawn[0]), "none is drawn twice"

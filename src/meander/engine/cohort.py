@@ -201,7 +201,7 @@ class Cohort:
         raise Divergent(
             f"replica '{self.name}' has computed something else than '{entry['by']}' in epoch {epoch}: "
             f"{told(entry['digests'], digests)}. What '{entry['by']}' has computed is published; this replica has stopped. "
-            "Code that goes by chance, the clock or the order of a set is not deterministic: md.now, md.random and md.uuid are"
+            "Code that goes by chance, the clock or the order of a set does that; a processor's ctx.now, ctx.random and ctx.uuid do not"
         )
 
     def check_objections(self, committed: Mapping[int, Mapping[str, str]]) -> None:

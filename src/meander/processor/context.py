@@ -1,13 +1,16 @@
-"""What a processor is told beside its rows and its state: times, and its timers.
+"""What a processor is told beside its rows and its state: times, chance, and its timers.
 
-All times come from the epoch's decision and from the log: the same epoch, run again, sees the same ones.
+All times come from the epoch's decision and from the log, and chance from what the epoch is about: the same epoch, run again or by another
+replica, sees the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from random import Random  # noqa: TID251 - with a seed that follows from the epoch
 from typing import Any, Protocol
+from uuid import UUID  # noqa: TID251 - of numbers that do
 from zoneinfo import ZoneInfo
 
 from meander.errors import FlowError
@@ -38,7 +41,10 @@ class Context:
         time: Callable[[], int],
         timers: Timers | None,
         emit: Callable[[Any], None],
+        seed: Callable[[], str] | None = None,
     ) -> None:
+        self._seed = seed
+        self._randoms: dict[str, Random] = {}
         self._now, self._has_event_time, self._zone, self._time, self._timers = now, has_event_time, zone, time, timers
         self.watermark = None if watermark is None else self.moment(watermark)
         """The event time that had been reached before this epoch; None where there is none yet."""
@@ -51,6 +57,23 @@ class Context:
     def time(self) -> datetime:
         """The largest event time of the rows at hand; in a timer, the timer's; ``now`` where rows have no event time."""
         return self.moment(self._time())
+
+    @property
+    def random(self) -> Random:
+        """Chance that is the same whenever and wherever the epoch is run: numbers that follow from the epoch, the operator and the key.
+
+        ``ctx.random.random()``, ``ctx.random.choice(...)`` and so on. Only where one key is at hand, not in ``on_batch``.
+        """
+        if self._seed is None:
+            raise FlowError("ctx.random is a key's: in on_batch, draw by the keys, with numpy.random.default_rng([hash of the key, ...])")
+        seed = self._seed()
+        if seed not in self._randoms:
+            self._randoms[seed] = Random(seed)
+        return self._randoms[seed]
+
+    def uuid(self) -> UUID:
+        """An id that nobody else has, and that is the same whenever and wherever the epoch is run."""
+        return UUID(int=self.random.getrandbits(128), version=4)
 
     def set_timer(self, at: datetime | timedelta | float | str, clock: str | None = None) -> None:
         """Have ``on_timer`` called for this key when a clock reaches ``at``: a moment, or a delay such as ``"30s"`` after ``ctx.time``

@@ -131,7 +131,7 @@ class EachKey:
 
     def run(self) -> Calls:
         turn, operator, desk = self.turn, self.operator, self.desk
-        ctx = context_of(operator, desk, self._time, self.pending, lambda row: self.out.append(row))
+        ctx = context_of(operator, desk, self._time, self.pending, lambda row: self.out.append(row), self._seed)
         if self.pending is not None and len(turn.hashes):
             self._timers(ctx)
         self._events(ctx)
@@ -139,6 +139,10 @@ class EachKey:
 
     def _time(self) -> int:
         return int(self.turn.times[self.at]) if self.firing is None else self.firing
+
+    def _seed(self) -> str:
+        """What the chance of the key whose turn it is follows from."""
+        return f"{self.operator.name}/{self.desk.epoch}/{self.turn.hashes[self.at]}"
 
     # -- calls ----------------------------------------------------------------------------------------------------
 
@@ -329,10 +333,17 @@ class EachKey:
         self.out, self.counts = kept, [(owner, count) for owner, count in self.counts if owner != i]
 
 
-def context_of(operator: Processing, desk: Desk, time: Callable[[], int], timers: Pending | None, emit: Callable[[Any], None]) -> Context:
+def context_of(
+    operator: Processing,
+    desk: Desk,
+    time: Callable[[], int],
+    timers: Pending | None,
+    emit: Callable[[Any], None],
+    seed: Callable[[], str] | None = None,
+) -> Context:
     mark = desk.late if desk.evict == FOREVER else desk.evict
     watermark = None if operator.time is None or mark == NEVER else mark
-    return Context(watermark, desk.now, operator.time is not None, operator.zone, time, timers, emit)
+    return Context(watermark, desk.now, operator.time is not None, operator.zone, time, timers, emit, seed)
 
 
 def call_for_each_key(operator: Processing, desk: Desk, turn: Turn) -> Calls:
