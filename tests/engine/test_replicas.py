@@ -17,8 +17,10 @@ from hypothesis import strategies as st
 from tests.local import Local, Script
 
 import meander as md
+from meander.clock import SystemClock
 from meander.coordinate.routing import rebalance
 from meander.engine.loop import Loop
+from meander.state.store import DirStore
 
 COLUMNS = {"k": pl.Int64(), "v": pl.Int64(), "ts": pl.Datetime("us")}
 SECOND = 1_000_000
@@ -287,6 +289,58 @@ def test_a_leader_that_was_replaced_while_it_slept_commits_nothing(tmp_path: Pat
         a.step()
     assert (a.manifest.epoch, a.manifest.by) == (4, "b")
     assert numbered(tmp_path / "totals") == [1, 2, 3, 4]
+
+
+class Away(DirStore):
+    """A store that does not answer for a while, from some call of the driver's on."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.calls, self.away = 0, range(0)
+
+    def _call(self) -> None:
+        self.calls += 1
+        if self.calls in self.away:
+            raise md.Retryable("the store is away")
+
+    def get(self, name: str) -> bytes | None:
+        self._call()
+        return super().get(name)
+
+    def put(self, name: str, data: Any) -> None:
+        self._call()
+        super().put(name, data)
+        self._call()  # it was put, and nobody was told
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        self._call()
+        done = super().put_if_absent(name, data)
+        self._call()
+        return done
+
+
+class Patient(SystemClock):
+    """Waits, and does not take long for it."""
+
+    def sleep(self, seconds: float) -> None:
+        super().sleep(min(seconds, 0.001))
+
+
+@pytest.mark.parametrize("first", range(0, 52, 4))
+def test_a_store_that_is_away_for_a_while_holds_a_replica_up_and_no_more(first: int, tmp_path: Path) -> None:
+    expected = alone(SCRIPT, tmp_path / "alone")
+    store = Away(tmp_path / "two" / "state")
+    a = replica(SCRIPT, tmp_path / "two", "a", store=store, clock=Patient())
+    b = replica(SCRIPT, tmp_path / "two", "b")
+    store.away = range(store.calls + first, store.calls + first + 40)
+    for _ in range(3):
+        a.loop.siblings.persevere(a.loop.step, everything=True)
+        b.step()
+    for _ in range(2):  # whether everything is decided is known after what was away has come back
+        while a.loop.siblings.persevere(a.loop.step, everything=True, flush=a.loop.finished()):
+            pass
+    assert store.calls > store.away.start
+    assert {name: published(tmp_path / "two" / name) for name in expected} == expected
 
 
 def changing(out: Path) -> md.Flow:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from meander.clock import Clock
 from meander.connect.sink import is_done_by_one
 from meander.engine.cohort import Cohort, choices_in, choices_of
 from meander.engine.epoch import Decision, Outcome
-from meander.errors import Corrupted
+from meander.errors import Corrupted, Retryable
 from meander.state.log import Taken
 from meander.state.manifest import Json
 
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 _JUDGED = 8
 _TRIAL_MARGIN = 5.0
 _POLL = 0.01
+_FIRST_WAIT, _LONGEST_WAIT, _PATIENCE = 0.1, 2.0, 600.0
+_LOG = logging.getLogger("meander")
 
 
 class Siblings:
@@ -70,13 +74,53 @@ class Siblings:
             self._read_news()
         looks = self.cohort.time_to_look()
         if not certain or (looks and log.is_behind()):
-            self._loop.begin_anew(log.catch_up())
-            self._followed = log.manifest.epoch
+            self._go_to_the_end()
         if looks:
             self.cohort.check_objections({e: was["digests"] for e, was in self._judged.items() if was["by"] == self.cohort.name})
         if log.manifest.epoch > epoch:
             self.cohort.reached(log.manifest.epoch)
             self.publish_theirs()
+
+    def _go_to_the_end(self) -> None:
+        """Be where the log is, whatever was before."""
+        manifest = self._loop.log.catch_up()
+        if manifest.plan and manifest.plan["digest"] != self._loop.plan["digest"]:
+            self._loop.plan_changed(manifest)
+        self._loop.begin_anew(manifest)
+        self._followed = manifest.epoch
+
+    def persevere(self, step: Callable[..., bool], **options: bool) -> bool:
+        """Do a step; where the store or the cluster does not answer, wait and do it again, from where the log is then.
+
+        A run of its own would end, and be started again by somebody. A replica that ends is missed.
+        """
+        began: float | None = None
+        wait = _FIRST_WAIT
+        while True:
+            try:
+                if began is not None:
+                    self._mend()
+                return step(**options)
+            except Retryable as error:
+                now = self._clock.monotonic()
+                if began is None:
+                    began = now
+                    _LOG.warning(f"replica '{self.cohort.name}' waits: {error}")
+                if self.cohort.is_leaving or now - began > _PATIENCE:
+                    raise
+                self._clock.sleep(wait)
+                wait = min(2 * wait, _LONGEST_WAIT)
+
+    def _mend(self) -> None:
+        """Whatever was begun is given up; what is committed, also by us, is published."""
+        self._loop.recover_runner()
+        self._go_to_the_end()
+        self.cohort.reached(self._loop.log.manifest.epoch)
+        self.publish_theirs()
+        manifest = self._loop.log.manifest
+        if self._by_one and manifest.by == self.cohort.name and manifest.staged and not self.cohort.is_published(manifest.epoch):
+            self._loop.publish(manifest, self._by_one)
+            self._loop.tidy.unwanted(self.cohort.say_published(manifest.epoch))
 
     def append(self, entry: Json) -> None:
         """Append an entry that holds whatever siblings have appended before it."""

@@ -21,6 +21,7 @@ import contextlib
 import os
 import shutil
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -64,7 +65,7 @@ class Direct:
     def __init__(self, loop: Loop) -> None:
         self.loop = loop
         self.look = loop.look
-        self.step = loop.step
+        self.step = loop.step if loop.siblings is None else partial(loop.siblings.persevere, loop.step)
         self.finished = loop.finished
 
     def stop(self) -> None:
