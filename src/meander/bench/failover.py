@@ -79,7 +79,7 @@ def _chosen(option: str, text: str, known: Sequence[str]) -> list[str]:
     return chosen
 
 
-class _Kept:
+class Kept:
     """A process that is started again whenever it has ended, until it is let go."""
 
     def __init__(self, asked: Json) -> None:
@@ -151,9 +151,9 @@ class _System:
             "parallelism": arguments.parallelism,
             "trigger": f"{round(arguments.trigger * 1000)} milliseconds" if name == "spark" else arguments.trigger,
         }
-        self.kept: list[_Kept] = []
+        self.kept: list[Kept] = []
         for replica in replicas:
-            self.kept.append(_Kept({**common, "name": replica, "options": self._options(replica)}))
+            self.kept.append(Kept({**common, "name": replica, "options": self._options(replica)}))
 
     def _options(self, replica: str) -> Json:
         if self.name == "leaderless":
@@ -192,7 +192,7 @@ class _System:
     def wait_until_whole(self, since: float) -> None:
         self.wait_until(lambda: all(one.up.exists() for one in self.kept) and self.sight.last() > since, "does not come back")
 
-    def victim(self) -> _Kept:
+    def victim(self) -> Kept:
         """Whom it hurts most: who leads, or keeps house."""
         if self.name == "leader":
             for one in self.kept:

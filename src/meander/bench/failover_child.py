@@ -19,14 +19,20 @@ from meander.bench.steady import SCHEMA, batch_name
 def run_meander(asked: dict[str, Any]) -> None:
     """Count per key, as a replica or alone, until killed."""
     flow = md.Flow("steady")
-    events = flow.source("events", md.files(asked["input"], schema=SCHEMA, settle=0))
+    events = flow.source("events", md.files(asked["input"], schema=SCHEMA, settle=0)).filter("key >= 0", name="positive")
     counts = events.key_by("key").aggregate(md.count().alias("n"), md.max("born").alias("born"), name="counts")
+        events.filter("key >= 0", name="positive")
+        .key_by("key")
+        .aggregate(md.count().alias("n"), md.max("born").alias("born"), name="counts")
+    )
     counts.sink("out", md.parquet(asked["out"]))
     session = md.spark(master=asked["master"], app_name=asked["name"], spark_driver_memory=asked["memory"])
     store = Path(asked["folder"]) / "store"
     with flow.start(
         store, spark=session, parallelism=asked["parallelism"], trigger=asked["trigger"], idle_poll=0.02, **asked["options"]
     ) as run:
+        if asked.get("serves"):
+            (Path(asked["folder"]) / f"{asked['name']}.url").write_text(run.serve(port=0).url)
         _say(asked, "up")
         run.await_termination()
 
