@@ -21,10 +21,6 @@ def run_meander(asked: dict[str, Any]) -> None:
     flow = md.Flow("steady")
     events = flow.source("events", md.files(asked["input"], schema=SCHEMA, settle=0)).filter("key >= 0", name="positive")
     counts = events.key_by("key").aggregate(md.count().alias("n"), md.max("born").alias("born"), name="counts")
-        events.filter("key >= 0", name="positive")
-        .key_by("key")
-        .aggregate(md.count().alias("n"), md.max("born").alias("born"), name="counts")
-    )
     counts.sink("out", md.parquet(asked["out"]))
     session = md.spark(master=asked["master"], app_name=asked["name"], spark_driver_memory=asked["memory"])
     store = Path(asked["folder"]) / "store"
