@@ -26,7 +26,7 @@ def test_every_window_has_the_same_keys_as_often(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_small_run_of_it_ends_with_one_json_object(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main("bench expiry --windows 12 --events 400 --keys 100 --kinds session --json".split()) == 0
+    assert main("bench expiry --windows 12 --events 800 --keys 100 --kinds session --json".split()) == 0
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert found["bench"] == "expiry"
     assert found["systems"]["meander"]["session"]["windows_out"] == 12 * 100
