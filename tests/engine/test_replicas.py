@@ -141,6 +141,24 @@ def test_a_committer_that_dies_before_it_publishes_is_stood_in_for(tmp_path: Pat
     assert numbered(tmp_path / "totals") == [1, 2]
 
 
+def test_what_a_killed_replica_had_written_goes_when_one_joins(tmp_path: Path) -> None:
+    a, b = replica(SCRIPT, tmp_path, "a"), replica(SCRIPT, tmp_path, "b")
+    for _ in range(2):
+        with mock.patch.object(a.loop.log, "append", side_effect=Killed), pytest.raises(Killed):
+            a.step()
+        b.step()
+    state = tmp_path / "state"
+
+    def stored() -> set[str]:
+        return {str(file.relative_to(state)) for folder in ("segments", "staged") for file in (state / folder).rglob("*") if file.is_file()}
+
+    assert stored() > b.manifest.object_names(), "it left something behind"
+    c = replica(SCRIPT, tmp_path, "c")
+    assert stored() == c.manifest.object_names() | {name for name in stored() if "-merge-" in name}
+    finish(b)
+    assert last(published(tmp_path / "totals")) == last(alone(SCRIPT, tmp_path / "alone")["totals"])
+
+
 def test_a_rescale_of_one_is_a_rescale_of_all(tmp_path: Path) -> None:
     a, b = replica(SCRIPT, tmp_path, "a"), replica(SCRIPT, tmp_path, "b")
     a.step()

@@ -151,8 +151,7 @@ class Tidy:
                 self._due.append(name)
         for folder in ("segments/", "staged/", "seen/"):
             for name in self._store.list(folder):
-                owner = name.rsplit("/", 1)[1].split("-", 1)[0]
-                if name not in needed and owner.isdigit() and int(owner) < self._start.generation:
+                if name not in needed and self._is_left_behind(name):
                     self._due.append(name)
         self._remove()
         for folder in (
@@ -163,6 +162,18 @@ class Tidy:
             "modifications/",
         ):  # what is put if absent; all else has the generation in its name
             sweep_temporary(self._store, folder)
+
+    def _is_left_behind(self, name: str) -> bool:
+        """Whether only the dead can have written an object that no retained state needs.
+
+        All that an older generation wrote. Of a shared one, which lives on while replicas die, what a task wrote for an epoch that is
+        committed: whoever may still be at it has lost. Not what a merge or a change wrote, which may be about to be committed.
+        """
+        owner, epoch, number = (*name.rsplit("/", 1)[1].split("-"), "", "")[:3]
+        if not owner.isdigit() or int(owner) < self._start.generation:
+            return owner.isdigit()
+        written_by_a_task = not name.startswith("seen/") and epoch.isdigit() and number.isdigit()
+        return self._start.shared and int(owner) == self._start.generation and written_by_a_task and int(epoch) <= self._start.epoch
 
     def _retained_states(self) -> list[Manifest]:
         """Every state from the oldest that can still be read to the newest. Snapshots from which the log cannot be followed go."""
