@@ -274,6 +274,9 @@ def test_a_second_supervisor_is_refused(stage: Stage) -> None:
     stage.start(1)
     with pytest.raises(md.Busy, match="has a supervisor at work"):
         stage.start(1)
+    stage.supervisors[1].stop()
+    assert stage.store.get(SUPERVISOR) is not None, "that is the first one's"
+    assert len(stage.firsts) == 1
 
 
 def test_what_a_killed_supervisor_leaves_is_adopted_by_the_next(stage: Stage) -> None:
