@@ -263,6 +263,7 @@ def _measure(arguments: argparse.Namespace, name: str, faults: list[str], folder
         "events": system.feed.events,
         **account,
         "timeline": timeline(epochs),
+        "marks": [[round(change.asked - epochs[0].end, 3), fault] for fault, change, _ in changes],
         "epoch_seconds": _usual(epochs),
     }
 

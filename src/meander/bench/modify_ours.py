@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _LOAD_ROWS = 20_000
 _LONGEST = 600.0
+_COLUMNS = {"key": pl.Int64(), "born": pl.Float64()}
 
 
 def clean(frame: pl.DataFrame) -> pl.DataFrame:
@@ -72,8 +73,10 @@ def _changes(request: ModifyRequest, progress: Progress) -> Json:
     """Replace a function, change a condition, insert an operator, remove it, and stop and start again."""
     load = Load(request)
     flow = md.Flow("changing")
-    events = flow.source("events", md.files(str(load.feed.folder), schema=SCHEMA, settle=0)).map_batches(clean, schema=SCHEMA, name="clean")
-    kept = events.filter("key >= 0", name="positive")
+    events = flow.source("events", md.files(str(load.feed.folder), schema=SCHEMA, settle=0))
+    kept = events.map_batches(clean, schema=_COLUMNS, name="clean").filter("key >= 0", name="positive")
+        clean, schema=_COLUMNS, name="clean"
+    )
     counts = kept.key_by("key").aggregate(md.count().alias("n"), md.max("born").alias("born"), name="counts")
     counts.sink("out", md.parquet(str(load.out)))
     session = md.spark(master=request.master, app_name="meander-bench", spark_driver_memory=request.memory)
@@ -85,7 +88,7 @@ def _changes(request: ModifyRequest, progress: Progress) -> Json:
     progress("warming up")
     time.sleep(request.warmup)
     steps: list[tuple[str, Callable[[], Any]]] = [
-        ("replace", lambda: running.replace("clean", md.map_batches(cleaner, schema=SCHEMA))),
+        ("replace", lambda: running.replace("clean", md.map_batches(cleaner, schema=_COLUMNS))),
         ("filter", lambda: running.replace("positive", md.filter("key >= 0 and born > 1"))),
         ("insert", lambda: running.insert("no_bots", md.filter("key < 1000000000000"), after="positive")),
         ("remove", lambda: running.remove("no_bots")),
