@@ -75,8 +75,6 @@ def _changes(request: ModifyRequest, progress: Progress) -> Json:
     flow = md.Flow("changing")
     events = flow.source("events", md.files(str(load.feed.folder), schema=SCHEMA, settle=0))
     kept = events.map_batches(clean, schema=_COLUMNS, name="clean").filter("key >= 0", name="positive")
-        clean, schema=_COLUMNS, name="clean"
-    )
     counts = kept.key_by("key").aggregate(md.count().alias("n"), md.max("born").alias("born"), name="counts")
     counts.sink("out", md.parquet(str(load.out)))
     session = md.spark(master=request.master, app_name="meander-bench", spark_driver_memory=request.memory)
