@@ -85,13 +85,13 @@ class Kept:
     def __init__(self, asked: Json) -> None:
         self.asked = asked
         self.name: str = asked["name"]
-        self._log = open(Path(asked["folder"]) / f"{self.name}.log", "ab")  # noqa: SIM115
         self._start()
 
     def _start(self) -> None:
         self.up.unlink(missing_ok=True)
         words = [sys.executable, "-m", "meander.bench.failover_child", json.dumps(self.asked)]
-        self._process = subprocess.Popen(words, stdout=self._log, stderr=subprocess.STDOUT, start_new_session=True)
+        with open(Path(self.asked["folder"]) / f"{self.name}.log", "ab") as log:
+            self._process = subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
 
     @property
     def up(self) -> Path:
@@ -126,7 +126,6 @@ class Kept:
     def let_go(self) -> None:
         end_session(self.pid)
         self._process.wait()
-        self._log.close()
 
 
 class _System:

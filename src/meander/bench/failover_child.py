@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
-
 import meander as md
 from meander.bench.peers import peer_settings
-from meander.bench.steady import SCHEMA, batch_name
+from meander.bench.steady import SCHEMA, saver
 
 
 def run_meander(asked: dict[str, Any]) -> None:
@@ -41,21 +38,12 @@ def run_spark(asked: dict[str, Any]) -> None:
     settings: dict[str, Any] = peer_settings("spark-rocksdb", asked["parallelism"], asked["memory"])
     session = SparkSession.builder.master(asked["master"]).appName(asked["name"]).config(map=settings).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
-    out = Path(asked["out"])
-    out.mkdir(parents=True, exist_ok=True)
-
-    def save(batch: Any, number: int) -> None:
-        """Whole or not at all; again with the same name after a restart."""
-        table = batch.toArrow()
-        hidden = out / f".{batch_name(number)}"
-        pq.write_table(table, hidden)
-        if not (out / batch_name(number)).exists():
-            os.replace(hidden, out / batch_name(number))
-
     events = session.readStream.schema("key long, born double").parquet(asked["input"])
     counts = events.groupBy("key").agg(F.count("*").alias("n"), F.max("born").alias("born"))
     writer = (
-        counts.writeStream.outputMode("update").foreachBatch(save).option("checkpointLocation", str(Path(asked["folder"]) / "checkpoint"))
+        counts.writeStream.outputMode("update")
+        .foreachBatch(saver(Path(asked["out"])))
+        .option("checkpointLocation", str(Path(asked["folder"]) / "checkpoint"))
     )
     query = writer.trigger(processingTime=asked["trigger"]).start()
     _say(asked, "up")

@@ -5,19 +5,16 @@ In the same session, which is kind: a new driver would take longer.
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 from typing import Any
-
-import pyarrow.parquet as pq
 
 from meander.bench.isolation import Progress
 from meander.bench.modify_ours import Load
 from meander.bench.modify_request import ModifyRequest
 from meander.bench.peers import peer_settings
 from meander.bench.statistics import Json
-from meander.bench.steady import batch_name
+from meander.bench.steady import batch_name, saver
 
 _COLUMNS = "key long, born double"
 
@@ -31,14 +28,7 @@ def run(request: ModifyRequest, progress: Progress) -> Json:
     session = SparkSession.builder.master(request.master).appName(request.system).config(map=settings).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     load = Load(request, first=0, names=lambda number: [batch_name(number)])
-    load.out.mkdir()
-
-    def save(batch: Any, number: int) -> None:
-        table = batch.toArrow()
-        hidden = load.out / f".{batch_name(number)}"
-        pq.write_table(table, hidden)
-        if not (load.out / batch_name(number)).exists():
-            os.replace(hidden, load.out / batch_name(number))
+    save = saver(load.out)
 
     def same(batches: Any) -> Any:
         yield from batches

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -75,6 +76,19 @@ def meander_names(slots: int) -> Callable[[int], list[str]]:
 
 def batch_name(number: int) -> str:
     return f"batch-{number:010d}.parquet"
+
+
+def saver(folder: Path) -> Callable[[Any, int], None]:
+    """What ``foreachBatch`` of a peer does with a batch: whole or not at all, and under the same name after a restart."""
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def save(batch: Any, number: int) -> None:
+        hidden = folder / f".{batch_name(number)}"
+        pq.write_table(batch.toArrow(), hidden)
+        if not (folder / batch_name(number)).exists():
+            os.replace(hidden, folder / batch_name(number))
+
+    return save
 
 
 class Sight:

@@ -112,7 +112,6 @@ class Cohort:
         self._stop = threading.Event()
         self._leaving = threading.Event()
         self._looked = clock.monotonic()
-        self._began = clock.monotonic()
         self._thread = threading.Thread(target=self._watch, name="meander-replicas", daemon=True)
         self.url: str | None = None
         """Where this replica can be asked over HTTP; told to the others."""
@@ -188,7 +187,7 @@ class Cohort:
         is behind the epoch without having objected, it has not.
         """
         epoch = entry["epoch"]
-        self._store.put(self._objection(epoch, self.name), json.dumps(digests).encode())
+        self._store.put_if_absent(self._objection(epoch, self.name), json.dumps(digests).encode())  # whole for who reads it
         until = self._clock.monotonic() + DEAD_AFTER
         others = {one.name for one in self.siblings()} - {entry["by"]}
         while others and self._clock.monotonic() < until:

@@ -83,8 +83,10 @@ class Siblings:
 
     def _go_to_the_end(self) -> None:
         """Be where the log is, whatever was before."""
+        epoch = self._loop.log.manifest.epoch
         manifest = self._loop.log.catch_up()
-        if manifest.plan and manifest.plan["digest"] != self._loop.plan["digest"]:
+        # A change that is being tried is in force here and not in the log: only an epoch that was committed says otherwise.
+        if manifest.epoch > epoch and manifest.plan["digest"] != self._loop.plan["digest"]:
             self._loop.plan_changed(manifest)
         self._loop.begin_anew(manifest)
         self._followed = manifest.epoch
@@ -115,7 +117,10 @@ class Siblings:
         """Whatever was begun is given up; what is committed, also by us, is published."""
         self._loop.recover_runner()
         self._go_to_the_end()
-        self.cohort.reached(self._loop.log.manifest.epoch)
+        manifest = self._loop.log.manifest
+        if manifest.plan:  # whatever was tried: what the log says is in force, and done once
+            self._loop.plan_changed(manifest)
+        self.cohort.reached(manifest.epoch)
         self.publish_theirs()
         manifest = self._loop.log.manifest
         if self._by_one and manifest.by == self.cohort.name and manifest.staged and not self.cohort.is_published(manifest.epoch):
@@ -143,9 +148,11 @@ class Siblings:
                 return False
             self._clock.sleep(_POLL)
             self.keep_up()
-        self.stand_in(wait=True)
+        is_published = self.stand_in(wait=True)
         if self._loop.log.manifest.epoch < decision.epoch:
-            return True
+            if not is_published:  # we leave, and another one will see to it: what is not published must stay the last
+                self._loop.settle_lost(outcome)
+            return is_published
         self._lost(decision, outcome, certain=True)
         return False
 
@@ -225,17 +232,21 @@ class Siblings:
                 if self._loop.log.manifest.epoch == manifest.epoch:
                     raise
 
-    def stand_in(self, wait: bool) -> None:
-        """Publish the last epoch in sinks that one replica publishes, if the one that committed it died before it did. ``wait`` for it."""
+    def stand_in(self, wait: bool) -> bool:
+        """Publish the last epoch in sinks that one replica publishes, if the one that committed it died before it did. ``wait`` for it.
+
+        Whether it is published.
+        """
         log = self._loop.log
         while self._by_one and (manifest := log.manifest).epoch and manifest.by != self.cohort.name and manifest.staged:
             if self.cohort.is_published(manifest.epoch):
-                return
+                return True
             if manifest.by is None or not self.cohort.is_alive(manifest.by):
                 self._loop.publish(manifest, self._by_one)
                 self._loop.tidy.unwanted(self.cohort.say_published(manifest.epoch))
-                return
+                return True
             if not wait or self.cohort.is_leaving:
-                return
+                return False
             self._clock.sleep(_POLL)
             self.keep_up()
+        return True

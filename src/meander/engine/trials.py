@@ -214,7 +214,12 @@ class Trials:
         proven = not trial.watched or not trial.reversible or _is_proven(trial, outcome)
         marks = {"plan": before.parts.plan, "watched": sorted(trial.watched), "lasting": sorted(trial.lasting)}
         loop.mark_plan(None if proven else marks)
-        if not loop.finish(tried, outcome, began):
+        try:
+            in_force = loop.finish(tried, outcome, began) or loop.log.manifest.plan.get("digest") == trial.parts.plan["digest"]
+        except Retryable as error:
+            trial.done.set_exception(Retryable(f"whether the modification is in force cannot be said now: {error}"))
+            raise
+        if not in_force:
             self._go_back(before, trial.swaps)
             why = "other replicas have gone on without it: it took too long"
             trial.rejected(epoch, why)

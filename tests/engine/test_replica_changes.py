@@ -1,0 +1,135 @@
+"""Changes of a flow that replicas run: one tries, all have the same plan then, and no failure on the way does it twice or by halves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import polars as pl
+import pytest
+from tests.engine.test_replicas import COLUMNS, SCRIPT, during_its_run
+from tests.local import Local, Script
+
+import meander as md
+
+
+def changing(out: Path) -> md.Flow:
+    flow = md.Flow("changing")
+    kept = flow.source("events", Script(COLUMNS, SCRIPT)).filter("v >= 0", name="kept")
+    kept.key_by("k").aggregate(md.count().alias("n"), name="totals").sink("out", md.parquet(out / "out"))
+    return flow
+
+
+def test_a_change_of_one_is_a_change_of_all(tmp_path: Path) -> None:
+    a, b = (Local(changing(tmp_path), tmp_path / "state", replica=name) for name in "ab")
+    a.step()
+    b.step()
+    trial = a.propose(md.Replace("kept", md.filter("k > 0")))
+    a.step()
+    assert trial.done.result().epoch == 3
+    b.step()
+    assert b.modifier.plan.version == a.modifier.plan.version == 2
+    assert (b.manifest.epoch, b.manifest.by) == (4, "b")
+    keys = {e: set(pl.read_parquet(tmp_path / "out" / f"part-{e:010d}-*.parquet").get_column("k")) for e in range(1, 5)}
+    assert keys == {1: {0, 1, 2}, 2: {0, 1, 2}, 3: {1, 2}, 4: {1, 2}}
+    again = Local(changing(tmp_path), tmp_path / "state", replica="c")
+    assert again.modifier.plan.version == 2
+
+
+def test_siblings_let_a_replica_try_a_change_unless_it_dies(tmp_path: Path) -> None:
+    a, b = (Local(changing(tmp_path), tmp_path / "state", replica=name, ahead=False) for name in "ab")
+    for one in (a, b):
+        one.cohort.look()
+    a.step()
+
+    def a_tries() -> None:
+        """While b computes the same epoch under the old plan."""
+        trial = a.propose(md.Replace("kept", md.filter("k > 0")))
+        a.step()
+        assert trial.done.result().epoch == 2
+
+    with during_its_run(b, a_tries):
+        b.step()  # another plan's digest is no divergence
+    assert (b.manifest.epoch, b.manifest.by, b.modifier.plan.version) == (2, "a", 2)
+
+    trial = a.propose(md.Replace("kept", md.filter("k > 1")))
+    with mock.patch.object(a.loop, "install", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+        a.step()
+    assert b.manifest.trial is None
+    b.cohort._siblings["a"].changed = -10.0  # nothing was heard of it for long
+    b.step()
+    assert (b.manifest.epoch, b.manifest.by, b.modifier.plan.version) == (3, "b", 2)
+    assert not trial.done.done()
+
+
+def test_a_change_that_fails_is_taken_back_and_siblings_never_see_it(tmp_path: Path) -> None:
+    a, b = (Local(changing(tmp_path), tmp_path / "state", replica=name) for name in "ab")
+    a.step()
+    trial = a.propose(md.Insert("broken", md.map_batches(fails, schema=COLUMNS), after="kept"))
+    a.step()
+    with pytest.raises(md.Rejected, match="no such luck"):
+        trial.done.result()
+    b.step()
+    assert (b.manifest.epoch, b.modifier.plan.version) == (3, 1)
+    assert b.manifest.totals["rows_in"] == 9
+    with pytest.raises(md.FlowError, match="cannot be changed while several replicas run"):
+        a.propose(md.Replace("events", Script(COLUMNS, SCRIPT), resume=True))
+
+
+def fails(frame: pl.DataFrame) -> pl.DataFrame:
+    raise ValueError("no such luck")
+
+
+def counting(out: Path) -> md.Flow:
+    flow = md.Flow("counting")
+    keyed = flow.source("events", Script(COLUMNS, SCRIPT)).key_by("k")
+    keyed.aggregate(md.count().alias("n"), name="totals").sink("out", md.parquet(out / "out"))
+    return flow
+
+
+def test_a_change_whose_commit_was_not_answered_is_made_once(tmp_path: Path) -> None:
+    """The entry is in the log, and who put it does not know: what the change does to the state must not be done again."""
+    a = Local(counting(tmp_path), tmp_path / "state", replica="a", ahead=False)
+    a.step()
+    other = md.aggregate(md.count().alias("n"), md.sum("v").alias("total"), by="k")
+    trial = a.propose(md.Replace("totals", other), drop=["totals"])
+    append = a.loop.log.append
+
+    def unanswered(entry: Any) -> Any:
+        found = append(entry)
+        if entry["kind"] == "epoch" and not failed:
+            failed.append(True)
+            raise md.Retryable("no answer")
+        return found
+
+    failed: list[bool] = []
+    with mock.patch.object(a.loop.log, "append", unanswered):
+        a.loop.siblings.persevere(a.loop.step, everything=True)
+    with pytest.raises(md.Retryable, match="cannot be said now"):
+        trial.done.result()
+    assert (a.manifest.epoch, a.modifier.plan.version, a.manifest.plan["version"]) == (3, 2, 2)
+    state = pl.DataFrame(pl.from_arrow(md.read_state(tmp_path / "state", "totals"))).sort("k")
+    assert state.select("k", "n").rows() == [(0, 2), (1, 2), (2, 2)], "the epoch of the change, and the one after it"
+    assert sorted({int(file.name.split("-")[1]) for file in (tmp_path / "out").glob("part-*")}) == [1, 2, 3]
+
+
+def test_who_leaves_commits_nothing_behind_an_epoch_that_nobody_has_published(tmp_path: Path) -> None:
+    calls: list[tuple[str, int]] = []
+
+    def flow_for(name: str) -> md.Flow:
+        flow = md.Flow("called")
+        flow.source("events", Script(COLUMNS, SCRIPT)).sink("out", md.foreach_batch(lambda frame, epoch: calls.append((name, epoch))))
+        return flow
+
+    a, b = (Local(flow_for(name), tmp_path / "state", replica=name, ahead=False) for name in "ab")
+    for one in (a, b):
+        one.cohort.look()
+    with mock.patch.object(a.loop, "publish", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+        a.step()
+    b.cohort.leave()  # while a, as far as anybody knows, is about to publish
+    b.step()
+    assert (b.manifest.epoch, calls) == (1, [])
+    c = Local(flow_for("c"), tmp_path / "state", replica="c", ahead=False)
+    c.step()
+    assert calls == [("c", 1), ("c", 2)]
