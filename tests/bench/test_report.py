@@ -90,7 +90,7 @@ def test_peers_have_as_many_state_partitions_as_meander_has_slots() -> None:
         (("failover", "--systems", "flink"), "there are leaderless, leader, passive, spark"),
         (("failover", "--faults", ""), "give some of driver, executor, pause"),
         (("failover", "--rate", "0"), "--rate 0.0: must be above 0"),
-        (("modify", "--against", "flink"), "there is no such peer; there is spark-restart"),
+        (("modify", "--against", "flink"), "there is no such peer; there are spark-restart, spark-in-session"),
         (("modify", "--state", "big"), "write a size such as 100MB or 1GB"),
         (("modify", "--seconds", "0"), "--seconds 0.0: must be above 0"),
         (("floor", "--plot", "no/such/folder/out.png"), "does not exist"),

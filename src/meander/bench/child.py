@@ -79,6 +79,7 @@ WORK: dict[str, Callable[[Json, Progress], Json]] = {
 
 
 def main() -> None:
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # otherwise a peer's workers are some other Python, without Arrow
     asked = json.loads(sys.stdin.read())
     answers = os.fdopen(int(sys.argv[1]), "w", buffering=1)
     spoken = time.monotonic()

@@ -1,9 +1,10 @@
 """Changes of a running flow: what is seen in the output, and how long they take, beside stopping, changing and starting again.
 
 Under a steady load a function is replaced, a filter's condition is changed, an operator is inserted and removed; Spark's own way is to
-stop the query and start the changed one from its checkpoint. Then stateful operators are migrated from one executor to another, many with
-little state and some with much (--state; the store is a folder behind a slow line), and the flow is stopped and started again for
-comparison.
+stop the query and start the changed one from its checkpoint: in a new application, as a changed job is deployed (spark-restart), or in
+the same session, for drivers that can load new code (spark-in-session). Then stateful operators are migrated from one executor to
+another, many with little state and some with much (--state; the store is a folder behind a slow line), and the flow is stopped and
+started again for comparison.
 """
 
 from __future__ import annotations
@@ -22,21 +23,21 @@ from meander.bench.rounds import OURS, add_common_arguments, say, work_folder
 from meander.bench.statistics import Json, median
 from meander.bench.steady import timeline
 
-PEER = "spark-restart"
+PEERS = ("spark-restart", "spark-in-session")
 CHANGES = ("replace", "filter", "insert", "remove")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rate", type=float, default=1000.0, help="events per second (default: %(default)s)")
     parser.add_argument("--keys", type=int, default=20_000, help="distinct keys (default: %(default)s)")
-    parser.add_argument("--trigger", type=float, default=0.5, help="seconds between two epochs or batches (default: %(default)s)")
+    parser.add_argument("--trigger", type=float, default=0.1, help="seconds between two epochs or batches (default: %(default)s)")
     parser.add_argument("--warmup", type=float, default=10.0, help="seconds before anything is measured (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=10.0, help="seconds between two changes (default: %(default)s)")
     parser.add_argument("--small-operators", type=int, default=34, help="operators with little state to migrate (default: %(default)s)")
     parser.add_argument("--large-operators", type=int, default=24, help="operators with much state to migrate (default: %(default)s)")
     parser.add_argument("--state", default="2.7GB", help="state of the large ones together (default: %(default)s)")
     parser.add_argument("--cluster", default="local-cluster[2,1,2048]", help="Spark's master for migrations (default: %(default)s)")
-    parser.add_argument("--against", default=PEER, help=f"{PEER}, or empty for none (default: %(default)s)")
+    parser.add_argument("--against", default=",".join(PEERS), help="peers, separated by commas, or empty for none (default: %(default)s)")
     add_common_arguments(parser, rounds=1)
     parser.set_defaults(parallelism=1, memory="2g")
 
@@ -45,15 +46,17 @@ def run(arguments: argparse.Namespace) -> Report:
     for name in ("rate", "keys", "trigger", "warmup", "seconds"):
         if not getattr(arguments, name) > 0:
             raise md.ConfigError(f"--{name} {getattr(arguments, name)}: must be above 0")
-    if arguments.against not in ("", PEER):
-        raise md.ConfigError(f"--against {arguments.against}: there is no such peer; there is {PEER}")
+    peers = [peer for peer in arguments.against.split(",") if peer]
+    for peer in peers:
+        if peer not in PEERS:
+            raise md.ConfigError(f"--against {peer}: there is no such peer; there are {', '.join(PEERS)}")
     state = next(iter(chosen_sizes(arguments.state).values()))
     facts = machine_facts()
     results: dict[str, Json] = {OURS: {}}
     with work_folder(arguments.folder) as folder:
         results[OURS]["changes"] = _measure(arguments, OURS, "changes", folder)
-        if arguments.against:
-            results[PEER] = {"changes": _measure(arguments, PEER, "changes", folder)}
+        for peer in peers:
+            results[peer] = {"changes": _measure(arguments, peer, "changes", folder)}
         for scenario, operators, size in (("small", arguments.small_operators, 0), ("large", arguments.large_operators, state)):
             if operators:
                 results[OURS][scenario] = _measure(arguments, OURS, scenario, folder, operators, size)
@@ -71,7 +74,8 @@ def run(arguments: argparse.Namespace) -> Report:
         "memory",
     )
     config = {**{name: getattr(arguments, name) for name in names}, "state_bytes": state, "machine": facts}
-    return Report("modify", config, arguments.rounds, results, _ratios(results), [_table(results), _moves(results)], _notes(results))
+    ratios, tables = _ratios(results), [_table(results), _moves(results)]
+    return Report("modify", config, arguments.rounds, results, ratios, [table for table in tables if table.rows], _notes(results, ratios))
 
 
 def _measure(arguments: argparse.Namespace, system: str, scenario: str, folder: Path, operators: int = 0, state: int = 0) -> Json:
@@ -125,10 +129,10 @@ def _ratios(results: dict[str, Json]) -> dict[str, float]:
     """Spark's gap over ours, per change; a restart's gap over that of a migration."""
     ratios = {}
     ours = results[OURS]["changes"]["by_change"]
-    for name in CHANGES:
-        peer = results.get(PEER, {}).get("changes", {}).get("by_change", {}).get(name)
-        if peer is not None:
-            ratios[name] = round(peer["gap_seconds"]["during"] / ours[name]["gap_seconds"]["during"], 1)
+    for peer in (name for name in results if name != OURS):
+        for name in CHANGES:
+            gap = results[peer]["changes"]["by_change"][name]["gap_seconds"]["during"]
+            ratios[f"{peer} {name}"] = round(gap / ours[name]["gap_seconds"]["during"], 1)
     for scenario in ("small", "large"):
         found = results[OURS].get(scenario, {}).get("by_change")
         if found:
@@ -174,7 +178,8 @@ def _moves(results: dict[str, Json]) -> Table:
     return Table(("operators", "change", *titles), tuple(rows))
 
 
-def _notes(results: dict[str, Json]) -> list[str]:
+def _notes(results: dict[str, Json], ratios: dict[str, float]) -> list[str]:
     wrong = [f"{s} {c}" for s, found in results.items() for c, numbers in found.items() if numbers["lost"] or numbers["doubled"]]
     said = "Nothing was lost or doubled." if not wrong else f"LOST OR DOUBLED in {', '.join(wrong)}."
-    return [f"{said} A gap is the longest time between two outputs that became visible. Ratios: the gap of the restart over ours."]
+    longer = ", ".join(f"{name} {ratio:g}×" for name, ratio in ratios.items())
+    return [f"{said} A gap is the longest time between two outputs that became visible. Theirs over ours: {longer}."]

@@ -48,9 +48,12 @@ class Load:
         self.sight.start()
         self.feed.start()
 
-    def await_output(self, since: float) -> float:
+    def await_output(self, since: float, alive: Callable[[], bool] = lambda: True) -> float:
+        """When something came out after ``since``. ``alive``: whether there is still anybody to wait for."""
         deadline = time.monotonic() + _LONGEST
         while self.sight.last() <= since:
+            if not alive():
+                raise md.Retryable("it ended before it gave anything out; see the log")
             if time.monotonic() > deadline:
                 raise md.Retryable("no output; see the log")
             time.sleep(0.005)

@@ -7,8 +7,6 @@ fields, read once and written once per key and batch: that is one round trip to 
 from __future__ import annotations
 
 import json
-import os
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,7 +34,6 @@ def run(request: PythonStateRequest, progress: Callable[[int], None]) -> Json:
     from pyspark import cloudpickle  # only measuring processes pay for this
     from pyspark.sql import SparkSession
 
-    os.environ["PYSPARK_PYTHON"] = sys.executable
     cloudpickle.register_pickle_by_value(python_state_ours)  # type: ignore[no-untyped-call]  # its workers need not know this package
     settings: dict[str, Any] = {**settings_of(request.parallelism, request.memory), **request.settings}
     session = SparkSession.builder.master(request.master).appName(request.system).config(map=settings).getOrCreate()
