@@ -45,5 +45,5 @@ class Migrated(NamedTuple):
     seconds: float
     """From the request until then."""
     fetched: int = 0
-    """Bytes that were brought into the executor's cache, ahead of their use."""
+    """Bytes that were brought into the executor's cache ahead of their use, or are being brought now."""
     failures: tuple[str, ...] = ()

@@ -222,8 +222,8 @@ class Run:
     ) -> Migrated:
         """Have an executor own stateful operators, or some key groups of them. In force from the next epoch on; nothing is stopped.
 
-        Other operators stay where they are. ``strategy`` as in ``rescale``; with ``"hybrid"`` and ``"prefetch"`` the executor's cache
-        is filled first.
+        Other operators stay where they are. ``strategy`` as in ``rescale``: with ``"prefetch"`` the executor's cache is filled first; with
+        ``"hybrid"`` small segments are brought first and the others after it, while keys that are needed earlier come one by one.
         """
         names = [operators] if isinstance(operators, str) else list(operators)
         routing = self._loop.routing
@@ -236,7 +236,7 @@ class Run:
             moved = self._migration.migrate(
                 names, str(executor), key_groups, strategy, lambda switch: self._between_epochs(switch, timeout), seconds(timeout) or 3600.0
             )
-        fetched = moved.from_peers + moved.from_store
+        fetched = moved.ordered if strategy == "hybrid" else moved.from_peers + moved.from_store
         return Migrated(
             tuple(names), str(executor), moved.groups, moved.epoch, self._clock.monotonic() - began, fetched, tuple(moved.failures)
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Executor, Future
+from dataclasses import replace
 from threading import Event
 from typing import Any
 
@@ -45,6 +46,7 @@ class Stewards:
     def __init__(self) -> None:
         self.orders = {}
         self.done: dict[str, list[Any]] = {}
+        self.fetches: dict[str, list[Any]] = {}
 
     def at(self, address: str, secret: str) -> Any:
         stewards = self
@@ -56,6 +58,9 @@ class Stewards:
 
             def merged(self) -> list[Any]:
                 return stewards.done.pop(address, [])
+
+            def fetch(self, items: list[Any], share: float) -> None:
+                stewards.fetches.setdefault(address, []).extend(items)
 
         return Peer()
 
@@ -114,6 +119,8 @@ def test_no_segment_is_in_two_merges_at_once_though_the_routing_changes_under_th
     assert entry is not None
     after = manifest.apply({**entry, "position": 1, "generation": 1})
     assert [s.name for s in after.tables["t"].segments] == [entry["output"][0]]
+    moved = sum(1 << group for group in range(KEY_GROUPS) if table[group] == 1)
+    assert stewards.fetches == {"b": [[entry["output"][0], 100, f"{moved:x}", "a"]]}, "who owns some of it now will look into it"
 
 
 def test_a_merge_that_is_done_but_not_in_the_log_yet_still_holds_its_segments(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,3 +215,25 @@ def test_what_a_steward_tells_of_a_merge_that_was_given_up_is_not_taken_for_the_
     assert entry is not None
     assert entry["inputs"] == ["s0", "s1", "s2", "s3"]
     assert entry["output"][0] != "segments/t/of-another-merge.arrow"
+
+
+def test_merges_keep_up_with_many_operators(monkeypatch: pytest.MonkeyPatch) -> None:
+    ordered: list[str] = []
+
+    class Peer:
+        def merge(self, order: Any) -> None:
+            ordered.append(order["table"])
+
+        def merged(self) -> list[Any]:
+            return []
+
+    monkeypatch.setattr(steward_compaction.Peer, "at", lambda address, secret: Peer())
+    names = [f"t{number:02d}" for number in range(12)]
+    refs = tuple(SegmentRef(f"s{number}", 10, 100, number, ALL) for number in range(8))
+    tables = {name: Table(("k",), tuple(replace(ref, name=f"{name}-{ref.name}") for ref in refs)) for name in names}
+    routing = {name: spread(KEY_GROUPS, 1) for name in names}
+    manifest = Manifest(key_groups=KEY_GROUPS, position=0, generation=1, tables=tables, routing=routing)
+    compactor = StewardCompactor(Runner(), Helper(), FakeClock(), 1, Inline())  # type: ignore[arg-type]
+    for _ in range(2):
+        compactor.consider(manifest, routing, dict.fromkeys(names, 1))
+        assert sorted(ordered) == names, "each of them, and once"

@@ -3,8 +3,8 @@
 Under a steady load a function is replaced, a filter's condition is changed, an operator is inserted and removed; Spark's own way is to
 stop the query and start the changed one from its checkpoint: in a new application, as a changed job is deployed (spark-restart), or in
 the same session, for drivers that can load new code (spark-in-session). Then stateful operators are migrated from one executor to
-another, many with little state and some with much (--state; the store is a folder behind a slow line), and the flow is stopped and
-started again for comparison.
+another, many with little state and some with much (--state; the store is a folder behind a slow line); for comparison the flow is
+stopped, and started again with other executors in the same JVM.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import meander as md
 from meander.bench.isolation import run_isolated
-from meander.bench.latency import Change, Published, describe_change
+from meander.bench.latency import AFTERMATH, Change, Published, describe_change
 from meander.bench.machine import machine_facts
 from meander.bench.modify_request import ModifyRequest
 from meander.bench.report import Report, Table
@@ -24,12 +24,14 @@ from meander.bench.statistics import Json, median
 from meander.bench.steady import timeline
 
 PEERS = ("spark-restart", "spark-in-session")
+_ROW_BYTES = 200
+"""Of one key's state in one operator, where there is much."""
 CHANGES = ("replace", "filter", "insert", "remove")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rate", type=float, default=1000.0, help="events per second (default: %(default)s)")
-    parser.add_argument("--keys", type=int, default=20_000, help="distinct keys (default: %(default)s)")
+    parser.add_argument("--keys", type=int, default=20_000, help="distinct keys; more where much state needs them (default: %(default)s)")
     parser.add_argument("--trigger", type=float, default=0.1, help="seconds between two epochs or batches (default: %(default)s)")
     parser.add_argument("--warmup", type=float, default=10.0, help="seconds before anything is measured (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=10.0, help="seconds between two changes (default: %(default)s)")
@@ -87,7 +89,7 @@ def _measure(arguments: argparse.Namespace, system: str, scenario: str, folder: 
         arguments.parallelism,
         arguments.memory,
         arguments.rate,
-        arguments.keys,
+        max(arguments.keys, state // (operators * _ROW_BYTES)) if operators else arguments.keys,
         arguments.trigger,
         arguments.warmup,
         arguments.seconds,
@@ -107,6 +109,7 @@ def _measure(arguments: argparse.Namespace, system: str, scenario: str, folder: 
         if "times" in answer:
             found[change["change"]] |= _epoch_times(answer["times"], change)
             found[change["change"]] |= {"bytes": change.get("bytes"), "moved": change.get("moved")}
+            found[change["change"]]["warm_seconds"] = round(change.get("warm", change["in_force"]) - change["asked"], 3)
     marks = [[round(change["asked"] - epochs[0].end, 3), change["change"]] for change in answer["changes"]]
     facts = {name: answer.get(name) for name in ("events", "lost", "doubled", "state_bytes")}
     return {"by_change": found, **facts, "timeline": timeline(epochs), "marks": marks}
@@ -115,7 +118,8 @@ def _measure(arguments: argparse.Namespace, system: str, scenario: str, folder: 
 def _epoch_times(times: list[Json], change: Json) -> Json:
     """How long epochs took before a change, and the longest from its request until a while after it."""
     before = [e["seconds"] for e in times if change["began"] <= e["end"] < change["asked"]]
-    during = [e["seconds"] for e in times if change["asked"] <= e["end"] < change["in_force"] + 5.0]
+    over = float(change.get("warm") or change["in_force"]) + AFTERMATH
+    during = [e["seconds"] for e in times if change["asked"] <= e["end"] < over]
     if not before or not during:
         return {}
     return {
@@ -136,9 +140,9 @@ def _ratios(results: dict[str, Json]) -> dict[str, float]:
     for scenario in ("small", "large"):
         found = results[OURS].get(scenario, {}).get("by_change")
         if found:
-            ratios[f"{scenario} restart/migrate gap"] = round(
-                found["restart"]["gap_seconds"]["during"] / found["migrate"]["gap_seconds"]["during"], 1
-            )
+            restart, migrate = found["restart"], found["migrate"]
+            ratios[f"{scenario} restart, gap"] = round(restart["gap_seconds"]["during"] / migrate["gap_seconds"]["during"], 1)
+            ratios[f"{scenario} restart, in force"] = round(restart["seconds"] / migrate["seconds"], 1)
     return ratios
 
 
@@ -166,6 +170,7 @@ def _moves(results: dict[str, Json]) -> Table:
             change,
             f"{(found['state_bytes'] or 0) / 1e6:,.1f}",
             f"{numbers['seconds']:.2f}",
+            f"{numbers['warm_seconds']:.1f}",
             *(f"{numbers['gap_seconds'][part]:.2f}" for part in ("before", "during")),
             *(f"{numbers.get(name, 0.0):.2f}" for name in ("epoch_median", "epoch_longest", "epoch_ratio")),
             f"{(numbers['bytes'] or 0) / 1e6:,.1f}",
@@ -174,7 +179,7 @@ def _moves(results: dict[str, Json]) -> Table:
         if scenario != "changes"
         for change, numbers in found["by_change"].items()
     ]
-    titles = ("state MB", "in force s", "gap before s", "during s", "epoch s", "longest", "×", "MB fetched ahead")
+    titles = ("state MB", "in force s", "all near s", "gap before s", "during s", "epoch s", "longest", "×", "MB to fetch")
     return Table(("operators", "change", *titles), tuple(rows))
 
 

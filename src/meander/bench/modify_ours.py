@@ -20,8 +20,11 @@ from meander.bench.steady import SCHEMA, Feed, Sight, drained, meander_names
 if TYPE_CHECKING:
     from meander.engine.loop import EpochDone
 
-_LOAD_ROWS = 20_000
+_LOAD_ROWS = 4_000
+_FILES = 16
+"""Per epoch at most: the state to begin with must not be one epoch."""
 _LONGEST = 600.0
+_WARM_EPOCHS = 5
 _COLUMNS = {"key": pl.Int64(), "born": pl.Float64()}
 
 
@@ -117,11 +120,11 @@ def _changes(request: ModifyRequest, progress: Progress) -> Json:
 
 
 def _migrations(request: ModifyRequest, progress: Progress) -> Json:
-    """All stateful operators to another executor, and back; then stop and start again."""
+    """All stateful operators to another executor, and back; then stop, and start again with other executors."""
     load = Load(request)
     schema = {**SCHEMA, "text": "string"}
     flow = md.Flow("moving")
-    keyed = flow.source("events", md.files(str(load.feed.folder), schema=schema, settle=0, max_files_per_epoch=4)).key_by("key")
+    keyed = flow.source("events", md.files(str(load.feed.folder), schema=schema, settle=0, max_files_per_epoch=_FILES)).key_by("key")
     for number in range(request.operators):
         columns = (md.count().alias("n"), md.max("born").alias("born"), md.max("text").alias("text"))
         operator = keyed.aggregate(*columns, name=f"op{number:02d}")
@@ -142,7 +145,8 @@ def _migrations(request: ModifyRequest, progress: Progress) -> Json:
     epochs: list[Json] = []
 
     def listen(done: EpochDone) -> None:
-        epochs.append({"end": time.time(), "seconds": sum(done.seconds.values())})
+        far = sum(done.outcome.counts.get(name, 0) for name in ("fetched_from_peers", "fetched_from_store"))
+        epochs.append({"end": time.time(), "seconds": sum(done.seconds.values()), "far": far})
         progress(done.epoch)
 
     running = flow.start(store, spark=session, **options)
@@ -163,8 +167,10 @@ def _migrations(request: ModifyRequest, progress: Progress) -> Json:
         time.sleep(request.seconds)
         asked = time.time()
         done = running.migrate(names, executor, timeout=_LONGEST)
+        in_force = time.time()
+        warm = _await_warm(epochs, in_force)
         load.changes.append(
-            {"change": name, "began": began, "asked": asked, "in_force": time.time(), "bytes": done.fetched, "moved": done.moved}
+            {"change": name, "began": began, "asked": asked, "in_force": in_force, "warm": warm, "bytes": done.fetched, "moved": done.moved}
         )
     progress("restart")
     began = time.time()
@@ -172,6 +178,8 @@ def _migrations(request: ModifyRequest, progress: Progress) -> Json:
     asked = time.time()
     running.stop()
     stopped = time.time()
+    session.stop()
+    session = md.spark(master=request.master, app_name="meander-bench", spark_driver_memory=request.memory)
     running = flow.start(store, spark=session, **options)
     running.on_epoch(listen)
     load.changes.append({"change": "restart", "began": began, "asked": asked, "in_force": load.await_output(stopped)})
@@ -180,6 +188,17 @@ def _migrations(request: ModifyRequest, progress: Progress) -> Json:
     running.stop()
     session.stop()
     return found
+
+
+def _await_warm(epochs: list[Json], since: float) -> float:
+    """When epochs had what they need near them again: the end of the last one that fetched something, before some that did not."""
+    deadline = time.monotonic() + _LONGEST
+    while time.monotonic() < deadline:
+        later = [epoch for epoch in list(epochs) if epoch["end"] >= since]
+        if len(later) >= _WARM_EPOCHS and not any(epoch["far"] for epoch in later[-_WARM_EPOCHS:]):
+            return max((epoch["end"] for epoch in later if epoch["far"]), default=since)
+        time.sleep(0.1)
+    raise md.Retryable(f"the state is not near after {_LONGEST:g} s; see the log")
 
 
 def _write_state(feed: Feed, request: ModifyRequest) -> int:

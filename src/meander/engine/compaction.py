@@ -13,7 +13,8 @@ import select
 import struct
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 from meander.clock import Clock
@@ -22,12 +23,16 @@ from meander.state.compaction import Merge, choose_merge
 from meander.state.manifest import Json, Manifest, operator_of
 from meander.state.segment import SegmentRef
 
+AT_ONCE = 16
+"""Merges that one who merges is given at most before it has answered: every operator adds a segment per epoch, so one merge per epoch would
+not do for more than a few. Their orders must fit into a pipe, since the loop does not wait."""
+
 
 class Compactor(Protocol):
-    """Chooses and performs merges, one at a time."""
+    """Chooses and performs merges."""
 
     def consider(self, manifest: Manifest, routing: Mapping[str, list[int]], slots: Mapping[str, int]) -> None:
-        """Begin the next merge that is due, if none is under way."""
+        """Begin the merges that are due, as many as can be under way."""
 
     def collect(self) -> Json | None:
         """The log entry of a finished merge, or None."""
@@ -60,6 +65,19 @@ def due_merges(manifest: Manifest, routing: Mapping[str, list[int]], slots: Mapp
     return [(merge, operator, slot) for _, merge, operator, slot in sorted(found, key=lambda due: -due[0])]
 
 
+def apart(due: Iterable[tuple[Merge, str, int]], busy: Iterable[str]) -> Iterator[tuple[Merge, str, int]]:
+    """Those of the merges that share no segment with one that is under way, or with each other.
+
+    Two merges of one segment could overlap in key groups after a rescale, and give a row twice.
+    """
+    taken = set(busy)
+    for merge, operator, slot in due:
+        names = {ref.name for ref in merge.inputs}
+        if not names & taken:
+            taken |= names
+            yield merge, operator, slot
+
+
 def merge_entry(merge: Merge, name: str, rows: int, size: int) -> Json:
     newest = max(ref.sequence for ref in merge.inputs)
     output = SegmentRef(name, rows, size, newest, merge.groups)
@@ -89,40 +107,44 @@ class ProcessCompactor:
         self._request = (store_url, generation, key_groups)
         self._clock = clock
         self._process: subprocess.Popen[bytes] | None = None
-        self._under_way: Merge | None = None
+        self._under_way: deque[Merge] = deque()
+        """In the order in which they will be answered."""
 
     def consider(self, manifest: Manifest, routing: Mapping[str, list[int]], slots: Mapping[str, int]) -> None:
-        if self._under_way is not None:
-            return
-        merge = next_merge(manifest, routing, slots)
-        if merge is None:
+        if len(self._under_way) == AT_ONCE:
             return
         store, generation, key_groups = self._request
-        name = f"segments/{merge.table}/{generation:08d}-{manifest.epoch:010d}-merge-{self._clock.new_id()}.arrow"
-        try:
-            _write(self._helper(), (store, key_groups, merge, name))
-            self._under_way = merge
-        except OSError:  # it died: the merge is chosen again, with a new helper
-            self.close()
+        for merge, _, _ in apart(due_merges(manifest, routing, slots), (ref.name for other in self._under_way for ref in other.inputs)):
+            name = f"segments/{merge.table}/{generation:08d}-{manifest.epoch:010d}-merge-{self._clock.new_id()}.arrow"
+            try:
+                _write(self._helper(), (store, key_groups, merge, name))
+            except OSError:  # it died: the merges are chosen again, with a new helper
+                self.close()
+                return
+            self._under_way.append(merge)
+            if len(self._under_way) == AT_ONCE:
+                return
 
     @property
     def busy(self) -> bool:
-        return self._under_way is not None
+        return bool(self._under_way)
 
     def collect(self) -> Json | None:
         process = self._process
-        if self._under_way is None or process is None or process.stdout is None:
+        if not self._under_way or process is None or process.stdout is None:
             return None
-        if process.poll() is not None:
-            self._under_way = self._process = None
-            return None
-        if not select.select([process.stdout.fileno()], [], [], 0)[0]:
-            return None
-        answer = _read(process.stdout)
-        merge, self._under_way = self._under_way, None
-        return None if answer is None else merge_entry(merge, *answer)
+        while self._under_way and select.select([process.stdout.fileno()], [], [], 0)[0]:
+            answer = _received(process.stdout.fileno())
+            if answer is None:  # it is dead, and its other merges with it
+                self.close()
+                return None
+            merge, done = self._under_way.popleft(), answer[0]
+            if done is not None:
+                return merge_entry(merge, *done)
+        return None
 
     def close(self) -> None:
+        self._under_way.clear()
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -149,6 +171,22 @@ def _write(pipe: Any, message: Any) -> None:
     data = pickle.dumps(message)
     pipe.write(struct.pack(">Q", len(data)) + data)
     pipe.flush()
+
+
+def _received(pipe: int) -> Any:
+    """One message, and no byte of the next: what is in a buffer here would be hidden from ``select``. None where the pipe has ended."""
+
+    def exactly(size: int) -> bytes:
+        data = b""
+        while len(data) < size and (more := os.read(pipe, size - len(data))):
+            data += more
+        return data
+
+    header = exactly(8)
+    if len(header) < 8:
+        return None
+    data = exactly(size := struct.unpack(">Q", header)[0])
+    return pickle.loads(data) if len(data) == size else None
 
 
 def _read(pipe: Any) -> Any:

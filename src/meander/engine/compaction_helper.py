@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Any
 
 from meander.engine.compaction import _read, _write
 from meander.errors import Corrupted, MeanderError
@@ -21,10 +22,10 @@ def main() -> None:
         try:
             if url not in stores:  # opening may talk to a server
                 stores[url] = open_store(url)
-            answer = _merge(stores[url], merge, name, key_groups)
+            answer: tuple[Any] = (_merge(stores[url], merge, name, key_groups),)
         except MeanderError as error:  # the merge is chosen again later; epochs do not depend on it
             sys.stderr.write(f"meander: compaction of '{merge.table}' failed: {error}\n")
-            answer = None
+            answer = (None,)
         try:
             _write(answers, answer)
         except BrokenPipeError:  # the driver is gone

@@ -36,7 +36,7 @@ class Housekeeping:
     def do(self, idle: bool = False) -> None:
         """What is due. ``idle``: no epoch was before it."""
         loop, log = self._loop, self._loop.log
-        self._take_merge()
+        self._take_merges()
         self._relieve()
         if loop.siblings is not None and not loop.siblings.cohort.keeps_house():
             self._is_mine = False
@@ -60,21 +60,24 @@ class Housekeeping:
         """Let no merge be under way: what one gives out stands where it was made, and whoever takes over would not have it."""
         deadline = self._clock.monotonic() + timeout
         while self.compactor.busy and self._clock.monotonic() < deadline:
-            self._take_merge()
+            self._take_merges()
             self._clock.sleep(0.01)
 
-    def _take_merge(self) -> None:
-        finished, log = self.compactor.collect(), self._loop.log
-        while finished is not None:
-            if not still_holds(finished, log.manifest):
-                self.tidy.unwanted(finished["output"][0])  # its bucket of time is over, the state was dropped, or somebody else merged it
-                return
-            before = log.manifest
-            try:
-                self.tidy.dropped(before, log.append({name: value for name, value in finished.items() if name != "read"}))
-                return
-            except Taken as taken:
-                self._loop.make_way(taken)
+    def _take_merges(self) -> None:
+        log = self._loop.log
+        while (finished := self.compactor.collect()) is not None:
+            while True:
+                if not still_holds(finished, log.manifest):
+                    self.tidy.unwanted(
+                        finished["output"][0]
+                    )  # its bucket of time is over, the state was dropped, or somebody else merged it
+                    break
+                before = log.manifest
+                try:
+                    self.tidy.dropped(before, log.append({name: value for name, value in finished.items() if name != "read"}))
+                    break
+                except Taken as taken:
+                    self._loop.make_way(taken)
 
     def _relieve(self) -> None:
         runs = 0

@@ -6,7 +6,7 @@ mapped from a folder nothing has to move, and every strategy is a switch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from meander.clock import Clock
@@ -14,15 +14,16 @@ from meander.coordinate.migration import plan_fetches, plan_migration
 from meander.coordinate.routing import rebalance, slots_of
 from meander.engine.epoch import SparkRunner
 from meander.engine.loop import Loop
-from meander.engine.peers import Peer, Unreachable
+from meander.engine.peers import GENTLY, Peer, Unreachable
 from meander.engine.scaling import LoadMeter
 from meander.errors import ConfigError
 from meander.state.manifest import Manifest
 
 _POLL = 0.05
 _ROUNDS = 3
-_SHARE = 0.1
-"""Of the time that each who fetches is at it while epochs go on."""
+_BRISKLY = 0.3
+_BRISK_ROUNDS = 2
+_SMALL = 4 << 20
 
 
 @dataclass
@@ -32,9 +33,20 @@ class Moved:
     groups: int = 0
     from_peers: int = 0
     from_store: int = 0
+    ordered: int = 0
+    """Bytes of the segments that were asked for."""
     failures: list[str] = field(default_factory=list)
     epoch: int = 0
     """The first epoch under the final table."""
+
+
+@dataclass
+class _Fetching:
+    """What one rescaling has asked for: of whom, which segment, which key groups."""
+
+    moved: Moved
+    deadline: float
+    asked: set[tuple[str, str, int]] = field(default_factory=set)
 
 
 class Migration:
@@ -50,19 +62,16 @@ class Migration:
         after = rebalance(before, slots, load)
         moved = Moved(sum(a != b for a, b in zip(before, after, strict=True)))
         steps = plan_migration(before, after, strategy if self._needs_fetching else "lazy", load)
-        deadline = self._clock.monotonic() + patience
-        asked: set[tuple[str, str, int]] = set()
+        fetching = _Fetching(moved, self._clock.monotonic() + patience)
         for step in steps:
             table = step.table
             if step.warm_first:
-                for _ in range(_ROUNDS):  # what the epochs wrote meanwhile is little, and less each time
-                    if not self._fetch(operator, table, asked, moved, deadline, _SHARE):
-                        break
+                self._warm({operator: table}, fetching, GENTLY, _ROUNDS)
 
             def switch(table: list[int] = table, wait: bool = step.wait_after) -> int:
                 if wait:
-                    self._loop.housekeeping.finish_merges(deadline - self._clock.monotonic())
-                    self._fetch(operator, table, asked, moved, deadline, 1.0)
+                    self._loop.housekeeping.finish_merges(fetching.deadline - self._clock.monotonic())
+                    self._warm({operator: table}, fetching, 1.0, 1)
                 self._loop.reroute(operator, table)
                 return self._loop.log.manifest.epoch + 1
 
@@ -78,27 +87,33 @@ class Migration:
         between: Callable[[Callable[[], int]], int],
         patience: float,
     ) -> Moved:
-        """Have an executor own key groups of some operators, or all of theirs: one switch for all, between two epochs."""
+        """Have an executor own key groups of some operators, or all of theirs: one switch for all, between two epochs.
+
+        ``hybrid``: small segments are brought first, since a question about one costs as much as one about a large one; then the switch;
+        then the others, little by little.
+        """
+        before = {operator: self._loop.routing[operator] for operator in operators}
         tables = {operator: self._towards(operator, executor, groups) for operator in operators}
-        moved = Moved(sum(a != b for name, table in tables.items() for a, b in zip(self._loop.routing[name], table, strict=True)))
-        deadline = self._clock.monotonic() + patience
-        asked: set[tuple[str, str, int]] = set()
-        if self._needs_fetching and strategy in ("prefetch", "hybrid"):
-            for _ in range(_ROUNDS):
-                fetched = [self._fetch(name, table, asked, moved, deadline, _SHARE) for name, table in tables.items()]
-                if not any(fetched):
-                    break
+        moved = Moved(sum(a != b for name, table in tables.items() for a, b in zip(before[name], table, strict=True)))
+        fetching = _Fetching(moved, self._clock.monotonic() + patience)
+        strategy = strategy if self._needs_fetching else "lazy"
+        if strategy == "prefetch":
+            self._warm(tables, fetching, GENTLY, _ROUNDS)
+        elif strategy == "hybrid":
+            self._warm(tables, fetching, _BRISKLY, _BRISK_ROUNDS, _SMALL)
 
         def switch() -> int:
-            if self._needs_fetching and strategy == "eager":
-                self._loop.housekeeping.finish_merges(deadline - self._clock.monotonic())
-                for name, table in tables.items():
-                    self._fetch(name, table, asked, moved, deadline, 1.0)
+            if strategy == "eager":
+                self._loop.housekeeping.finish_merges(fetching.deadline - self._clock.monotonic())
+                self._warm(tables, fetching, 1.0, 1)
             for name, table in tables.items():
                 self._loop.reroute(name, table)
             return self._loop.log.manifest.epoch + 1
 
         moved.epoch = between(switch)
+        if strategy == "hybrid":
+            for name, table in tables.items():
+                self._order(name, before[name], table, fetching, GENTLY)
         return moved
 
     def _towards(self, operator: str, executor: str, groups: Sequence[int] | None) -> list[int]:
@@ -124,17 +139,30 @@ class Migration:
             table[group] = own[number * len(own) // len(moving)]
         return table
 
-    def _fetch(
-        self, operator: str, table: list[int], asked: set[tuple[str, str, int]], moved: Moved, deadline: float, share: float
-    ) -> bool:
-        """Have the stewards of new owners fetch what moves and was not asked for before, and wait for them: whether there was anything."""
+    def _warm(self, tables: Mapping[str, list[int]], fetching: _Fetching, share: float, rounds: int, largest: int | None = None) -> None:
+        """Have the stewards of new owners fetch what moves and wait for them. What epochs write meanwhile is little, and less each time."""
+        for _ in range(rounds):
+            before: dict[str, dict[str, int]] = {}
+            for operator, table in tables.items():
+                ordered = self._order(operator, self._loop.routing[operator], table, fetching, share, largest)
+                before = {**ordered, **before}
+            for address, already in before.items():
+                self._wait(address, already, fetching)
+            if not before:
+                return
+
+    def _order(
+        self, operator: str, old: Sequence[int], table: Sequence[int], fetching: _Fetching, share: float, largest: int | None = None
+    ) -> dict[str, dict[str, int]]:
+        """Have the stewards of new owners fetch what moves and was not asked for before: whom, and what they had fetched until then."""
         manifest: Manifest = self._loop.log.manifest
         segments = [
             (ref.name, ref.bytes, ref.groups)
             for state in manifest.tables_of(operator)
             for ref in sorted(state.segments, key=lambda s: s.sequence, reverse=True)
+            if largest is None or ref.bytes <= largest
         ]
-        wanted = plan_fetches(self._loop.routing[operator], table, segments, self._runner.holders(name for name, _, _ in segments))
+        wanted = plan_fetches(old, table, segments, self._runner.holders(name for name, _, _ in segments))
         level = self._runner.level_of(operator)
         places = self._runner.placement.plan(level, slots_of(table))
         before: dict[str, dict[str, int]] = {}
@@ -142,15 +170,14 @@ class Migration:
             address = self._runner.stewards.get(places[slot]) if slot < len(places) else None
             if address is None:  # nobody is there yet: its slot fetches what it needs itself
                 continue
-            fresh = [f for f in fetches if (address, f.name, f.groups) not in asked]
+            fresh = [f for f in fetches if (address, f.name, f.groups) not in fetching.asked]
             if fresh:
                 if address not in before:
                     before[address] = self._fetched(address)
-                self._ask(address, [[f.name, f.bytes, f"{f.groups:x}", f.holder] for f in fresh], moved, share)
-                asked.update((address, f.name, f.groups) for f in fresh)
-        for address, already in before.items():
-            self._wait(address, already, moved, deadline)
-        return bool(before)
+                self._ask(address, [[f.name, f.bytes, f"{f.groups:x}", f.holder] for f in fresh], fetching.moved, share)
+                fetching.asked.update((address, f.name, f.groups) for f in fresh)
+                fetching.moved.ordered += sum(f.bytes for f in fresh)
+        return before
 
     def _ask(self, address: str, items: list[list[object]], moved: Moved, share: float) -> None:
         try:
@@ -166,8 +193,9 @@ class Migration:
             return {"peer": 0, "store": 0}
         return {"peer": answer["peer"], "store": answer["store"]}
 
-    def _wait(self, address: str, before: dict[str, int], moved: Moved, deadline: float) -> None:
-        while self._clock.monotonic() < deadline:
+    def _wait(self, address: str, before: dict[str, int], fetching: _Fetching) -> None:
+        moved = fetching.moved
+        while self._clock.monotonic() < fetching.deadline:
             try:
                 answer = Peer.at(address, self._runner.secret).fetched()
             except Unreachable as error:

@@ -16,6 +16,8 @@ from pyarrow import flight
 from meander.clock import SystemClock
 from meander.state.hashing import Hashes
 
+GENTLY = 0.1
+"""The share of the time that each who fetches is at it while epochs go on."""
 _PATIENCE = 5.0
 _LEFT_ALONE = 5.0
 _PIECE = 16 << 20

@@ -37,7 +37,7 @@ from meander.state.segment import HASH, Segment, SegmentRef, encode_segment
 from meander.state.store import Store
 
 CACHE_BYTES = 8 << 30
-_KEPT = 256
+_KEPT = 4096
 _ASK_AGAIN = 2.0
 _CLOCK = SystemClock()
 NO_HASHES: Hashes = np.zeros(0, np.uint64)

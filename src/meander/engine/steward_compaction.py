@@ -9,18 +9,28 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 from meander.clock import Clock
-from meander.engine.compaction import ProcessCompactor, due_merges, merge_entry
+from meander.coordinate.routing import groups_of
+from meander.engine.compaction import AT_ONCE, ProcessCompactor, apart, due_merges, merge_entry
 from meander.engine.epoch import SparkRunner
-from meander.engine.peers import Peer, Unreachable
+from meander.engine.peers import GENTLY, Peer, Unreachable
 from meander.state.compaction import Merge
 from meander.state.manifest import Json, Manifest
 
 
+@dataclass(frozen=True)
+class _Ordered:
+    """A merge that a steward does, and of which operator's state."""
+
+    merge: Merge
+    operator: str
+
+
 class StewardCompactor:
-    """One merge at a time per steward. An epoch does not wait for their answers: a steward that merges is slow to speak."""
+    """A few merges at a time per steward. An epoch does not wait for their answers: a steward that merges is slow to speak."""
 
     def __init__(
         self, runner: SparkRunner, otherwise: ProcessCompactor, clock: Clock, generation: int, calls: Executor | None = None
@@ -29,43 +39,67 @@ class StewardCompactor:
         self._calls = calls or ThreadPoolExecutor(2, thread_name_prefix="meander-merges")
         self._asked: dict[str, Future[Any]] = {}
         """Per steward, what it has not answered yet, or what it has and nobody has looked at."""
-        self._under_way: dict[str, tuple[Merge, str]] = {}
-        """Per steward, its merge and the name that it writes."""
+        self._orders: dict[str, list[Json]] = {}
+        """Per steward, what it will be told with the next question."""
+        self._under_way: dict[str, dict[str, _Ordered]] = {}
+        """Per steward, its merges by the name that each writes."""
         self._finished: deque[Json] = deque()
+        self._routing: Mapping[str, list[int]] = {}
 
     def consider(self, manifest: Manifest, routing: Mapping[str, list[int]], slots: Mapping[str, int]) -> None:
+        self._routing = routing
         if not self._runner.stewards:
             self._otherwise.consider(manifest, routing, slots)
         if self._otherwise.busy:
             return
-        for merge, operator, slot in due_merges(manifest, routing, slots):
-            # Two merges of one segment could overlap in key groups after a rescale, and give a row twice.
-            busy = {ref.name for other, _ in self._under_way.values() for ref in other.inputs}
-            busy |= {name for entry in self._finished for name in entry["inputs"]}
+        busy = {ref.name for merges in self._under_way.values() for ordered in merges.values() for ref in ordered.merge.inputs}
+        busy |= {name for entry in self._finished for name in entry["inputs"]}
+        for merge, operator, slot in apart(due_merges(manifest, routing, slots), busy):
             address = self._runner.steward_of(operator, slot)
-            if address is not None and address not in self._under_way and not busy & {ref.name for ref in merge.inputs}:
-                self._begin(address, merge, manifest.epoch)
+            if address is not None and len(self._under_way.get(address, ())) < AT_ONCE:
+                self._begin(address, _Ordered(merge, operator), manifest.epoch)
+        for address in list(self._orders):
+            self._speak(address)
 
     def collect(self) -> Json | None:
         for address in list(self._under_way):
             try:
                 done = self._heard(address)
-            except Unreachable:  # gone, and its merge with it: chosen again
-                del self._under_way[address]
+            except Unreachable:  # gone, and its merges with it: chosen again
+                self._forget(address)
                 continue
             for _table, inputs, answer in done:
                 self._take(address, inputs, answer)
+            if not self._under_way[address]:
+                self._forget(address)
+            else:
+                self._speak(address)
         return self._finished.popleft() if self._finished else self._otherwise.collect()
 
     def _take(self, address: str, inputs: list[str], answer: Any) -> None:
-        """A steward that could not be reached for a while may tell of a merge that was given up: that is not the present one."""
-        merge, name = self._under_way.get(address, (None, ""))
-        if merge is None or (answer[0] != name if answer is not None else inputs != [ref.name for ref in merge.inputs]):
+        """A steward that could not be reached for a while may tell of a merge that was given up: that is not one of the present ones."""
+        merges = self._under_way[address]
+        if answer is None:  # it could not
+            for name in [name for name, ordered in merges.items() if [ref.name for ref in ordered.merge.inputs] == inputs]:
+                del merges[name]
             return
-        del self._under_way[address]
-        if answer is not None:
-            self._runner.holds(name, address)
-            self._finished.append(merge_entry(merge, *answer))
+        ordered = merges.pop(answer[0], None)
+        if ordered is None:
+            return
+        self._runner.holds(answer[0], address)
+        entry = merge_entry(ordered.merge, *answer)
+        self._finished.append(entry)
+        if answer[1]:
+            self._bring_to_owners(ordered, answer[0], answer[2], address)
+
+    def _bring_to_owners(self, ordered: _Ordered, name: str, size: int, holder: str) -> None:
+        """Key groups may have moved while they were merged: what would be near their owner otherwise is brought there."""
+        table = self._routing.get(ordered.operator, [])
+        for slot in {table[group] for group in range(len(table)) if ordered.merge.groups >> group & 1}:
+            owner = self._runner.steward_of(ordered.operator, slot)
+            if owner is not None and owner != holder:
+                items: list[list[Any]] = [[name, size, f"{groups_of(table, slot) & ordered.merge.groups:x}", holder]]
+                self._calls.submit(Peer.at(owner, self._runner.secret).fetch, items, GENTLY)
 
     @property
     def busy(self) -> bool:
@@ -75,18 +109,34 @@ class StewardCompactor:
         self._calls.shutdown(wait=False, cancel_futures=True)
         self._otherwise.close()
 
-    def _heard(self, address: str) -> list[Any]:
-        """The merges that a steward has told of by now. Asks it again once it has answered."""
-        asked = self._asked.get(address)
-        if asked is not None and not asked.done():
-            return []
-        self._asked.pop(address, None)
-        heard = list((asked.result() if asked is not None else None) or [])
-        if not heard:
-            self._asked[address] = self._calls.submit(Peer.at(address, self._runner.secret).merged)
-        return heard
+    def _forget(self, address: str) -> None:
+        for of_stewards in (self._under_way, self._orders, self._asked):
+            of_stewards.pop(address, None)
 
-    def _begin(self, address: str, merge: Merge, epoch: int) -> None:
+    def _heard(self, address: str) -> list[Any]:
+        """The merges that a steward has told of by now."""
+        asked = self._asked.get(address)
+        if asked is None or not asked.done():
+            return []
+        del self._asked[address]
+        return list(asked.result() or [])
+
+    def _speak(self, address: str) -> None:
+        """Tell a steward what to merge, and ask what it has merged; one question at a time."""
+        if address in self._asked:
+            return
+        orders = self._orders.pop(address, [])
+
+        def call() -> Any:
+            peer = Peer.at(address, self._runner.secret)
+            for order in orders:
+                peer.merge(order)
+            return peer.merged()
+
+        self._asked[address] = self._calls.submit(call)
+
+    def _begin(self, address: str, ordered: _Ordered, epoch: int) -> None:
+        merge = ordered.merge
         name = f"segments/{merge.table}/{self._generation:08d}-{epoch:010d}-merge-{self._clock.new_id()}.arrow"
         order = {
             "table": merge.table,
@@ -97,5 +147,5 @@ class StewardCompactor:
             "name": name,
             "holders": self._runner.holders(ref.name for ref in merge.inputs),
         }
-        self._under_way[address] = (merge, name)
-        self._asked[address] = self._calls.submit(lambda: Peer.at(address, self._runner.secret).merge(order))
+        self._under_way.setdefault(address, {})[name] = ordered
+        self._orders.setdefault(address, []).append(order)
