@@ -164,7 +164,7 @@ class Siblings:
         trial = self._loop.log.manifest.trial
         if trial is None or trial["by"] == self.cohort.name or not self.cohort.is_alive(trial["by"]):
             return True
-        return self._clock.monotonic() - began > trial["seconds"] + _TRIAL_MARGIN
+        return self._clock.monotonic() > began + float(trial["seconds"]) + _TRIAL_MARGIN
 
     def claim(self, epoch: int, seconds: float) -> bool:
         """Have the next epoch to ourselves, to try a change with it: whether it is still that one."""
