@@ -23,7 +23,7 @@ import os, random, time
 import polars as pl
 import meander as md
 
-SCHEMA = {{"id": "long", "kind": "string"}}
+SCHEMA = {{"id": pl.Int64(), "kind": pl.String()}}
 
 
 def noisy(frame):
@@ -36,7 +36,7 @@ def noisy(frame):
 
 flow = md.Flow("chance")
 rows = flow.source("rows", md.files({input!r}, schema=SCHEMA, settle=0)).filter("id >= 0", name="kept")
-rows = rows.map_batches(noisy, schema={{**SCHEMA, "value": "double"}}, name="noisy")
+rows = rows.map_batches(noisy, schema={{**SCHEMA, "value": pl.Float64()}}, name="noisy")
 rows.sink("all", md.parquet({out!r} + "/all"))
 rows.key_by("kind").aggregate(md.count().alias("n"), name="counts").sink("counted", md.parquet({out!r} + "/counted"))
 """
@@ -109,7 +109,8 @@ class Replicated:
     def until(self, holds: Callable[[], Any], seconds: float) -> None:
         deadline = time.monotonic() + seconds
         while not holds():
-            assert time.monotonic() < deadline, "\n".join(f"{one.name}: {one.said.read_text()[-1500:]}" for one in self.live)
+            lost = time.monotonic() > deadline or all(one.has_ended for one in self.live)
+            assert not lost, "\n".join(f"{one.name}: {one.said.read_text()[-1500:]}" for one in self.live)
             time.sleep(0.1)
 
     def check(self) -> None:
