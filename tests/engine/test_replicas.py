@@ -264,10 +264,20 @@ def test_a_function_is_called_by_one_replica_per_epoch_and_by_another_if_that_on
 
 @dataclass
 class Vote:
+    """What a replica believes."""
+
     leads_now: bool
+    deposes_after: float = 60.0
 
     def leads(self) -> bool:
         return self.leads_now
+
+    def leader(self) -> str | None:
+        return None
+
+    def depose(self, leader: str) -> None: ...
+
+    def step_down(self) -> None: ...
 
     def close(self) -> None: ...
 

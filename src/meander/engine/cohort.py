@@ -15,6 +15,7 @@ name among those that live. Two who believe that they are the first do no harm.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import socket
 import threading
@@ -32,6 +33,7 @@ from meander.state.store import Store
 BEAT = 0.5
 DEAD_AFTER = 3.0
 _BEHIND_EVERY = 1.0
+_LOG = logging.getLogger("meander")
 
 
 def decision_name(generation: int, epoch: int) -> str:
@@ -82,7 +84,20 @@ def told(theirs: Mapping[str, str], ours: Mapping[str, str]) -> str:
 class Leading(Protocol):
     """An election."""
 
+    @property
+    def deposes_after(self) -> float:
+        """Seconds for which a leader may be waited for in vain."""
+
     def leads(self) -> bool: ...
+
+    def leader(self) -> str | None:
+        """Who leads, as a number of its candidature; None where that cannot be known."""
+
+    def depose(self, leader: str) -> None:
+        """Have it lead no more, if it still does."""
+
+    def step_down(self) -> None:
+        """Lead no more, if anybody else could."""
 
     def close(self) -> None: ...
 
@@ -112,6 +127,8 @@ class Cohort:
         self._stop = threading.Event()
         self._leaving = threading.Event()
         self._looked = clock.monotonic()
+        self._awaited: tuple[str | None, float] = (None, 0.0)
+        """The leader that we wait for, and since when it has led, as far as we know."""
         self._thread = threading.Thread(target=self._watch, name="meander-replicas", daemon=True)
         self.url: str | None = None
         """Where this replica can be asked over HTTP; told to the others."""
@@ -226,6 +243,27 @@ class Cohort:
     def leads(self) -> bool:
         """Whether this replica may decide and commit. Without a leader everybody may."""
         return self._election is None or self._election.leads()
+
+    def wait_for_leader(self, since: float) -> None:
+        """We have had an epoch's result ``since`` then, and the leader has not committed the epoch: one that has had its time is deposed.
+
+        To be called again and again. A leader that is as slow as all others is waited for by nobody. Every leader has its time anew: the
+        next one may be about to commit.
+        """
+        if self._election is None:
+            return
+        leader, now = self._election.leader(), self._clock.monotonic()
+        if leader != self._awaited[0]:
+            self._awaited = (leader, now)
+        if leader is not None and now - max(since, self._awaited[1]) >= self._election.deposes_after:
+            _LOG.warning(f"replica '{self.name}' has waited {self._election.deposes_after:g} s for the leader to commit: it is deposed")
+            self._awaited = (leader, now)
+            self._election.depose(leader)
+
+    def step_down(self) -> None:
+        """Let another one lead: we could not get on just now."""
+        if self._election is not None:
+            self._election.step_down()
 
     # -- who is there ---------------------------------------------------------------------------------------------
 

@@ -3,10 +3,15 @@
 Every replica has a node that ZooKeeper numbers and removes when the replica's session ends; the lowest number leads. A leader that
 cannot reach ZooKeeper stops leading at once, on its own. One that was paused does not know better when it wakes up: what it then appends
 meets the log, where its successor was first.
+
+A session says that a driver lives, not that its executors do. So whoever waits for a leader in vain may *depose* it: remove its node. The
+next in line leads; the deposed one, once it is told, stands again behind all others. It need not agree, nor even be awake: that two
+believe for a moment that they lead harms nothing, since the log takes an epoch once.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import Any
 
@@ -22,12 +27,17 @@ class Election:
         """``hosts`` are ZooKeeper's, ``group`` is what is led, ``session`` the seconds of silence after which a leader is replaced."""
         try:
             from kazoo.client import KazooClient, KazooState
+            from kazoo.exceptions import KazooException
         except ImportError:
             raise ConfigError("replication='leader' needs kazoo: pip install 'meander[leader]'") from None
         self._lost, self._suspended = KazooState.LOST, KazooState.SUSPENDED
+        self._trouble: type[Exception] = KazooException
         self._path, self._name = f"{ROOT}/{group}", name
+        self.deposes_after = session / 2
+        """Seconds for which a leader may be waited for in vain. With what the change itself takes that is less than a session."""
         self._node: str | None = None
-        self._lock = threading.Lock()
+        self._first: str | None = None
+        self._lock = threading.RLock()
         self._leads = False
         self._closed = False
         self._client: Any = KazooClient(hosts=hosts, timeout=session)
@@ -37,38 +47,77 @@ class Election:
             self._client.close()
             raise ConfigError(f"zookeeper='{hosts}': nothing answers there ({type(error).__name__})") from error
         self._client.add_listener(self._heard)
-        self._again()
+        self._stand()
 
     def leads(self) -> bool:
         return self._leads
 
+    def leader(self) -> str | None:
+        """The candidature that leads, another one after every change; None where that cannot be known just now."""
+        return self._first
+
+    def depose(self, leader: str) -> None:
+        """Have a candidature end, whoever's it is; one that has ended already is left at that. Waits for nobody."""
+        self._client.delete_async(f"{self._path}/{leader}")
+
+    def step_down(self) -> None:
+        """Let the next in line lead, if there is one, and stand again behind all others."""
+        node = self._node
+        if self._leads and node is not None:
+            self._leads = False
+            self.depose(node)
+
     def close(self) -> None:
-        """Step down: the next one leads at once."""
+        """Leave: the next one leads at once."""
         self._closed = True
         self._leads = False
         self._client.stop()
         self._client.close()
 
-    def _count(self, event: Any = None) -> None:
-        """See who is first, and be told when that may have changed."""
-        if self._closed:
-            return
-        there = sorted(self._client.get_children(self._path, watch=lambda event: self._client.handler.spawn(self._count)))
-        self._leads = bool(there) and there[0] == self._node and self._client.connected
+    def _count(self) -> None:
+        """See who is first, and be told when that may have changed. One at a time: an older count must not come after a newer one."""
+        with self._lock:
+            if self._closed:
+                return
+            there = self._children()
+            if self._node is not None and self._node not in there:  # deposed
+                self._leads = False
+                self._node = self._own_node(there)
+                there = self._children()
+            self._first = there[0] if there and self._client.connected else None
+            self._leads = self._first is not None and self._first == self._node
+
+    def _children(self) -> list[str]:
+        return sorted(self._client.get_children(self._path, watch=self._changed))  # the same watch each time: it is told once
+
+    def _own_node(self, there: list[str]) -> str:
+        """A node of this session: the one that there is, should an answer have been lost when it was made, or a new one."""
+        for name in there:
+            node = self._client.exists(f"{self._path}/{name}")
+            if node is not None and node.owner_session_id == self._client.client_id[0]:
+                return name
+        made: str = self._client.create(f"{self._path}/n-", self._name.encode(), ephemeral=True, sequence=True)
+        return made.rsplit("/", 1)[1]
+
+    def _changed(self, event: Any) -> None:
+        self._client.handler.spawn(self._stand_if_connected)
 
     def _heard(self, state: Any) -> None:
         if state in (self._lost, self._suspended):
-            self._leads = False
+            self._leads, self._first = False, None
             if state == self._lost:
                 self._node = None
         elif not self._closed:
-            self._client.handler.spawn(self._again)
+            self._client.handler.spawn(self._stand_if_connected)
 
-    def _again(self) -> None:
+    def _stand_if_connected(self) -> None:
+        with contextlib.suppress(self._trouble):  # the connection is lost: when it is back, this is done again
+            self._stand()
+
+    def _stand(self) -> None:
         """Have a node of this session, and see who is first."""
         with self._lock:
             if self._node is None and not self._closed:
                 self._client.ensure_path(self._path)
-                made = self._client.create(f"{self._path}/n-", self._name.encode(), ephemeral=True, sequence=True)
-                self._node = made.rsplit("/", 1)[1]
-        self._count()
+                self._node = self._own_node(self._children())
+            self._count()

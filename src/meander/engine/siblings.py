@@ -110,6 +110,7 @@ class Siblings:
                     _LOG.warning(f"replica '{self.cohort.name}' waits: {error}")
                 if self.cohort.is_leaving or now - began > _PATIENCE:
                     raise
+                self.cohort.step_down()  # what does not answer us may answer another one
                 self._clock.sleep(wait)
                 wait = min(2 * wait, _LONGEST_WAIT)
 
@@ -139,13 +140,15 @@ class Siblings:
     def ready_to_commit(self, decision: Decision, outcome: Outcome) -> bool:
         """Before an epoch is committed, the one before it is published everywhere. False where somebody has committed ours meanwhile.
 
-        Who does not lead waits until the leader has committed it, or is none any more.
+        Who does not lead waits until the leader has committed it, or is none any more: at the latest when it has had its time.
         """
         began, self._plan = self._clock.monotonic(), self._loop.plan["digest"]
-        while self._loop.log.manifest.epoch < decision.epoch and not self._may_commit(began):
+        while self._loop.log.manifest.epoch < decision.epoch and not ((free := self._is_free(began)) and self.cohort.leads()):
             if self.cohort.is_leaving:
                 self._loop.settle_lost(outcome)
                 return False
+            if free:
+                self.cohort.wait_for_leader(began)
             self._clock.sleep(_POLL)
             self.keep_up()
         is_published = self.stand_in(wait=True)
@@ -156,13 +159,12 @@ class Siblings:
         self._lost(decision, outcome, certain=True)
         return False
 
-    def _may_commit(self, began: float) -> bool:
-        """Who leads may, or anybody where nobody does, unless a sibling that lives tries a change with this epoch."""
+    def _is_free(self, began: float) -> bool:
+        """Whether an epoch may be committed by whoever leads: no sibling that lives tries a change with it."""
         trial = self._loop.log.manifest.trial
-        if trial is None or trial["by"] == self.cohort.name:
-            return self.cohort.leads()
-        over = not self.cohort.is_alive(trial["by"]) or self._clock.monotonic() - began > trial["seconds"] + _TRIAL_MARGIN
-        return over and self.cohort.leads()
+        if trial is None or trial["by"] == self.cohort.name or not self.cohort.is_alive(trial["by"]):
+            return True
+        return self._clock.monotonic() > began + float(trial["seconds"]) + _TRIAL_MARGIN
 
     def claim(self, epoch: int, seconds: float) -> bool:
         """Have the next epoch to ourselves, to try a change with it: whether it is still that one."""

@@ -23,7 +23,8 @@ _PATIENCE = 30.0
 class EmbeddedZooKeeper:
     """A server process, stopped by ``close``."""
 
-    def __init__(self, folder: str | os.PathLike[str] | None = None, clock: Clock | None = None) -> None:
+    def __init__(self, folder: str | os.PathLike[str] | None = None, clock: Clock | None = None, port: int | None = None) -> None:
+        """``folder`` is where it keeps what it knows; ``port`` is a free one where none is given."""
         import pyspark
 
         clock = clock or SystemClock()
@@ -32,8 +33,9 @@ class EmbeddedZooKeeper:
             raise ConfigError(f"there is no ZooKeeper among the jars in {jars}; say where one runs with zookeeper='host:port'")
         place = Path(tempfile.mkdtemp(prefix="meander-zookeeper-") if folder is None else folder).absolute()
         place.mkdir(parents=True, exist_ok=True)
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
+        if port is None:
+            with socket.create_server(("127.0.0.1", 0)) as free:
+                port = int(free.getsockname()[1])
         config = place / "zoo.cfg"
         config.write_text(
             f"dataDir={place / 'data'}\nclientPort={port}\nclientPortAddress=127.0.0.1\ntickTime={_TICK_MS}\n"

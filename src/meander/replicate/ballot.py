@@ -1,21 +1,32 @@
 """Where replicas elect their leader: the ZooKeeper that is named, or one of the supervisor's own.
 
-Its own one is for trying things out, and where one machine is all there is. It goes on if the supervisor is killed, as the replicas do,
-and the next supervisor of the store takes it up. It ends with the supervisor that is stopped.
+Its own one is for trying things out, and where one machine is all there is. If it dies it is started again, on the same port and with what
+it had known, so that replicas find it where it was. It goes on if the supervisor is killed, as the replicas do, and the next supervisor of
+the store takes it up. It ends with the supervisor that is stopped.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
+import logging
 import os
 import signal
 import socket
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from meander.errors import ConfigError
 from meander.replicate.process import is_running
 from meander.replicate.signs import parse
+
+if TYPE_CHECKING:
+    from meander.engine.zookeeper import EmbeddedZooKeeper
+
+_LOOK_EVERY = 0.25
+_AGAIN_AFTER = 2.0
+_LOG = logging.getLogger("meander")
 
 
 def nothing_to_close() -> None:
@@ -26,24 +37,59 @@ def find_zookeeper(replication: str, given: str | None, logs: Path) -> tuple[str
     """Its address, and what is to be done with it in the end."""
     if given is not None or replication != "leader":
         return given, nothing_to_close
-    record = logs / "zookeeper.json"
-    there = parse(record.read_bytes()) if record.exists() else None
-    if there is None or not (is_running(int(there["process"])) and _answers(str(there["address"]))):
+    server = OwnServer(logs)
+    return server.address, server.close
+
+
+class OwnServer:
+    """The supervisor's own, started or taken up, and watched in a thread."""
+
+    def __init__(self, logs: Path) -> None:
+        self._logs, self._record = logs, logs / "zookeeper.json"
+        self._server: EmbeddedZooKeeper | None = None
+        """Its process, where it is a child of ours."""
+        there = parse(self._record.read_bytes()) if self._record.exists() else None
+        if there is not None and is_running(int(there["process"])) and _answers(str(there["address"])):
+            self.address, self._process = str(there["address"]), int(there["process"])
+        else:
+            self.address, self._process = self._start()
+        self._over = threading.Event()
+        self._watcher = threading.Thread(target=self._watch, name="meander-zookeeper", daemon=True)
+        self._watcher.start()
+
+    def close(self) -> None:
+        self._over.set()
+        self._watcher.join()  # it may be about to start one
+        self._record.unlink(missing_ok=True)
+        self._end()
+
+    def _start(self, port: int | None = None) -> tuple[str, int]:
         from meander.engine.zookeeper import EmbeddedZooKeeper  # its jar is one of PySpark's
 
-        server = EmbeddedZooKeeper(logs / "zookeeper")
-        there = {"process": server.pid, "address": server.address}
-        record.write_text(json.dumps(there))
-    address, process = str(there["address"]), int(there["process"])
+        self._server = server = EmbeddedZooKeeper(self._logs / "zookeeper", port=port)
+        staged = self._record.with_suffix(".new")
+        staged.write_text(json.dumps({"process": server.pid, "address": server.address}))
+        os.replace(staged, self._record)
+        return server.address, server.pid
 
-    def close() -> None:
-        record.unlink(missing_ok=True)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(process, signal.SIGKILL)
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(process, 0)
+    def _watch(self) -> None:
+        while not self._over.wait(_LOOK_EVERY):
+            if is_running(self._process):
+                continue
+            self._end()
+            _LOG.warning(f"ZooKeeper at {self.address} has died: it is started again; until then nobody leads")
+            try:
+                _, self._process = self._start(int(self.address.rpartition(":")[2]))
+            except ConfigError as error:
+                _LOG.warning(f"{error}; it is tried again in {_AGAIN_AFTER:g} s")
+                self._over.wait(_AGAIN_AFTER)
 
-    return address, close
+    def _end(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        elif is_running(self._process):
+            os.kill(self._process, signal.SIGKILL)
 
 
 def _answers(address: str) -> bool:
