@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import time
 from pathlib import Path
 
@@ -44,9 +45,7 @@ def test_a_hundred_kills_during_rescales_and_changes_leave_the_output_whole(mode
                 changes += told(chance.choice(up), lambda client: client.modify({"changes": [condition(chance.randrange(1000))]}))
             victim = chance.choice(kept)
             if len(up) > 1 or victim not in up:  # somebody is left
-                victim.up.unlink(missing_ok=True)
-                end_session(victim.pid)
-                kills += 1
+                kills += killed(victim, chance)
         wait(lambda: any(one.up.exists() for one in kept), kept, 120)
         feed.stop()
         wait(lambda: not account(sorted((tmp_path / "out").glob("*.parquet")), feed.counts)["lost"], kept, 120)
@@ -71,6 +70,22 @@ def told(one: Kept, ask: object) -> int:
     except (MeanderError, OSError):
         return 0
     return 1
+
+
+def killed(victim: Kept, chance: random.Random) -> bool:
+    """Kill all of it, or any one of its processes: its Python, its JVM, a worker."""
+    if chance.random() < 0.5:
+        victim.up.unlink(missing_ok=True)
+        end_session(victim.pid)
+        return True
+    members = victim.members()
+    if not members:
+        return False
+    try:
+        os.kill(chance.choice(members), signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def wait(holds: object, kept: list[Kept], seconds: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -16,7 +17,8 @@ from meander.bench.steady import SCHEMA, saver
 def run_meander(asked: dict[str, Any]) -> None:
     """Count per key, as a replica or alone, until killed."""
     flow = md.Flow("steady")
-    events = flow.source("events", md.files(asked["input"], schema=SCHEMA, settle=0)).filter("key >= 0", name="positive")
+    source = md.files(asked["input"], schema=SCHEMA, settle=0, max_files_per_epoch=asked.get("files_per_epoch"))
+    events = flow.source("events", source).filter("key >= 0", name="positive")
     counts = events.key_by("key").aggregate(md.count().alias("n"), md.max("born").alias("born"), name="counts")
     counts.sink("out", md.parquet(asked["out"]))
     session = md.spark(master=asked["master"], app_name=asked["name"], spark_driver_memory=asked["memory"])
@@ -56,4 +58,6 @@ def _say(asked: dict[str, Any], word: str) -> None:
 
 if __name__ == "__main__":
     chosen = json.loads(sys.argv[1])
+    if "cores" in chosen:
+        os.sched_setaffinity(0, chosen["cores"])  # also of all that it starts
     (run_spark if chosen["system"] == "spark" else run_meander)(chosen)

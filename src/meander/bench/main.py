@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import signal
 from collections.abc import Callable
-from types import ModuleType
+from types import FrameType, ModuleType
+from typing import NoReturn
 
-from meander.bench import expiry, failover, floor, growth, modify, python_state, rescale, scaling, throughput
+from meander.bench import expiry, failover, floor, growth, modify, python_state, replicas, rescale, scaling, throughput
 from meander.bench.plot import check_can_plot, plot
 from meander.bench.report import Report
 from meander.bench.rounds import say
@@ -19,6 +21,7 @@ BENCHES: dict[str, tuple[ModuleType, str]] = {
     "floor": (floor, "epoch time with 1,000 events, beside Spark's own stateful micro-batch"),
     "modify": (modify, "changes of a running flow, and operators that migrate, beside stopping and starting again"),
     "python-state": (python_state, "a state machine per key in Python, beside Spark's transformWithState"),
+    "replicas": (replicas, "throughput of two replicas, beside one with the cores of each"),
     "rescale": (rescale, "output gaps and latency while the parallelism changes under load, beside Spark's offline repartitioning"),
     "scaling": (scaling, "throughput and tail latency with more and more slots"),
 }
@@ -34,12 +37,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         one.add_argument("--plot", metavar="FILE", help="draw the result into this file, such as out.png")
 
 
+def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    """SIGTERM as Ctrl-C: what is measured runs in sessions of its own, and would go on."""
+    raise KeyboardInterrupt
+
+
 def run_bench(arguments: argparse.Namespace) -> int:
     """Run the chosen benchmark and print its result. Errors are raised before or instead of a result, never beside one."""
     if arguments.plot:
         check_can_plot(arguments.plot)
     run: Callable[[argparse.Namespace], Report] = BENCHES[arguments.bench][0].run
-    report = run(arguments)
+    before = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        report = run(arguments)
+    finally:
+        signal.signal(signal.SIGTERM, before)
     print(report.text())
     if arguments.plot:
         plot(report, arguments.plot)

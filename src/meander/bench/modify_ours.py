@@ -101,7 +101,8 @@ def _changes(request: ModifyRequest, progress: Progress) -> Json:
         progress(name)
         began = time.time()
         time.sleep(request.seconds)
-        asked, epoch = time.time(), running.status()["epoch"]
+        epoch = running.status()["epoch"]
+        asked = time.time()
         done = change()
         load.changes.append({"change": name, "began": began, "asked": asked, "in_force": time.time(), "epochs": done.epoch - epoch})
     progress("restart")
