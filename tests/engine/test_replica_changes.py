@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -133,3 +134,13 @@ def test_who_leaves_commits_nothing_behind_an_epoch_that_nobody_has_published(tm
     c = Local(flow_for("c"), tmp_path / "state", replica="c", ahead=False)
     c.step()
     assert calls == [("c", 1), ("c", 2)]
+
+
+def test_code_that_replicas_would_not_agree_on_is_refused_before_it_runs(tmp_path: Path) -> None:
+    a, b = (Local(changing(tmp_path), tmp_path / "state", replica=name) for name in "ab")
+    a.step()
+    by_chance = md.map_batches(lambda frame: frame.filter(random.random() < 2), schema=COLUMNS)
+    with pytest.raises(md.FlowError, match=r"'lucky' calls random\.random: replicas would not get the same result"):
+        a.propose(md.Insert("lucky", by_chance, after="kept"))
+    b.step()
+    assert (b.manifest.epoch, b.modifier.plan.version) == (2, 1)

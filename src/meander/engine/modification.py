@@ -210,6 +210,11 @@ class Modifier:
         ):
             return before
         plan, effects = modify(self.plan, changes, rules)
+        for name, calls in effects.chance.items() if self._loop.siblings is not None else ():
+            raise FlowError(
+                f"{plan.node(name).op.kind} {name!r} calls {', '.join(calls)}: replicas would not get the same result; "
+                "a processor has ctx.now, ctx.random and ctx.uuid(), which are the same on all of them"
+            )
         program = Program.of(compile_plan(plan))  # a function that cannot travel is named here
         self._make_parts(program.compiled)
         for node in (*self.plan.nodes, *plan.nodes):

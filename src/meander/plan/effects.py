@@ -8,8 +8,12 @@ from typing import Any
 
 import polars as pl
 
+from meander.errors import FlowError
+from meander.plan.chance import chance_in
 from meander.plan.diff import differences
 from meander.plan.graph import Plan
+from meander.plan.operators import MapBatches
+from meander.plan.processing import Process
 from meander.plan.schemas import show_type
 
 
@@ -47,6 +51,8 @@ class Effects:
     restarts: frozenset[str] = frozenset()
     """The sources that begin at their beginning, or are gone: where they were is forgotten."""
     upgrades: Mapping[str, Callable[[pl.DataFrame], pl.DataFrame]] = field(default_factory=dict, repr=False)
+    chance: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Per operator whose code is new, the calls in it that give something else each time."""
 
     @property
     def drops(self) -> frozenset[str]:
@@ -61,6 +67,7 @@ class Effects:
             "schemas": {name: list(columns) for name, columns in self.schemas.items()},
             "state": {name: fate.words() for name, fate in self.state.items()},
             "restarts": sorted(self.restarts),
+            "chance": {name: list(calls) for name, calls in self.chance.items()},
         }
 
     def __str__(self) -> str:
@@ -69,6 +76,9 @@ class Effects:
         lines += [f"  columns of '{name}': {', '.join(columns)}" for name, columns in self.schemas.items()]
         lines += [f"  state of '{name}': {fate.words()}" for name, fate in self.state.items()]
         lines += [f"  source '{name}': where it was is forgotten" for name in sorted(self.restarts)]
+        lines += [
+            f"  beware: '{name}' calls {', '.join(calls)}, which gives something else each time" for name, calls in self.chance.items()
+        ]
         return "\n".join(lines)
 
 
@@ -89,7 +99,16 @@ def tell_effects(
             if columns:
                 schemas[node.name] = columns
     found = differences(before.record(), after.record())
-    return Effects(after.version, changes, tuple(found), schemas, state, touched, restarts, upgrades)
+    chance = {name: calls for name in sorted(touched) if (calls := _chance(after, name))}
+    return Effects(after.version, changes, tuple(found), schemas, state, touched, restarts, upgrades, chance)
+
+
+def _chance(plan: Plan, name: str) -> tuple[str, ...]:
+    op = plan.node(name).op
+    calls = chance_in(op.fn) if isinstance(op, MapBatches) else chance_in(op.processor) if isinstance(op, Process) else ()
+    if calls and isinstance(op, MapBatches) and op.deterministic:
+        raise FlowError(f"{op.kind} {name!r}: deterministic=True, and it calls {', '.join(calls)}, which gives something else each time")
+    return calls
 
 
 def _columns(before: pl.Schema, after: pl.Schema) -> tuple[str, ...]:
