@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
 
-from meander.bench.steady import Feed, Sight, account, batch_name, meander_names
+from meander.bench.steady import Feed, Sight, account, batch_name, meander_names, saver, visible
 
 
 def test_a_feed_writes_what_was_due_and_knows_how_much(tmp_path: Path) -> None:
@@ -41,3 +42,15 @@ def test_what_is_lost_or_there_twice_is_counted(tmp_path: Path) -> None:
     assert account([tmp_path / "a.parquet"], counts + 1) == {"lost": 3, "doubled": 0}
     pl.DataFrame({"key": [1, 2], "n": [2, 1]}).write_parquet(tmp_path / "b.parquet")
     assert account([tmp_path / "a.parquet", tmp_path / "b.parquet", tmp_path / "gone.parquet"], counts) == {"lost": 0, "doubled": 2}
+
+
+def test_a_batch_that_comes_again_is_there_once_and_what_a_dead_writer_left_is_not_counted(tmp_path: Path) -> None:
+    class Batch:
+        def toArrow(self) -> pa.Table:
+            return pa.table({"key": [0], "n": [1]})
+
+    for _ in range(2):
+        saver(tmp_path)(Batch(), 3)
+    assert [file.name for file in tmp_path.iterdir()] == [batch_name(3)]
+    pl.DataFrame({"key": [0], "n": [1]}).write_parquet(tmp_path / f".{batch_name(4)}")
+    assert account(visible(tmp_path), np.array([1])) == {"lost": 0, "doubled": 0}

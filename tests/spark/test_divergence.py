@@ -153,7 +153,9 @@ def test_of_two_one_stops_in_the_first_epoch_in_which_they_differ_and_the_other_
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(("takes", "than"), [(2.0, "two others"), (6.0, "'[ab]'")], ids=["it is first", "it is last"])
+@pytest.mark.parametrize(
+    ("takes", "than"), [(2.0, "two others"), pytest.param(6.0, "'[ab]'", marks=pytest.mark.long)], ids=["it is first", "it is last"]
+)
 def test_of_three_the_one_stops_that_deviates_whoever_is_first(takes: float, than: str, replicated: Replicated) -> None:
     a, b = (replicated.start(name, deviates=False, takes=4.0) for name in "ab")
     c = replicated.start("c", deviates=True, takes=takes)

@@ -12,7 +12,7 @@ import pytest
 
 from meander.bench.failover import Kept
 from meander.bench.processes import end_session
-from meander.bench.steady import Feed, account
+from meander.bench.steady import Feed, account, visible
 from meander.control.client import Client
 from meander.errors import MeanderError
 
@@ -48,12 +48,12 @@ def test_a_hundred_kills_during_rescales_and_changes_leave_the_output_whole(mode
                 kills += killed(victim, chance)
         wait(lambda: any(one.up.exists() for one in kept), kept, 120)
         feed.stop()
-        wait(lambda: not account(sorted((tmp_path / "out").glob("*.parquet")), feed.counts)["lost"], kept, 120)
+        wait(lambda: not account(visible(tmp_path / "out"), feed.counts)["lost"], kept, 120)
     finally:
         for one in kept:
             one.let_go()
     print(f"{kills} kills, {rescales} rescales and {changes} changes that came into force, {feed.events:,} events")
-    assert account(sorted((tmp_path / "out").glob("*.parquet")), feed.counts) == {"lost": 0, "doubled": 0}
+    assert account(visible(tmp_path / "out"), feed.counts) == {"lost": 0, "doubled": 0}
     assert rescales
     assert changes
 

@@ -87,11 +87,12 @@ def test_a_change_that_cannot_be_is_refused_with_what_can(tmp_path: Path, spark:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_fifty_rescalings_evacuations_and_killed_executors_in_one_run_change_nothing(tmp_path: Path, child: Start) -> None:
+@pytest.mark.parametrize("changes", [20, pytest.param(50, marks=pytest.mark.long)])
+def test_many_rescalings_evacuations_and_killed_executors_in_one_run_change_nothing(changes: int, tmp_path: Path, child: Start) -> None:
     folder = write_input(tmp_path / "in", files=500, rows=300, keys=100)
-    request = {"store": str(tmp_path / "state"), "in": str(folder), "out": str(tmp_path / "out"), "lists": False, "changes": 50}
+    request = {"store": str(tmp_path / "state"), "in": str(folder), "out": str(tmp_path / "out"), "lists": False, "changes": changes}
     code, answer = child(**request, master="local-cluster[3,1,1024]", parallelism=2).finish(600)
     assert code == 0, answer
     check_totals(tmp_path / "state", folder, tmp_path / "out", state(tmp_path))
-    assert len(answer["changes"]) == 50, answer
+    assert len(answer["changes"]) == changes, answer
     assert answer["trouble"] == "None"

@@ -23,7 +23,7 @@ from meander.bench.machine import machine_facts
 from meander.bench.report import Report, Table
 from meander.bench.rounds import add_common_arguments, say, work_folder
 from meander.bench.statistics import Json
-from meander.bench.steady import Sight, account, meander_names
+from meander.bench.steady import Sight, account, meander_names, visible
 
 SYSTEMS = {"alone": 1, "leaderless": 2, "leader": 2}
 _UNCOUNTED = 5
@@ -112,7 +112,7 @@ def _measure(arguments: argparse.Namespace, system: str, there: list[int], folde
     ends = [sight.seen[epoch] for epoch in sorted(sight.seen)]
     seconds = ends[arguments.epochs - 1] - ends[_UNCOUNTED - 1]
     found = {"events_per_second": round(arguments.rows * (arguments.epochs - _UNCOUNTED) / seconds)}
-    return {**found, **account(sorted(out.glob("*.parquet")), counts)}
+    return {**found, **account(visible(out), counts)}
 
 
 def _write(folder: Path, arguments: argparse.Namespace) -> np.ndarray:

@@ -83,9 +83,9 @@ def saver(folder: Path) -> Callable[[Any, int], None]:
     folder.mkdir(parents=True, exist_ok=True)
 
     def save(batch: Any, number: int) -> None:
-        hidden = folder / f".{batch_name(number)}"
-        pq.write_table(batch.toArrow(), hidden)
         if not (folder / batch_name(number)).exists():
+            hidden = folder / f".{batch_name(number)}"
+            pq.write_table(batch.toArrow(), hidden)
             os.replace(hidden, folder / batch_name(number))
 
     return save
@@ -142,10 +142,15 @@ def drained(sight: Sight, feed: Feed, folder: Path, patience: float) -> Json:
     """Wait until all that was fed has come out: how many events are missing, and how many are there twice."""
     deadline = time.monotonic() + patience
     while True:
-        found = account(sorted(folder.glob("*.parquet")), feed.counts)
+        found = account(visible(folder), feed.counts)
         if not found["lost"] or time.monotonic() > deadline:
             return found
         time.sleep(0.5)
+
+
+def visible(folder: Path) -> list[Path]:
+    """The output in a folder, without what somebody has begun to write, or died over."""
+    return sorted(file for file in folder.glob("*.parquet") if not file.name.startswith("."))
 
 
 def account(files: Sequence[Path], counts: np.ndarray) -> Json:
