@@ -22,7 +22,7 @@ from meander.connect.source import Batch, Choice, Split
 from meander.engine import epoch as epoch_module
 from meander.engine import tasks
 from meander.engine.cohort import Cohort
-from meander.engine.compaction import merge_entry, next_merge
+from meander.engine.compaction import due_merges, merge_entry
 from meander.engine.compiled import compile_plan
 from meander.engine.epoch import SparkRunner
 from meander.engine.loop import EpochDone, Loop
@@ -158,7 +158,7 @@ class MergeAtOnce:
         self._store, self._key_groups, self._done, self._number = store, key_groups, [], 0
 
     def consider(self, manifest: Any, routing: Any, slots: Any) -> None:
-        merge = next_merge(manifest, routing, slots)
+        merge = next((merge for merge, _, _ in due_merges(manifest, routing, slots)), None)
         if merge is None or self._done:
             return
         data, rows = run_merge(merge, self._open, self._key_groups)

@@ -16,7 +16,7 @@ import meander as md
 from meander.clock import SystemClock
 from meander.connect.source import Batch
 from meander.coordinate.routing import groups_of, rebalance, slots_of, spread
-from meander.engine.compaction import merge_entry, next_merge
+from meander.engine.compaction import due_merges, merge_entry
 from meander.engine.compiled import compile_plan
 from meander.engine.messages import Common, Control, Report, SplitTask
 from meander.engine.modification import put_plan
@@ -113,7 +113,7 @@ class Slots:
         return task.finish()
 
     def compact(self) -> bool:
-        merge = next_merge(self.manifest, {"op": self.routing}, {"op": slots_of(self.routing)})
+        merge = next((merge for merge, _, _ in due_merges(self.manifest, {"op": self.routing}, {"op": slots_of(self.routing)})), None)
         if merge is None:
             return False
         data, rows = run_merge(merge, self.open, KEY_GROUPS)

@@ -16,7 +16,7 @@ from meander.clock import Clock
 from meander.connect.sink import Staged
 from meander.connect.source import Batch, Choice, Split
 from meander.coordinate.routing import groups_of, slots_of
-from meander.engine.compaction import merge_entry, next_merge
+from meander.engine.compaction import apart, due_merges, merge_entry
 from meander.engine.epoch import Decision, Outcome
 from meander.errors import Corrupted, Retryable
 from meander.state.compaction import Merge, run_merge
@@ -277,17 +277,18 @@ class SimulatedCompactor:
     def __init__(self, view: View, clock: Clock, manifest: Manifest, rng: random.Random) -> None:
         self.view, self.clock, self.rng = view, clock, rng
         self.generation, self.key_groups = manifest.generation, manifest.key_groups
-        self.under_way: tuple[Merge, str] | None = None
+        self.under_way: list[tuple[Merge, str]] = []
 
     def consider(self, manifest: Manifest, routing: Mapping[str, list[int]], slots: Mapping[str, int]) -> None:
-        if self.under_way is None and (merge := next_merge(manifest, routing, slots)) is not None:
+        busy = [ref.name for other, _ in self.under_way for ref in other.inputs]
+        for merge, _, _ in apart(due_merges(manifest, routing, slots), busy):
             stem = f"{self.generation:08d}-{manifest.epoch:010d}-merge-{self.clock.new_id()}"
-            self.under_way = (merge, f"segments/{merge.table}/{stem}.arrow")
+            self.under_way.append((merge, f"segments/{merge.table}/{stem}.arrow"))
 
     def collect(self) -> Json | None:
-        if self.under_way is None or self.rng.random() < 0.4:
+        if not self.under_way or self.rng.random() < 0.4:
             return None
-        (merge, name), self.under_way = self.under_way, None
+        merge, name = self.under_way.pop(self.rng.randrange(len(self.under_way)))
         try:
             data, rows = run_merge(merge, lambda wanted: open_segment(self.view, wanted.name), self.key_groups)
             self.view.put(name, data)

@@ -107,6 +107,9 @@ class Kept:
             end_session(self.pid)
             self._start()
 
+    def last_words(self) -> str:
+        return (Path(self.asked["folder"]) / f"{self.name}.log").read_text(errors="replace")[-1500:]
+
     def members(self) -> list[int]:
         return session_members(self.pid)
 
@@ -182,7 +185,7 @@ class _System:
         deadline = time.monotonic() + self._patience
         while not holds():
             if time.monotonic() > deadline:
-                last = "\n".join((self.folder / f"{one.name}.log").read_text(errors="replace")[-1500:] for one in self.kept)
+                last = "\n".join(one.last_words() for one in self.kept)
                 raise md.Retryable(
                     f"{self.name} {trouble} within {self._patience:g} s; allow more with --patience. Its last words:\n{last}"
                 )

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import signal
 from collections.abc import Callable
-from types import FrameType, ModuleType
-from typing import NoReturn
+from types import ModuleType
 
 from meander.bench import expiry, failover, floor, growth, modify, python_state, replicas, rescale, scaling, throughput
 from meander.bench.plot import check_can_plot, plot
@@ -37,21 +35,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         one.add_argument("--plot", metavar="FILE", help="draw the result into this file, such as out.png")
 
 
-def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
-    """SIGTERM as Ctrl-C: what is measured runs in sessions of its own, and would go on."""
-    raise KeyboardInterrupt
-
-
 def run_bench(arguments: argparse.Namespace) -> int:
     """Run the chosen benchmark and print its result. Errors are raised before or instead of a result, never beside one."""
     if arguments.plot:
         check_can_plot(arguments.plot)
     run: Callable[[argparse.Namespace], Report] = BENCHES[arguments.bench][0].run
-    before = signal.signal(signal.SIGTERM, _interrupt)
-    try:
-        report = run(arguments)
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    report = run(arguments)
     print(report.text())
     if arguments.plot:
         plot(report, arguments.plot)

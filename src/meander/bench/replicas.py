@@ -77,7 +77,7 @@ def _measure(arguments: argparse.Namespace, system: str, there: list[int], folde
 
         server = EmbeddedZooKeeper(folder / "zookeeper")
     kept = []
-    sight = Sight(out, meander_names(arguments.parallelism), first=1)
+    sight = Sight(out, meander_names(arguments.parallelism), first=1).start()
     try:
         for number in range(SYSTEMS[system]):
             name = "ab"[number]
@@ -99,10 +99,9 @@ def _measure(arguments: argparse.Namespace, system: str, there: list[int], folde
                 "options": options,
             }
             kept.append(Kept(asked))
-        _wait(lambda: all(one.up.exists() for one in kept), kept, folder, arguments.patience, "does not start")
-        sight.start()
+        _wait(lambda: all(one.up.exists() for one in kept), kept, arguments.patience, "does not start")
         counts = _write(folder / "in", arguments)
-        _wait(lambda: len(sight.seen) >= arguments.epochs, kept, folder, arguments.patience, "does not get through")
+        _wait(lambda: len(sight.seen) >= arguments.epochs, kept, arguments.patience, "does not get through")
     finally:
         sight.stop()
         for one in kept:
@@ -127,11 +126,11 @@ def _write(folder: Path, arguments: argparse.Namespace) -> np.ndarray:
     return counts
 
 
-def _wait(holds: Callable[[], bool], kept: list[Kept], folder: Path, patience: float, trouble: str) -> None:
+def _wait(holds: Callable[[], bool], kept: list[Kept], patience: float, trouble: str) -> None:
     deadline = time.monotonic() + patience
     while not holds():
         if time.monotonic() > deadline:
-            last = "\n".join((folder / f"{one.name}.log").read_text(errors="replace")[-1500:] for one in kept)
+            last = "\n".join(one.last_words() for one in kept)
             raise md.Retryable(f"it {trouble} within {patience:g} s; allow more with --patience. Its last words:\n{last}")
         time.sleep(0.05)
 

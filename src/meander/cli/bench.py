@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
+
+from meander.cli.interruption import interrupted_by_sigterm
 from meander.cli.parser import Commands
 from meander.errors import ConfigError
 
@@ -27,4 +30,9 @@ def register(commands: Commands, with_options: bool = True) -> None:
     except ModuleNotFoundError as error:
         raise ConfigError(f"bench: {error}; install the benchmarks' dependencies with: pip install 'meander[bench]'") from error
     add_arguments(parser)
-    parser.set_defaults(command=run_bench)
+
+    def run(arguments: argparse.Namespace) -> int:
+        with interrupted_by_sigterm():  # what is measured runs in sessions of its own, and would go on
+            return run_bench(arguments)
+
+    parser.set_defaults(command=run)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
+from meander.cli.interruption import interrupted_by_sigterm
 from meander.cli.parser import Commands
 from meander.cli.run import add_flow_options, add_server_options, check_server, run_flow
 
@@ -48,7 +47,7 @@ def command(arguments: argparse.Namespace) -> int:
     flow = load_flow(arguments.file)
     logs = Path(arguments.logs or f"meander-logs/{flow.name}")
     cluster = _Cluster(arguments, flow.name, logs)
-    with _interrupted_by_sigterm():
+    with interrupted_by_sigterm():
         try:
             return run_flow(arguments, flow, arguments.port, cluster.connect)
         finally:
@@ -110,17 +109,3 @@ def _standard_error_to(log: Path) -> Iterator[None]:
         sys.stderr.flush()
         os.dup2(terminal, 2)
         os.close(terminal)
-
-
-@contextmanager
-def _interrupted_by_sigterm() -> Iterator[None]:
-    """SIGTERM as Ctrl-C while things start, so that what was started is stopped. Later the flow has handlers of its own."""
-
-    def interrupt(number: int, frame: FrameType | None) -> NoReturn:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -25,7 +25,9 @@ from meander.state.segment import SegmentRef
 
 AT_ONCE = 16
 """Merges that one who merges is given at most before it has answered: every operator adds a segment per epoch, so one merge per epoch would
-not do for more than a few. Their orders must fit into a pipe, since the loop does not wait."""
+not do for more than a few."""
+_PIPE = 32 << 10
+"""Bytes of orders that a helper may have before it: what does not fit into the pipe would make the loop wait for a merge."""
 
 
 class Compactor(Protocol):
@@ -42,11 +44,6 @@ class Compactor(Protocol):
         """Whether a merge is under way, or done and not collected."""
 
     def close(self) -> None: ...
-
-
-def next_merge(manifest: Manifest, routing: Mapping[str, list[int]], slots: Mapping[str, int]) -> Merge | None:
-    """The merge that shortens the longest list of runs."""
-    return next((merge for merge, _, _ in due_merges(manifest, routing, slots)), None)
 
 
 def due_merges(manifest: Manifest, routing: Mapping[str, list[int]], slots: Mapping[str, int]) -> list[tuple[Merge, str, int]]:
@@ -107,21 +104,25 @@ class ProcessCompactor:
         self._request = (store_url, generation, key_groups)
         self._clock = clock
         self._process: subprocess.Popen[bytes] | None = None
-        self._under_way: deque[Merge] = deque()
-        """In the order in which they will be answered."""
+        self._under_way: deque[tuple[Merge, int]] = deque()
+        """In the order in which they will be answered, with the bytes of their orders."""
 
     def consider(self, manifest: Manifest, routing: Mapping[str, list[int]], slots: Mapping[str, int]) -> None:
         if len(self._under_way) == AT_ONCE:
             return
         store, generation, key_groups = self._request
-        for merge, _, _ in apart(due_merges(manifest, routing, slots), (ref.name for other in self._under_way for ref in other.inputs)):
+        busy = (ref.name for merge, _ in self._under_way for ref in merge.inputs)
+        for merge, _, _ in apart(due_merges(manifest, routing, slots), busy):
             name = f"segments/{merge.table}/{generation:08d}-{manifest.epoch:010d}-merge-{self._clock.new_id()}.arrow"
+            order = pickle.dumps((store, key_groups, merge, name))
+            if self._under_way and len(order) + sum(size for _, size in self._under_way) > _PIPE:
+                return
             try:
-                _write(self._helper(), (store, key_groups, merge, name))
+                _send(self._helper(), order)
             except OSError:  # it died: the merges are chosen again, with a new helper
                 self.close()
                 return
-            self._under_way.append(merge)
+            self._under_way.append((merge, len(order)))
             if len(self._under_way) == AT_ONCE:
                 return
 
@@ -138,7 +139,7 @@ class ProcessCompactor:
             if answer is None:  # it is dead, and its other merges with it
                 self.close()
                 return None
-            merge, done = self._under_way.popleft(), answer[0]
+            (merge, _), done = self._under_way.popleft(), answer[0]
             if done is not None:
                 return merge_entry(merge, *done)
         return None
@@ -168,7 +169,10 @@ class ProcessCompactor:
 
 
 def _write(pipe: Any, message: Any) -> None:
-    data = pickle.dumps(message)
+    _send(pipe, pickle.dumps(message))
+
+
+def _send(pipe: Any, data: bytes) -> None:
     pipe.write(struct.pack(">Q", len(data)) + data)
     pipe.flush()
 

@@ -47,6 +47,8 @@ class _Fetching:
     moved: Moved
     deadline: float
     asked: set[tuple[str, str, int]] = field(default_factory=set)
+    already: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Per steward, what it had fetched when that was counted last."""
 
 
 class Migration:
@@ -142,19 +144,18 @@ class Migration:
     def _warm(self, tables: Mapping[str, list[int]], fetching: _Fetching, share: float, rounds: int, largest: int | None = None) -> None:
         """Have the stewards of new owners fetch what moves and wait for them. What epochs write meanwhile is little, and less each time."""
         for _ in range(rounds):
-            before: dict[str, dict[str, int]] = {}
+            told: set[str] = set()
             for operator, table in tables.items():
-                ordered = self._order(operator, self._loop.routing[operator], table, fetching, share, largest)
-                before = {**ordered, **before}
-            for address, already in before.items():
-                self._wait(address, already, fetching)
-            if not before:
+                told |= self._order(operator, self._loop.routing[operator], table, fetching, share, largest)
+            for address in sorted(told):
+                self._wait(address, fetching)
+            if not told:
                 return
 
     def _order(
         self, operator: str, old: Sequence[int], table: Sequence[int], fetching: _Fetching, share: float, largest: int | None = None
-    ) -> dict[str, dict[str, int]]:
-        """Have the stewards of new owners fetch what moves and was not asked for before: whom, and what they had fetched until then."""
+    ) -> set[str]:
+        """Have the stewards of new owners fetch what moves and was not asked for before: whom."""
         manifest: Manifest = self._loop.log.manifest
         segments = [
             (ref.name, ref.bytes, ref.groups)
@@ -165,19 +166,20 @@ class Migration:
         wanted = plan_fetches(old, table, segments, self._runner.holders(name for name, _, _ in segments))
         level = self._runner.level_of(operator)
         places = self._runner.placement.plan(level, slots_of(table))
-        before: dict[str, dict[str, int]] = {}
+        told: set[str] = set()
         for slot, fetches in wanted.items():
             address = self._runner.stewards.get(places[slot]) if slot < len(places) else None
             if address is None:  # nobody is there yet: its slot fetches what it needs itself
                 continue
             fresh = [f for f in fetches if (address, f.name, f.groups) not in fetching.asked]
             if fresh:
-                if address not in before:
-                    before[address] = self._fetched(address)
+                if address not in fetching.already:  # once: its failures are told once
+                    fetching.already[address] = self._fetched(address)
+                told.add(address)
                 self._ask(address, [[f.name, f.bytes, f"{f.groups:x}", f.holder] for f in fresh], fetching.moved, share)
                 fetching.asked.update((address, f.name, f.groups) for f in fresh)
                 fetching.moved.ordered += sum(f.bytes for f in fresh)
-        return before
+        return told
 
     def _ask(self, address: str, items: list[list[object]], moved: Moved, share: float) -> None:
         try:
@@ -193,8 +195,8 @@ class Migration:
             return {"peer": 0, "store": 0}
         return {"peer": answer["peer"], "store": answer["store"]}
 
-    def _wait(self, address: str, before: dict[str, int], fetching: _Fetching) -> None:
-        moved = fetching.moved
+    def _wait(self, address: str, fetching: _Fetching) -> None:
+        moved, before = fetching.moved, fetching.already[address]
         while self._clock.monotonic() < fetching.deadline:
             try:
                 answer = Peer.at(address, self._runner.secret).fetched()
@@ -205,6 +207,7 @@ class Migration:
             if answer["pending"] == 0:
                 moved.from_peers += answer["peer"] - before["peer"]
                 moved.from_store += answer["store"] - before["store"]
+                fetching.already[address] = {"peer": answer["peer"], "store": answer["store"]}
                 return
             self._clock.sleep(_POLL)
         moved.failures.append(f"{address}: not warm in time")

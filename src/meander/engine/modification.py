@@ -210,7 +210,8 @@ class Modifier:
         ):
             return before
         plan, effects = modify(self.plan, changes, rules)
-        for name, calls in effects.chance.items() if self._loop.siblings is not None else ():
+        if effects.chance and self._loop.siblings is not None:
+            name, calls = next(iter(effects.chance.items()))
             raise FlowError(
                 f"{plan.node(name).op.kind} {name!r} calls {', '.join(calls)}: replicas would not get the same result; "
                 "a processor has ctx.now, ctx.random and ctx.uuid(), which are the same on all of them"

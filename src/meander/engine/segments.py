@@ -37,14 +37,43 @@ from meander.state.segment import HASH, Segment, SegmentRef, encode_segment
 from meander.state.store import Store
 
 CACHE_BYTES = 8 << 30
-_KEPT = 4096
+_KEPT = 256
+_UNUSED = 4096
 _ASK_AGAIN = 2.0
 _CLOCK = SystemClock()
 NO_HASHES: Hashes = np.zeros(0, np.uint64)
 
 _EMPTY = Segment("", encode_segment(pl.DataFrame({HASH: np.zeros(0, np.uint64)})))
 
-_opened: OrderedDict[str, Segment] = OrderedDict()
+
+class Opened:
+    """Segments that stay open as long as they are looked at in turn, however many they are.
+
+    One that others are looked at instead of for long is let go: it was merged or dropped, and takes room on the disk while it is mapped.
+    """
+
+    def __init__(self, unused: int) -> None:
+        self._unused, self._looks = unused, 0
+        self._segments: OrderedDict[str, tuple[Segment, int]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._segments)
+
+    def get(self, key: str) -> Segment | None:
+        self._looks += 1
+        if key not in self._segments:
+            return None
+        segment, _ = self._segments.pop(key)
+        return self.put(key, segment)
+
+    def put(self, key: str, segment: Segment) -> Segment:
+        self._segments[key] = (segment, self._looks)
+        while next(iter(self._segments.values()))[1] < self._looks - self._unused:
+            self._segments.popitem(last=False)
+        return segment
+
+
+_opened = Opened(_UNUSED)
 _ordered: OrderedDict[tuple[str, int], None] = OrderedDict()
 
 
@@ -158,13 +187,12 @@ class Cached:
     def _own(self, name: str, groups: int) -> Segment | None:
         whole, part = f"{self._cache.folder}/{name}", f"{self._cache.folder}/{name}@{groups:x}"
         for key in (whole, part):
-            if key in _opened:
-                _opened.move_to_end(key)
-                return _opened[key]
+            if (segment := _opened.get(key)) is not None:
+                return segment
         if (data := self._cache.whole(name)) is not None:
-            return _remember(whole, Segment(name, data))
+            return _opened.put(whole, Segment(name, data))
         found = self._cache.segment(name, groups, self._key_groups)
-        return None if found is None else _remember(part, found)
+        return None if found is None else _opened.put(part, found)
 
     def _ask(self, holder: str, names: Sequence[str], hashes: Hashes) -> list[pa.Buffer | None]:
         try:
@@ -201,20 +229,12 @@ class Counting:
 
 
 def _keep(key: str, name: str, read: Callable[[], pa.Buffer | None], url: str) -> Segment:
-    if key in _opened:
-        _opened.move_to_end(key)
-        return _opened[key]
+    if (segment := _opened.get(key)) is not None:
+        return segment
     data = read()
     if data is None:
         raise Corrupted(f"segment '{name}' is named by the manifest but is not in store {url}; was the store changed from outside?")
-    return _remember(key, Segment(name, data))
-
-
-def _remember(key: str, segment: Segment) -> Segment:
-    _opened[key] = segment
-    while len(_opened) > _KEPT:
-        _opened.popitem(last=False)
-    return segment
+    return _opened.put(key, Segment(name, data))
 
 
 # -- this executor's steward -----------------------------------------------------------------------------------------

@@ -72,13 +72,20 @@ def _in_code(code: types.CodeType, known: dict[str, Any]) -> list[str]:
         elif step.opname in ("LOAD_ATTR", "LOAD_METHOD") and thing is not None:
             origin = thing.__name__ if isinstance(thing, types.ModuleType) else thing.__module__ if isinstance(thing, type) else ""
             found += [f"{origin}.{step.argval}"] if step.argval in _CALLS.get(origin, ()) else []
-            thing = getattr(thing, step.argval, None) if origin else None
+            thing = _attribute(thing, step.argval) if origin else None
         else:
             thing = None
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             found += _in_code(constant, known)
     return found
+
+
+def _attribute(thing: Any, name: str) -> Any:
+    try:
+        return getattr(thing, name, None)
+    except Exception:  # a module that loads its parts when they are asked for may fail as it likes: here nobody needs them
+        return None
 
 
 def _by_itself(thing: Any) -> list[str]:
