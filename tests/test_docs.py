@@ -12,11 +12,11 @@ import pytest
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 WHOLE = ["event-time.md", "joins.md", "replication.md"]
 """Pages whose first block of Python is a whole program, followed by what it prints."""
-QUICK = {"joins.md"}
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("page", [page if page in QUICK else pytest.param(page, marks=pytest.mark.slow) for page in WHOLE])
+@pytest.mark.slow
+@pytest.mark.parametrize("page", WHOLE)
 def test_a_page_shows_what_its_program_prints(page: str, tmp_path: Path) -> None:
     program, output = re.findall(r"```(?:python)?\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)[:2]
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, timeout=250, check=False)

@@ -43,7 +43,7 @@ def test_the_peer_has_all_queries_but_three() -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_small_run_of_it_ends_with_one_json_object(capsys: pytest.CaptureFixture[str]) -> None:
     words = "nexmark bench q3 q12 q15 q19 --events 2000 --events-per-epoch 1000 --warmup 1 --json".split()

@@ -86,6 +86,7 @@ def test_all_places_say_the_same_length_of_the_demo(capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_the_demo_ends_by_itself_with_counts_that_hold(tmp_path: Path) -> None:
     command = [
         sys.executable,

@@ -46,6 +46,7 @@ def test_an_example_shows_what_it_promises(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_a_flow_file_runs_until_it_is_asked_to_stop(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "meander.cli.main", "run", str(EXAMPLES / "server_counts.py"), "--store", "state", "--json"]
     output = tmp_path / "server-counts" / "out"

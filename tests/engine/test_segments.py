@@ -1,12 +1,22 @@
-"""Which segments an executor keeps open."""
+"""Which segments an executor keeps open, and how it comes by those it has not."""
 
 from __future__ import annotations
 
+import threading
+from pathlib import Path
+
 import numpy as np
 import polars as pl
+import pytest
 
-from meander.engine.segments import Opened
-from meander.state.segment import HASH, Segment, encode_segment
+from meander.engine.cache import Cache
+from meander.engine.messages import Report
+from meander.engine.ranges import SMALL
+from meander.engine.segments import Cached, Opened
+from meander.engine.steward import Steward
+from meander.errors import Corrupted
+from meander.state.segment import HASH, Segment, SegmentRef, encode_segment
+from meander.state.store import MemoryStore
 
 SEGMENT = Segment("", encode_segment(pl.DataFrame({HASH: np.zeros(0, np.uint64)})))
 
@@ -23,3 +33,92 @@ def test_as_many_as_are_looked_at_in_turn_stay_open_and_what_is_not_looked_at_go
         for number in range(400):
             opened.get(f"{number}")
     assert len(opened) == 400, "a segment that was merged takes room on the disk as long as it is open"
+
+
+class Far(MemoryStore):
+    """Counts the calls that a far store would make one wait for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[str] = []
+
+    def get_range(self, name: str, start: int, length: int) -> bytes | None:
+        self.calls.append(name)
+        return super().get_range(name, start, length)
+
+
+class Meeting(Far):
+    """Where a call is answered when another one is there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.met = threading.Barrier(2)
+
+    def get_range(self, name: str, start: int, length: int) -> bytes | None:
+        self.met.wait(20)  # breaks where calls come one after the other
+        return super().get_range(name, start, length)
+
+
+def cold(tmp_path: Path, store: Far, mode: str = "hybrid", count: int = 4, rows: int = 100) -> tuple[Cached, list[SegmentRef], Report]:
+    hashes = np.arange(rows, dtype=np.uint64) << np.uint64(40)
+    refs = []
+    for number in range(count):
+        data = encode_segment(pl.DataFrame({HASH: hashes, "n": np.random.default_rng(number).integers(0, 1 << 60, rows)}))
+        store.put(f"segments/t/{number}", data)
+        refs.append(SegmentRef(f"segments/t/{number}", rows, data.size, number, 0b1111))
+    report = Report((0, 0), "")
+    return Cached(store, Cache(tmp_path / "cache"), mode, 0b0011, 4, {}, "secret", report), refs, report
+
+
+@pytest.mark.parametrize("mode", ["hybrid", "local"])
+def test_a_small_segment_is_read_in_one_call_and_never_again(tmp_path: Path, mode: str) -> None:
+    store = Far()
+    cached, refs, report = cold(tmp_path, store, mode)
+    wanted = np.zeros(1, np.uint64)
+    for _ in range(3):
+        cached.expect(refs, wanted)
+        assert [cached.open(ref, wanted).rows for ref in refs] == [100] * 4
+        assert [cached.scan(ref).frame().height for ref in refs] == [100] * 4
+    assert sorted(store.calls) == [ref.name for ref in refs]
+    assert report.counts["fetched_from_store"] == sum(ref.bytes for ref in refs)
+    another = Cached(store, Cache(tmp_path / "cache"), mode, 0b1100, 4, {}, "secret", Report((0, 1), ""))
+    assert [another.open(ref, wanted).rows for ref in refs] == [100] * 4
+    assert len(store.calls) == 4, "the other slots of this executor find them in its cache"
+
+
+def test_small_segments_are_read_at_the_same_time(tmp_path: Path) -> None:
+    cached, refs, _ = cold(tmp_path, Meeting())
+    cached.expect(refs, np.zeros(1, np.uint64))
+    assert [cached.open(ref, np.zeros(1, np.uint64)).rows for ref in refs] == [100] * 4
+
+
+def test_a_large_segment_is_not_read_whole_for_one_key(tmp_path: Path) -> None:
+    cached, (ref,), report = cold(tmp_path, Far(), count=1, rows=600_000)
+    assert ref.bytes > 2 * SMALL
+    wanted = np.zeros(1, np.uint64)
+    cached.expect([ref], wanted)
+    cached.open(ref, wanted)
+    assert report.counts["fetched_from_store"] < ref.bytes / 4
+
+
+def test_a_small_segment_that_is_not_whole_in_the_store_is_said_to_be_so(tmp_path: Path) -> None:
+    store = Far()
+    cached, refs, _ = cold(tmp_path, store)
+    store.objects[refs[2].name] = store.objects[refs[2].name][:50]
+    with pytest.raises(Corrupted, match="segments/t/2' is named by the manifest but is not whole"):
+        cached.expect(refs, np.zeros(1, np.uint64))
+    assert not Cache(tmp_path / "cache").has(refs[2].name)
+
+
+def test_a_steward_brings_a_small_segment_in_one_call(tmp_path: Path) -> None:
+    store = Far()
+    _, refs, _ = cold(tmp_path, store)
+    cache = Cache(tmp_path / "its own")
+    steward = Steward("127.0.0.1", "secret", cache, store, 4)
+    try:
+        for ref in refs:
+            steward._bring(ref.name, ref.bytes, 0b0011, None)
+    finally:
+        steward.shutdown()
+    assert store.calls == [ref.name for ref in refs]
+    assert all(cache.has(ref.name) for ref in refs)

@@ -16,6 +16,7 @@ import pytest
 
 from meander.engine.cache import Cache
 from meander.engine.peers import Peer, Unreachable
+from meander.engine.ranges import SMALL
 from meander.state.segment import HASH, Segment, encode_segment
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at /proc")
@@ -109,7 +110,8 @@ def test_what_an_executor_has_of_a_segment_is_read_as_one_and_not_fetched_again(
     """After state went forth and back there are several parts of one segment: a lookup wants its key groups in one piece."""
     _, _, address = household
     (tmp_path / "store" / "segments").mkdir(parents=True)
-    data = encode_segment(FRAME)
+    data = encode_segment(FRAME.with_columns(text=pl.Series([f"{number}" * 2000 for number in range(1000)])))
+    assert data.size > SMALL, "a small one would come whole"
     (tmp_path / "store" / "segments" / "b").write_bytes(data)
     cache = Cache(tmp_path / "household" / "cache")
     peer = Peer(address, "s")

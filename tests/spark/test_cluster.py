@@ -49,7 +49,7 @@ def wait_for_epochs(out: Path, count: int, deadline: float = 90) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("chain", [False, True], ids=["one-stage", "three-stages"])
+@pytest.mark.parametrize("chain", [pytest.param(False, marks=pytest.mark.long), True], ids=["one-stage", "three-stages"])
 def test_an_executor_killed_in_the_middle_changes_nothing(tmp_path: Path, child: Start, chain: bool) -> None:
     folder = write_input(tmp_path / "in", files=40, rows=20_000, keys=4000)
     victim = child(

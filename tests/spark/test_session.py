@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+from meander.engine.session import worth_saying
+
 SCRIPT = """
 import sys
 import meander as md
@@ -14,6 +16,24 @@ sys.stderr.write("and one of Python\\n")
 print(session.range(3).count())
 session.stop()
 """
+
+IDLE = [
+    b"Traceback (most recent call last):\n",
+    b'  File "/somewhere/pyspark.zip/pyspark/daemon.py", line 264, in manager\n',
+    b'  File "/somewhere/pyspark.zip/pyspark/daemon.py", line 95, in worker\n',
+    b"    outfile.flush()\n",
+    b"BrokenPipeError: [Errno 32] Broken pipe\n",
+]
+
+
+def test_the_last_words_of_idle_workers_are_not_worth_saying_and_other_tracebacks_are() -> None:
+    own = [*IDLE[:3], b'  File "/home/ann/flow.py", line 3, in clean\n', *IDLE[3:]]
+    other = [*IDLE[:-1], b"MemoryError\n"]
+    twice = [*IDLE[:2], *IDLE]
+    assert list(worth_saying([b"one\n", *IDLE, b"two\n", *IDLE])) == [b"one\n", b"two\n"]
+    for said in (own, other, IDLE[:3]):
+        assert list(worth_saying([b"one\n", *said])) == [b"one\n", *said]
+    assert list(worth_saying(twice))[: len(IDLE[:2])] == IDLE[:2], "one that broke off is passed on"
 
 
 def test_a_session_starts_without_greetings_and_passes_on_everything_else() -> None:

@@ -24,7 +24,12 @@ Start = Callable[..., Any]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
-@pytest.fixture(params=["redis", "s3"])
+MOSTLY_S3 = pytest.mark.parametrize("url", [pytest.param("redis", marks=pytest.mark.long), "s3"], indirect=True)
+MOSTLY_REDIS = pytest.mark.parametrize("url", ["redis", pytest.param("s3", marks=pytest.mark.long)], indirect=True)
+"""Each test with one of them every time, and with the other one too where there is time."""
+
+
+@pytest.fixture
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "redis":
         return f"{request.getfixturevalue('redis_url')}/flows/{tmp_path.name}"
@@ -39,6 +44,7 @@ def request_for(url: str, tmp_path: Path, **options: Any) -> dict[str, Any]:
     return {"store": url, "in": str(tmp_path / "in"), "out": str(tmp_path / "out"), "dead_letters": str(tmp_path / "dead"), **options}
 
 
+@MOSTLY_S3
 def test_a_flow_killed_around_its_commits_ends_with_the_output_and_state_of_the_oracle(url: str, tmp_path: Path, child: Start) -> None:
     folder = write_input(tmp_path / "in", files=8, rows=3000, keys=700)
     request = request_for(url, tmp_path)
@@ -50,6 +56,7 @@ def test_a_flow_killed_around_its_commits_ends_with_the_output_and_state_of_the_
     check(url, folder, tmp_path)
 
 
+@MOSTLY_REDIS
 def test_a_second_start_beside_a_live_run_is_refused_and_after_its_death_only_waits_for_the_lease(
     url: str, tmp_path: Path, child: Start
 ) -> None:
@@ -79,6 +86,7 @@ def test_a_second_start_beside_a_live_run_is_refused_and_after_its_death_only_wa
     check(url, folder, tmp_path)
 
 
+@MOSTLY_REDIS
 def test_a_replaced_driver_is_fenced_whatever_its_lease_says(url: str, tmp_path: Path, child: Start) -> None:
     folder = write_input(tmp_path / "in", files=30, rows=1000, keys=300)
     zombie = child(**request_for(url, tmp_path, trigger=0.1))
@@ -94,6 +102,7 @@ def test_a_replaced_driver_is_fenced_whatever_its_lease_says(url: str, tmp_path:
     check(url, folder, tmp_path)
 
 
+@pytest.mark.parametrize("url", ["redis", "s3"], indirect=True)
 def test_without_a_folder_for_dead_letters_nothing_is_begun(url: str, tmp_path: Path, child: Start) -> None:
     write_input(tmp_path / "in", files=1, rows=10, keys=3)
     code, answer = child(**{**request_for(url, tmp_path), "dead_letters": None}).finish()

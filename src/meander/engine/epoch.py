@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -28,7 +27,8 @@ from meander.engine.compiled import Compiled, pack_plan
 from meander.engine.exchange import SparkJobs, Started
 from meander.engine.marks import evictions, lates
 from meander.engine.messages import Common, Control, Report, Seen, SplitTask, Task
-from meander.engine.peers import Peer, Unreachable
+from meander.engine.notices import Notices
+from meander.engine.peers import Peer
 from meander.engine.placement import Placement
 from meander.engine.session import executors
 from meander.errors import Retryable
@@ -172,7 +172,7 @@ class SparkRunner:
         """By executor, as tasks have reported them."""
         self._gone: deque[str] = deque(maxlen=_GONE_KEPT)
         """Segments that were collected, for stewards that come later: their executors' tasks may have cached them before."""
-        self._errands = ThreadPoolExecutor(1, thread_name_prefix="meander-errands")
+        self._notices = Notices(lambda address, segments: Peer.at(address, self.secret).drop(segments), _GONE_KEPT)
         self._ahead: Started | None = None
         self._running: Started | None = None
         self._unwanted: list[Started] = []
@@ -228,6 +228,7 @@ class SparkRunner:
         with contextlib.suppress(Py4JError):  # what is wrong with Spark shows when the epoch runs again
             there = self.placement.executors()
             self.stewards = {executor: address for executor, address in self.stewards.items() if not there or executor in there}
+            self._notices.only({*self.stewards.values()})
 
     def discard(self, prepared: Started | None) -> None:
         if self._ahead is prepared:
@@ -265,11 +266,11 @@ class SparkRunner:
             self._holders.pop(name, None)
         self._gone.extend(segments)
         for address in {*self.stewards.values()}:
-            self._errands.submit(_have_dropped, address, self.secret, segments)
+            self._notices.send(address, segments)
 
     def close(self) -> None:
         """What was begun ahead ends first: its workers would complain of a broken pipe when Spark stops under them."""
-        self._errands.shutdown(wait=False, cancel_futures=True)
+        self._notices.close()
         begun = [started for started in (self._ahead, *self._unwanted) if started is not None]
         deadline = self._clock.monotonic() + _LAST_TASKS
         with contextlib.suppress(Py4JError):  # Spark is gone already
@@ -312,7 +313,8 @@ class SparkRunner:
         """An executor has a steward: it can be sent state before it runs its first task. It is told what went before it was known."""
         if self.stewards.get(executor) != steward:
             self.stewards[executor] = steward
-            self._errands.submit(_have_dropped, steward, self.secret, list(self._gone))
+            self._notices.only({*self.stewards.values()})
+            self._notices.send(steward, self._gone.copy())
 
     def _common(
         self, decision: Decision, routing: dict[str, list[int]], slots: tuple[int, ...], manifest: Manifest | None = None
@@ -437,11 +439,6 @@ class SparkRunner:
             came = sum(grouped) if level else sum(r.counts.get("rows_in", 0) for r in reports)
             found[f"{level + 1}"] = (came, sum(r.out.get(level, 0) for r in reports))
         return found
-
-
-def _have_dropped(address: str, secret: str, segments: list[str]) -> None:
-    with contextlib.suppress(Unreachable):  # then its cache lets go of what was not used for longest
-        Peer.at(address, secret).drop(segments)
 
 
 def _digests(reports: Sequence[Report]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Segments read from a store by byte ranges: the footer first, then the blocks that are asked for."""
+"""Segments read from a store: small ones whole, others by byte ranges, the footer first, then the blocks that are asked for."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from meander.errors import Corrupted
 from meander.state.segment import Segment
 
 _TAIL = 64 << 10
+SMALL = 2 << 20
+"""Bytes of a segment that one call may bring: its footer and a block or two, each with a call of its own, take as long."""
 
 
 class Ranged(Protocol):
@@ -19,6 +21,11 @@ class Ranged(Protocol):
     url: str
 
     def get_range(self, name: str, start: int, length: int) -> bytes | None: ...
+
+
+def read_whole(store: Ranged, name: str, size: int) -> bytes:
+    """A segment's bytes, in one call."""
+    return _RangeFile(store, name, size).whole()
 
 
 def open_by_ranges(store: Ranged, name: str, size: int) -> Segment:
@@ -65,6 +72,9 @@ class _RangeFile(io.RawIOBase):
         data = self.read(len(buffer))
         buffer[: len(data)] = data
         return len(data)
+
+    def whole(self) -> bytes:
+        return self._get(0, self._size)
 
     def _get(self, start: int, length: int) -> bytes:
         data = self._store.get_range(self._name, start, length)

@@ -3,7 +3,8 @@
 Where the store is a folder of this machine, segments are mapped from there: the system's page cache is the cache. Elsewhere an executor has
 a cache of its own and a steward. *Modes* differ in where reads go, never in what is durable:
 
-- ``hybrid``: own cache, then single keys from the executor that has the segment in its cache, then the store by ranges
+- ``hybrid``: own cache, then single keys from the executor that has the segment in its cache, then the store: small segments whole, once,
+  others by ranges
 - ``local``: own cache only; what is not there is copied there first, whole
 - ``remote``: the store by ranges, every time
 """
@@ -18,6 +19,7 @@ import subprocess
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
 
@@ -29,7 +31,7 @@ from meander.clock import SystemClock
 from meander.engine.cache import Cache
 from meander.engine.messages import Report
 from meander.engine.peers import Peer, Unreachable
-from meander.engine.ranges import open_by_ranges
+from meander.engine.ranges import SMALL, open_by_ranges, read_whole
 from meander.errors import Corrupted
 from meander.state.hashing import Hashes
 from meander.state.parts import encode_part
@@ -40,6 +42,7 @@ CACHE_BYTES = 8 << 30
 _KEPT = 256
 _UNUSED = 4096
 _ASK_AGAIN = 2.0
+_AT_ONCE = 8
 _CLOCK = SystemClock()
 NO_HASHES: Hashes = np.zeros(0, np.uint64)
 
@@ -130,13 +133,26 @@ class Cached:
         self._expected: dict[str, tuple[Hashes, Segment]] = {}
 
     def expect(self, refs: Sequence[SegmentRef], hashes: Hashes) -> None:
-        """Keys of segments that are not here are asked for at once: one question to each who has some, and not one per segment."""
+        """Keys of segments that are not here are asked for at once: one question to each who has some, and not one per segment.
+
+        Small segments that nobody has come whole, some at a time: an executor that starts far from its store has hundreds to read.
+        """
         away: dict[str, list[str]] = {}
+        stored: list[SegmentRef] = []
         for ref in refs:
             holder = self._holders.get(ref.name)
             groups = ref.groups & self._groups
-            if holder is not None and groups and not self._is_local and self._own(ref.name, groups) is None:
+            if self._is_local or not groups or self._own(ref.name, groups) is not None:
+                continue
+            if holder is not None:
                 away.setdefault(holder, []).append(ref.name)
+            elif ref.bytes <= SMALL:
+                stored.append(ref)
+        if len(stored) > 1:
+            with ThreadPoolExecutor(min(_AT_ONCE, len(stored))) as readers:
+                wanted = [(ref, readers.submit(read_whole, self._store, ref.name, ref.bytes)) for ref in stored]
+            for ref, read in wanted:
+                self._keep_whole(ref, read.result())
         for holder, names in away.items():
             for name, data in zip(names, self._ask(holder, names, hashes), strict=True):
                 if data is not None:
@@ -165,6 +181,8 @@ class Cached:
         self.expect([ref], hashes)
         if ref.name in self._expected:
             return self._expected[ref.name][1]
+        if ref.bytes <= SMALL:
+            return self._keep_whole(ref, read_whole(self._store, ref.name, ref.bytes))
         if ref.name not in self._task:
             self._bring_later(ref, groups)
             self._task[ref.name] = open_by_ranges(Counting(self._store, self._report), ref.name, ref.bytes)
@@ -172,6 +190,13 @@ class Cached:
 
     def wrote(self, name: str, data: pa.Buffer) -> None:
         self._cache.add(name, data)
+
+    def _keep_whole(self, ref: SegmentRef, data: bytes) -> Segment:
+        """A segment as it came from the store: into the cache, so that it is read once, whichever of its keys come next."""
+        self._report.count("fetched_from_store", len(data))
+        self._cache.add(ref.name, data)
+        kept = self._cache.whole(ref.name)  # mapped, so that the process need not hold it; None where it had to make room already
+        return _opened.put(f"{self._cache.folder}/{ref.name}", Segment(ref.name, pa.py_buffer(data) if kept is None else kept))
 
     def _bring_later(self, ref: SegmentRef, groups: int) -> None:
         """Nobody has it in a cache: have our own steward bring it, so that the next epochs need not read it from afar again."""
@@ -209,6 +234,8 @@ class Cached:
                 data = Peer.at(holder, self._secret).part(ref.name, groups)
         if data is not None:
             self._report.count("fetched_from_peers", data.size)
+        elif ref.bytes <= SMALL:
+            return self._keep_whole(ref, read_whole(self._store, ref.name, ref.bytes))
         else:
             segment = open_by_ranges(Counting(self._store, self._report), ref.name, ref.bytes)
             data = encode_part(segment, groups, self._key_groups)

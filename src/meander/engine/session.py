@@ -6,7 +6,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from pyspark import SparkContext
@@ -69,7 +69,8 @@ def spark(master: str | None = None, app_name: str = "meander", **settings: str)
 
 @contextmanager
 def _without_greetings() -> Iterator[None]:
-    """Standard error through a filter while a JVM is started: its greetings are swallowed, whatever else it says is passed on.
+    """Standard error through a filter while a JVM is started: its greetings and what PySpark's workers complain of when it ends (see
+    ``worth_saying``) are swallowed, whatever else it says is passed on.
 
     The JVM inherits the filter's end and keeps it; this process has its own back afterwards.
     """
@@ -96,9 +97,35 @@ def _without_greetings() -> Iterator[None]:
 
 def _pass_on(reading: int, terminal: int) -> None:
     with open(reading, "rb") as lines, open(terminal, "wb", buffering=0) as out:
-        for line in lines:
-            if not _GREETINGS.search(line):
-                out.write(line)
+        for line in worth_saying(lines):
+            out.write(line)
+
+
+def worth_saying(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """What a JVM and its Python workers say, without greetings, and without the last words of idle workers.
+
+    Such a worker reads the end of its socket when Spark stops, takes that for an error, cannot report it, and prints where it was if the
+    daemon does not end it before. Nothing of a flow's is in that traceback: it begins and ends in PySpark's daemon.
+    """
+    traceback: list[bytes] = []
+    for line in lines:
+        if traceback:
+            traceback.append(line)
+            if line.startswith(b" "):
+                continue
+            if not _is_of_idle_worker(traceback):
+                yield from traceback
+            traceback = []
+        elif line.startswith(b"Traceback (most recent call last):"):
+            traceback = [line]
+        elif not _GREETINGS.search(line):
+            yield line
+    yield from traceback
+
+
+def _is_of_idle_worker(traceback: list[bytes]) -> bool:
+    places = [line for line in traceback if line.lstrip().startswith(b'File "')]
+    return traceback[-1].startswith(b"BrokenPipeError") and bool(places) and all(b"pyspark/daemon.py" in place for place in places)
 
 
 def prepare_context(context: SparkContext) -> None:

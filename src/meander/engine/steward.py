@@ -38,7 +38,7 @@ from pyarrow import flight
 from meander.clock import Clock, SystemClock
 from meander.engine.cache import Cache
 from meander.engine.peers import Peer, Unreachable, backroom_of, join, padded, split
-from meander.engine.ranges import open_by_ranges
+from meander.engine.ranges import SMALL, open_by_ranges, read_whole
 from meander.state.compaction import Merge, run_merge
 from meander.state.parts import encode_part, pieces_of
 from meander.state.segment import Segment, SegmentRef, encode_batch, rows_of_hashes
@@ -167,16 +167,25 @@ class Steward(flight.FlightServerBase):  # type: ignore[misc]
             pace, stored = Pace(share), None
             for piece in pieces_of(self._cache.missing(name, groups), -(-size // _PIECE)):
                 data = None if stored is not None else self._from_peer(name, piece, holder)
+                if data is None and size <= SMALL:
+                    self._cache.add(name, read_whole(_Counted(self._store, self._bytes), name, size))
+                    self._forget_if_gone(name)
+                    return
                 if data is None:
                     stored = stored or open_by_ranges(_Counted(self._store, self._bytes), name, size)
                     data = encode_part(stored, piece, self._key_groups)
                 self._cache.add_part(name, piece, data)
-                if name in self._gone:  # collected while it was on its way: nobody will say so again
-                    self._cache.drop(name)
+                if self._forget_if_gone(name):
                     return
                 pace.rest()
         except Exception as error:  # epochs do not depend on it: they fetch what they need themselves
             self._failures.append(f"{name}: {type(error).__name__}: {error}")
+
+    def _forget_if_gone(self, name: str) -> bool:
+        """Whether a segment was collected while it was on its way: nobody will say so again."""
+        if name in self._gone:
+            self._cache.drop(name)
+        return name in self._gone
 
     def _from_peer(self, name: str, groups: int, holder: str | None) -> pa.Buffer | None:
         if holder is None or backroom_of(holder) == self.address:
