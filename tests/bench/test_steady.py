@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pyarrow as pa
+import pytest
 
 from meander.bench.steady import Feed, Sight, account, batch_name, meander_names, saver, visible
 
@@ -33,6 +34,9 @@ def test_output_is_seen_when_it_appears_and_a_number_that_is_left_out_does_not_s
     assert sorted(sight.seen) == [1, 2, 3, 4]
     assert [(one.rows, one.first) for one in sight.published()] == [(1, 1.0), (1, 2.0), (1, 4.0)]
     assert batch_name(3) == "batch-0000000003.parquet"
+    pl.DataFrame({"key": [1], "n": [5], "born": [5.0]}).write_parquet(tmp_path / "part-0000000005-0002.parquet")
+    with pytest.raises(RuntimeError, match=r"1 files of the output were not seen .* part-0000000005-0002"):
+        sight.published()
 
 
 def test_what_is_lost_or_there_twice_is_counted(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from meander.bench.failover import Kept
 from meander.bench.processes import end_session
 from meander.bench.steady import Feed, account, visible
 from meander.control.client import Client
+from meander.engine.zookeeper import EmbeddedZooKeeper
 from meander.errors import MeanderError
 
 KILLS = int(os.environ.get("MEANDER_KILLS", "100"))
@@ -22,13 +23,15 @@ KILLS = int(os.environ.get("MEANDER_KILLS", "100"))
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("mode", ["leaderless"])
+@pytest.mark.parametrize("mode", ["leaderless", "leader"])
 def test_a_hundred_kills_during_rescales_and_changes_leave_the_output_whole(mode: str, tmp_path: Path) -> None:
     chance = random.Random(mode)
     feed = Feed(tmp_path / "in", rate=300, keys=2000)
     common = {"system": mode, "input": str(feed.folder), "out": str(tmp_path / "out"), "folder": str(tmp_path), "master": "local[1]"}
     common |= {"memory": "512m", "parallelism": 2, "trigger": 0.3, "serves": True}
-    kept = [Kept({**common, "name": name, "options": {"replica": name}}) for name in "abc"]
+    server = EmbeddedZooKeeper(tmp_path / "zookeeper") if mode == "leader" else None
+    options = {} if server is None else {"replication": "leader", "zookeeper": server.address, "leader_timeout": 2.0}
+    kept = [Kept({**common, "name": name, "options": {"replica": name, **options}}) for name in "abc"]
     kills = rescales = changes = 0
     try:
         feed.start()
@@ -52,6 +55,8 @@ def test_a_hundred_kills_during_rescales_and_changes_leave_the_output_whole(mode
     finally:
         for one in kept:
             one.let_go()
+        if server is not None:
+            server.close()
     print(f"{kills} kills, {rescales} rescales and {changes} changes that came into force, {feed.events:,} events")
     assert account(visible(tmp_path / "out"), feed.counts) == {"lost": 0, "doubled": 0}
     assert rescales

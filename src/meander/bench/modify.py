@@ -57,8 +57,13 @@ def run(arguments: argparse.Namespace) -> Report:
     results: dict[str, Json] = {OURS: {}}
     with work_folder(arguments.folder) as folder:
         results[OURS]["changes"] = _measure(arguments, OURS, "changes", folder)
+        failures = {}
         for peer in peers:
-            results[peer] = {"changes": _measure(arguments, peer, "changes", folder)}
+            try:
+                results[peer] = {"changes": _measure(arguments, peer, "changes", folder)}
+            except md.MeanderError as error:  # what was measured before it is not lost
+                failures[peer] = f"{peer} failed: {error}"
+                say(failures[peer])
         for scenario, operators, size in (("small", arguments.small_operators, 0), ("large", arguments.large_operators, state)):
             if operators:
                 results[OURS][scenario] = _measure(arguments, OURS, scenario, folder, operators, size)
@@ -77,7 +82,8 @@ def run(arguments: argparse.Namespace) -> Report:
     )
     config = {**{name: getattr(arguments, name) for name in names}, "state_bytes": state, "machine": facts}
     ratios, tables = _ratios(results), [_table(results), _moves(results)]
-    return Report("modify", config, arguments.rounds, results, ratios, [table for table in tables if table.rows], _notes(results, ratios))
+    notes = [*_notes(results, ratios), *failures.values()]
+    return Report("modify", config, arguments.rounds, results, ratios, [table for table in tables if table.rows], notes)
 
 
 def _measure(arguments: argparse.Namespace, system: str, scenario: str, folder: Path, operators: int = 0, state: int = 0) -> Json:

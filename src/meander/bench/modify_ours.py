@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from meander.engine.loop import EpochDone
 
 _LOAD_ROWS = 4_000
-_FILES = 16
+_ROWS = 16 * _LOAD_ROWS
 """Per epoch at most: the state to begin with must not be one epoch."""
+_MORE_SLOTS = 4
+"""Operators that migrate get slots of their own on another executor."""
 _LONGEST = 600.0
 _WARM_EPOCHS = 5
 _COLUMNS = {"key": pl.Int64(), "born": pl.Float64()}
@@ -122,10 +124,10 @@ def _changes(request: ModifyRequest, progress: Progress) -> Json:
 
 def _migrations(request: ModifyRequest, progress: Progress) -> Json:
     """All stateful operators to another executor, and back; then stop, and start again with other executors."""
-    load = Load(request)
+    load = Load(request, names=meander_names(request.parallelism + _MORE_SLOTS))
     schema = {**SCHEMA, "text": "string"}
     flow = md.Flow("moving")
-    keyed = flow.source("events", md.files(str(load.feed.folder), schema=schema, settle=0, max_files_per_epoch=_FILES)).key_by("key")
+    keyed = flow.source("events", md.files(str(load.feed.folder), schema=schema, settle=0, max_rows_per_epoch=_ROWS)).key_by("key")
     for number in range(request.operators):
         columns = (md.count().alias("n"), md.max("born").alias("born"), md.max("text").alias("text"))
         operator = keyed.aggregate(*columns, name=f"op{number:02d}")

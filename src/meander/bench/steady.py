@@ -107,6 +107,7 @@ class Sight:
     def stop(self) -> None:
         self._over.set()
         self._thread.join()
+        self._look()
 
     def last(self) -> float:
         """When something appeared last; 0 where nothing has."""
@@ -114,16 +115,23 @@ class Sight:
 
     def _watch(self) -> None:
         while not self._over.wait(_POLL):
-            while self._there(self._next) or self._there(self._next + 1):
-                self.seen[self._next] = time.time()
-                self._next += 1
+            self._look()
+
+    def _look(self) -> None:
+        while self._there(self._next) or self._there(self._next + 1):
+            self.seen[self._next] = time.time()
+            self._next += 1
 
     def _there(self, epoch: int) -> bool:
         return any((self._folder / name).exists() for name in self._names(epoch))
 
     def published(self) -> list[Published]:
-        """What appeared, in order; its events are known by the files themselves."""
+        """What appeared, in order; its events are known by the files themselves. Only what was seen is measured: all must have been."""
         found = []
+        names = {name for epoch in self.seen for name in self._names(epoch)}
+        unseen = [file.name for file in visible(self._folder) if file.name not in names]
+        if unseen:
+            raise RuntimeError(f"{len(unseen)} files of the output were not seen when they appeared, such as {unseen[0]}")
         for epoch, at in sorted(self.seen.items()):
             frames = [pl.read_parquet(self._folder / name, columns=["born"]) for name in self._files(epoch)]
             born = pl.concat(frames).get_column("born") if frames else pl.Series("born", [], pl.Float64)

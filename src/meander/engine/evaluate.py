@@ -12,9 +12,8 @@ import json
 from dataclasses import dataclass
 
 import numpy as np
-import polars as pl
 
-from meander.engine.rows import Rows
+from meander.engine.rows import Rows, joined
 from meander.errors import BadInput, FlowError
 from meander.plan.graph import Node
 from meander.plan.operators import Filter, MapBatches, Select, WithColumns
@@ -57,19 +56,14 @@ def _apply(node: Node, rows: Rows) -> Rows:
         return rows.with_frame(op.apply(rows.frame))
     assert isinstance(op, MapBatches), f"operator '{node.name}' is not stateless"
     if rows.units is not None and not op.row_local:
-        return _stack([Rows(op.apply(part.frame), part.unit, place=part.place) for part in rows.by_unit()], rows)
+        return joined([Rows(op.apply(part.frame), part.unit, place=part.place) for part in rows.by_unit()], rows.place)
     result = op.apply(rows.frame)
     if result.height == rows.frame.height:
         return rows.with_frame(result)
     if rows.units is None:
         return Rows(result, rows.unit, place=rows.place, partition=rows.partition)
     # Rows were dropped or added: only a call per unit tells which unit each row belongs to.
-    return _stack([Rows(op.apply(part.frame), part.unit, place=part.place) for part in rows.by_unit()], rows)
-
-
-def _stack(parts: list[Rows], like: Rows) -> Rows:
-    units = np.concatenate([np.full(p.frame.height, p.unit, np.uint64) for p in parts])
-    return Rows(pl.concat([p.frame for p in parts]), None, units, place=like.place)
+    return joined([Rows(op.apply(part.frame), part.unit, place=part.place) for part in rows.by_unit()], rows.place)
 
 
 def _apply_to_good_rows(node: Node, rows: Rows, error: Exception, dead: list[DeadLetter]) -> Rows:

@@ -8,7 +8,7 @@ further in the order of units: that is why the result is the same at any paralle
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -79,3 +79,30 @@ class Rows:
     def position(self, row: int) -> str:
         offset = row if self.index is None else int(self.index[row])
         return self.locate(offset) if self.locate is not None else f"{self.place} row {offset + 1}"
+
+
+def joined(pieces: Sequence[Rows], place: str) -> Rows:
+    """Rows of several units as one object. Every piece has one unit."""
+    units = np.concatenate([np.full(piece.frame.height, piece.unit, np.uint64) for piece in pieces])
+    return Rows(pl.concat([piece.frame for piece in pieces]), None, units, place=place)
+
+
+def together(pieces: Sequence[Rows]) -> list[Rows]:
+    """Pieces of one unit each as few objects, for whoever folds within units and does not ask for places.
+
+    A unit that comes in several pieces (a stream that was divided and united again) has one of them in each object, in their order: they
+    are folded one after the other, whatever else there is.
+    """
+    rounds: list[list[Rows]] = []
+    came: dict[int | None, int] = {}
+    for piece in pieces:
+        number = came.get(piece.unit, 0)
+        came[piece.unit] = number + 1
+        if number == len(rounds):
+            rounds.append([])
+        rounds[number].append(piece)
+    found: list[Rows] = []
+    for some in rounds:
+        alike = len(some) > 1 and all(piece.frame.schema == some[0].frame.schema for piece in some)
+        found.extend([joined(some, some[0].place)] if alike else some)
+    return found

@@ -24,7 +24,7 @@ from meander.engine.marks import micros_of
 from meander.engine.messages import Control, Report
 from meander.engine.operators.contract import Emitted, Partial, Seat, Stateful
 from meander.engine.operators.desk import Desk
-from meander.engine.rows import Rows, Units, source_unit, state_unit
+from meander.engine.rows import Rows, Units, source_unit, state_unit, together
 from meander.errors import BadInput
 from meander.plan.eventtime import Late, Watermark
 from meander.plan.graph import Node
@@ -36,6 +36,8 @@ from meander.state.segment import HASH, Segment, SegmentRef, encode_segment
 from meander.state.store import Store
 
 DEAD_LETTERS = "__dead_letters"
+_SMALL_SPLIT = 4096
+_FOLDED_AT_ONCE = 65_536
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,8 @@ class StageTask:
         self._segments = find_segments(self.report)
         self._dead: list[DeadLetter] = []
         self._collected: dict[str, list[pl.DataFrame]] = {}
+        self._small: dict[tuple[str, int], list[Rows]] = {}
+        """By operator and input, the rows of small splits: they are folded together, since a call costs more than the rows of one."""
 
     # -- the two ways a stage begins ------------------------------------------------------------------------------
 
@@ -109,6 +113,9 @@ class StageTask:
             partition = f"{split.source}/{split.payload.get('partition', 0)}"
             rows = Rows(batch.frame, source_unit(split.unit), place=place, locate=batch.position, partition=partition)
             self._run_level(0, {split.source: [rows]}, box, only_groups, mine)
+            if sum(some.frame.height for rows in self._small.values() for some in rows) > _FOLDED_AT_ONCE:
+                self._fold_small(box, only_groups)
+        self._fold_small(box, only_groups)
 
     def run_state(self, partials: Iterable[Partial], carried: Iterable[Carried], box: Outbox) -> None:
         """Level 1 and up: merge partial states with the stored ones, and go on with what changed."""
@@ -160,19 +167,37 @@ class StageTask:
         began = self.clock.monotonic()
         for name, operator, side in level.feeds:
             keyed = self.compiled.keyed[operator]
-            keep = None if only_groups is None or keyed.level != 1 else only_groups[operator]
+            keep = self._kept(keyed, only_groups)
             if mine or keep is not None:
-                sent = self._before(keyed, side, values.get(name, []), keep, mine)
-                box.partials.extend(sent)
-                self.report.handed_on(number, sum(partial.frame.height for partial in sent))
+                in_time = [self._in_time(keyed, side, some, mine) for some in values.get(name, []) if some.frame.height]
+                if number == 0 and keyed.folds and all(some.frame.height <= _SMALL_SPLIT for some in in_time):
+                    self._small.setdefault((operator, side), []).extend(in_time)
+                else:
+                    self._before(number, keyed, side, in_time, keep, box)
         self._spend("fold", began)
 
-    def _before(self, keyed: Stateful, side: int, rows: list[Rows], keep: int | None, mine: bool) -> list[Partial]:
+    def _kept(self, keyed: Stateful, only_groups: dict[str, int] | None) -> int | None:
+        """The key groups of an operator that this task is to send; None: all."""
+        return None if only_groups is None or keyed.level != 1 else only_groups[keyed.name]
+
+    def _before(self, level: int, keyed: Stateful, side: int, rows: Sequence[Rows], keep: int | None, box: Outbox) -> None:
         """What one input of a stateful operator sends through the exchange."""
         common = self.control.common
         seat = Seat(common.key_groups, keep, micros_of(common.now))
-        in_time = [self._in_time(keyed, side, some, mine) for some in rows if some.frame.height]
-        return [Partial(keyed.name, some.unit, keyed.before(some, side, seat), side) for some in in_time if some.frame.height]
+        for some in rows:
+            if some.frame.height:
+                partial = Partial(keyed.name, some.unit, keyed.before(some, side, seat), side)
+                box.partials.append(partial)
+                self.report.handed_on(level, partial.frame.height)
+
+    def _fold_small(self, box: Outbox, only_groups: dict[str, int] | None) -> None:
+        """What small splits send: the same partial states, one per key and unit, from one call for many of them."""
+        began = self.clock.monotonic()
+        small, self._small = self._small, {}
+        for (operator, side), rows in small.items():
+            keyed = self.compiled.keyed[operator]
+            self._before(0, keyed, side, together(rows), self._kept(keyed, only_groups), box)
+        self._spend("fold", began)
 
     def _work(self, keyed: Stateful, arrived: list[Partial]) -> Rows | None:
         """A stateful operator's part of the epoch: what has arrived meets what is stored; what changed is written."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import polars as pl
 
@@ -30,6 +31,7 @@ class Aggregation(Stateful):
     """What a key's row consists of: the same, but for values that have a table of their own and are only counted here."""
     values: tuple[ValueTable, ...]
     aggs: tuple[Agg, ...]
+    folds: ClassVar[bool] = True
 
     def tables(self) -> dict[str, tuple[str, ...]]:
         return {self.name: self.keys, **{table.name: table.identity for table in self.values}}

@@ -20,7 +20,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -101,6 +101,8 @@ class Stateful(ABC):
     """The columns that leave it."""
     keeps_late: frozenset[int]
     """The inputs whose late rows a stream takes. Those of the others go to the dead letters."""
+    folds: ClassVar[bool] = False
+    """Whether ``before`` folds rows within their units and looks at nothing else of where they come from: then it is given many at once."""
 
     @property
     def timing(self) -> Timing | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -96,6 +97,7 @@ class WindowAggregation(Stateful):
     aggs: tuple[Agg, ...]
     windowing: Windowing
     follows: Timing
+    folds: ClassVar[bool] = True
 
     @property
     def timing(self) -> Timing:
