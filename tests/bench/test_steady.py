@@ -49,12 +49,16 @@ def test_what_is_lost_or_there_twice_is_counted(tmp_path: Path) -> None:
 
 
 def test_a_batch_that_comes_again_is_there_once_and_what_a_dead_writer_left_is_not_counted(tmp_path: Path) -> None:
+    asked = []
+
     class Batch:
         def toArrow(self) -> pa.Table:
+            asked.append(self)
             return pa.table({"key": [0], "n": [1]})
 
     for _ in range(2):
         saver(tmp_path)(Batch(), 3)
+    assert len(asked) == 2, "Spark fails a query whose batch nobody looks at"
     assert [file.name for file in tmp_path.iterdir()] == [batch_name(3)]
     pl.DataFrame({"key": [0], "n": [1]}).write_parquet(tmp_path / f".{batch_name(4)}")
     assert account(visible(tmp_path), np.array([1])) == {"lost": 0, "doubled": 0}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -122,3 +123,32 @@ def test_a_steward_brings_a_small_segment_in_one_call(tmp_path: Path) -> None:
         steward.shutdown()
     assert store.calls == [ref.name for ref in refs]
     assert all(cache.has(ref.name) for ref in refs)
+
+
+def test_what_is_asked_of_a_peer_again_and_again_is_brought(tmp_path: Path) -> None:
+    """Whoever was to bring it may have died, or been given the wrong list."""
+    store = Far()
+    _, refs, _ = cold(tmp_path, store)
+    away = Cache(tmp_path / "away")
+    for ref in refs:
+        away.add(ref.name, store.objects[ref.name])
+    holder = Steward("127.0.0.1", "secret", away, store, 4)
+    own = Steward("127.0.0.1", "secret", Cache(tmp_path / "cache"), store, 4)
+    wanted = np.zeros(1, np.uint64)
+    try:
+        for epoch in range(200):
+            report = Report((0, 0), "", steward=own.address)
+            epochs = Cached(
+                store, Cache(tmp_path / "cache"), "hybrid", 0b0011, 4, {ref.name: holder.address for ref in refs}, "secret", report
+            )
+            epochs.expect(refs, wanted)
+            assert {epochs.open(ref, wanted).rows for ref in refs} <= {1, 100}, "the row that was asked for, or all"
+            if "fetched_from_peers" not in report.counts:
+                break
+            if epoch > 64:
+                time.sleep(0.05)  # it comes little by little
+    finally:
+        holder.shutdown()
+        own.shutdown()
+    assert 60 < epoch < 190, "not at once, and not never"
+    assert store.calls == [], "from the peer, not from the store"

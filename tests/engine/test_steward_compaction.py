@@ -119,8 +119,28 @@ def test_no_segment_is_in_two_merges_at_once_though_the_routing_changes_under_th
     assert entry is not None
     after = manifest.apply({**entry, "position": 1, "generation": 1})
     assert [s.name for s in after.tables["t"].segments] == [entry["output"][0]]
+    compactor.consider(after, {"t": table}, {"t": slots_of(table)})
     moved = sum(1 << group for group in range(KEY_GROUPS) if table[group] == 1)
     assert stewards.fetches == {"b": [[entry["output"][0], 100, f"{moved:x}", "a"]]}, "who owns some of it now will look into it"
+
+
+def test_a_merge_that_ends_when_the_routing_has_just_changed_comes_to_its_new_owner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All is at another executor from now on, and nobody has looked at merges since."""
+    stewards = Stewards()
+    monkeypatch.setattr(steward_compaction, "Peer", stewards)
+    monkeypatch.setattr(compaction_module, "FEWEST", 2)
+    refs = tuple(SegmentRef(f"s{number}", 10, 100, number, ALL) for number in range(4))
+    table = spread(KEY_GROUPS, 1)
+    manifest = Manifest(key_groups=KEY_GROUPS, position=0, generation=1, tables={"t": Table(("k",), refs)}, routing={"t": table})
+    compactor = StewardCompactor(Runner(), Helper(), FakeClock(), 1, Inline())  # type: ignore[arg-type]
+    compactor.consider(manifest, {"t": table}, {"t": 1})
+    stewards.finish("a")
+    entry = collected(compactor)
+    assert entry is not None
+    compactor.consider(manifest.apply({**entry, "position": 1, "generation": 1}), {"t": [1] * KEY_GROUPS}, {"t": 2})
+    assert stewards.fetches == {"b": [[entry["output"][0], 100, f"{ALL:x}", "a"]]}
+    compactor.consider(manifest.apply({**entry, "position": 1, "generation": 1}), {"t": [1] * KEY_GROUPS}, {"t": 2})
+    assert len(stewards.fetches["b"]) == 1, "once"
 
 
 def test_a_merge_that_is_done_but_not_in_the_log_yet_still_holds_its_segments(monkeypatch: pytest.MonkeyPatch) -> None:

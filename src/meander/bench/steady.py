@@ -83,9 +83,10 @@ def saver(folder: Path) -> Callable[[Any, int], None]:
     folder.mkdir(parents=True, exist_ok=True)
 
     def save(batch: Any, number: int) -> None:
+        rows = batch.toArrow()  # also of one that is there: Spark's state must hear of it, or its query fails
         if not (folder / batch_name(number)).exists():
             hidden = folder / f".{batch_name(number)}"
-            pq.write_table(batch.toArrow(), hidden)
+            pq.write_table(rows, hidden)
             os.replace(hidden, folder / batch_name(number))
 
     return save

@@ -30,7 +30,7 @@ import pyarrow as pa
 from meander.clock import SystemClock
 from meander.engine.cache import Cache
 from meander.engine.messages import Report
-from meander.engine.peers import Peer, Unreachable
+from meander.engine.peers import GENTLY, Peer, Unreachable
 from meander.engine.ranges import SMALL, open_by_ranges, read_whole
 from meander.errors import Corrupted
 from meander.state.hashing import Hashes
@@ -42,6 +42,7 @@ CACHE_BYTES = 8 << 30
 _KEPT = 256
 _UNUSED = 4096
 _ASK_AGAIN = 2.0
+_OFTEN = 64
 _AT_ONCE = 8
 _CLOCK = SystemClock()
 NO_HASHES: Hashes = np.zeros(0, np.uint64)
@@ -78,6 +79,8 @@ class Opened:
 
 _opened = Opened(_UNUSED)
 _ordered: OrderedDict[tuple[str, int], None] = OrderedDict()
+_questions: OrderedDict[str, int] = OrderedDict()
+"""How often a segment was asked for at a peer."""
 
 
 class Mapped:
@@ -146,6 +149,8 @@ class Cached:
                 continue
             if holder is not None:
                 away.setdefault(holder, []).append(ref.name)
+                if _asks_again(ref.name):
+                    self._bring_later(ref, groups, holder, GENTLY)
             elif ref.bytes <= SMALL:
                 stored.append(ref)
         if len(stored) > 1:
@@ -184,7 +189,7 @@ class Cached:
         if ref.bytes <= SMALL:
             return self._keep_whole(ref, read_whole(self._store, ref.name, ref.bytes))
         if ref.name not in self._task:
-            self._bring_later(ref, groups)
+            self._bring_later(ref, groups, None, 1.0)
             self._task[ref.name] = open_by_ranges(Counting(self._store, self._report), ref.name, ref.bytes)
         return self._task[ref.name]
 
@@ -198,16 +203,19 @@ class Cached:
         kept = self._cache.whole(ref.name)  # mapped, so that the process need not hold it; None where it had to make room already
         return _opened.put(f"{self._cache.folder}/{ref.name}", Segment(ref.name, pa.py_buffer(data) if kept is None else kept))
 
-    def _bring_later(self, ref: SegmentRef, groups: int) -> None:
-        """Nobody has it in a cache: have our own steward bring it, so that the next epochs need not read it from afar again."""
+    def _bring_later(self, ref: SegmentRef, groups: int, holder: str | None, share: float) -> None:
+        """Have our own steward bring it, so that the next epochs need not read it from afar again.
+
+        Nobody has it in a cache, or the one who has was asked for many epochs: whoever was to bring it has not, or died over it.
+        """
         wanted = (ref.name, groups)
-        if self._report.steward is None or wanted in _ordered:
+        if self._report.steward is None or (holder is None and wanted in _ordered):
             return
         _ordered[wanted] = None
         while len(_ordered) > _KEPT:
             _ordered.popitem(last=False)
         with contextlib.suppress(Unreachable):
-            Peer.at(self._report.steward, self._secret).fetch([[ref.name, ref.bytes, f"{groups:x}", None]])
+            Peer.at(self._report.steward, self._secret).fetch([[ref.name, ref.bytes, f"{groups:x}", holder]], share)
 
     def _own(self, name: str, groups: int) -> Segment | None:
         whole, part = f"{self._cache.folder}/{name}", f"{self._cache.folder}/{name}@{groups:x}"
@@ -241,6 +249,15 @@ class Cached:
             data = encode_part(segment, groups, self._key_groups)
         self._cache.add_part(ref.name, groups, data)
         return Segment(ref.name, data)
+
+
+def _asks_again(name: str) -> bool:
+    """Whether a segment is asked for at a peer in one epoch after the other, and this is the time to do something about it."""
+    asked = _questions.pop(name, 0) + 1
+    _questions[name] = asked
+    while len(_questions) > _UNUSED:
+        _questions.popitem(last=False)
+    return asked % _OFTEN == 0
 
 
 class Counting:

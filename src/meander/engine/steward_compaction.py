@@ -44,10 +44,13 @@ class StewardCompactor:
         self._under_way: dict[str, dict[str, _Ordered]] = {}
         """Per steward, its merges by the name that each writes."""
         self._finished: deque[Json] = deque()
-        self._routing: Mapping[str, list[int]] = {}
+        self._made: list[tuple[_Ordered, str, int, str]] = []
+        """Merged lately, with the name, size and steward of each result: their owners are seen to with the next routing."""
 
     def consider(self, manifest: Manifest, routing: Mapping[str, list[int]], slots: Mapping[str, int]) -> None:
-        self._routing = routing
+        made, self._made = self._made, []
+        for ordered, name, size, holder in made:
+            self._bring_to_owners(routing.get(ordered.operator, []), ordered, name, size, holder)
         if not self._runner.stewards:
             self._otherwise.consider(manifest, routing, slots)
         if self._otherwise.busy:
@@ -90,11 +93,13 @@ class StewardCompactor:
         entry = merge_entry(ordered.merge, *answer)
         self._finished.append(entry)
         if answer[1]:
-            self._bring_to_owners(ordered, answer[0], answer[2], address)
+            self._made.append((ordered, answer[0], answer[2], address))
 
-    def _bring_to_owners(self, ordered: _Ordered, name: str, size: int, holder: str) -> None:
-        """Key groups may have moved while they were merged: what would be near their owner otherwise is brought there."""
-        table = self._routing.get(ordered.operator, [])
+    def _bring_to_owners(self, table: list[int], ordered: _Ordered, name: str, size: int, holder: str) -> None:
+        """Key groups may have moved while they were merged: what would be near their owner otherwise is brought there.
+
+        By the routing after the result is in the log: who changes the routing later finds it there, and has it brought himself.
+        """
         for slot in {table[group] for group in range(len(table)) if ordered.merge.groups >> group & 1}:
             owner = self._runner.steward_of(ordered.operator, slot)
             if owner is not None and owner != holder:
