@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -152,3 +153,55 @@ def test_what_is_asked_of_a_peer_again_and_again_is_brought(tmp_path: Path) -> N
         own.shutdown()
     assert 60 < epoch < 190, "not at once, and not never"
     assert store.calls == [], "from the peer, not from the store"
+
+
+class Waited(Steward):
+    """Answers when told to."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.asked: list[list[str]] = []
+        self.may_answer = threading.Event()
+
+    def _rows(self, header: dict[str, Any], body: bytes) -> tuple[dict[str, Any], Any]:
+        self.asked.append(header["names"])
+        assert self.may_answer.wait(20)
+        return super()._rows(header, body)
+
+
+def test_what_operators_will_look_up_is_asked_for_before_the_first_one_works(tmp_path: Path) -> None:
+    store = Far()
+    _, refs, _ = cold(tmp_path, store)
+    away = Cache(tmp_path / "away")
+    for ref in refs:
+        away.add(ref.name, store.objects[ref.name])
+    holder = Waited("127.0.0.1", "secret", away, store, 4)
+    some = np.arange(3, dtype=np.uint64) << np.uint64(40)
+    holders = {ref.name: holder.address for ref in refs[:3]}
+    cached = Cached(store, Cache(tmp_path / "cache"), "hybrid", 0b0011, 4, holders, "secret", Report((0, 0), ""))
+    try:
+        cached.announce([(refs[:2], lambda: some), (refs[2:], lambda: some)])
+        deadline = time.monotonic() + 20
+        while len(holder.asked) < 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        holder.may_answer.set()
+        for lookup in (refs[:2], refs[2:]):
+            cached.expect(lookup, some[:2])  # less than was announced: operators leave out what they need not see
+            assert {cached.open(ref, some[:2]).rows for ref in lookup if ref is not refs[3]} == {3}
+        assert cached.open(refs[3], some).rows == 100, "nobody has it: from the store"
+        assert sorted(holder.asked) == [[refs[0].name, refs[1].name], [refs[2].name]], "each once"
+    finally:
+        holder.may_answer.set()
+        holder.shutdown()
+
+
+def test_a_peer_that_is_gone_after_it_was_asked_is_done_without(tmp_path: Path) -> None:
+    store = Far()
+    _, refs, _ = cold(tmp_path, store)
+    holders = {ref.name: "127.0.0.1:9" for ref in refs}
+    cached = Cached(store, Cache(tmp_path / "cache"), "hybrid", 0b0011, 4, holders, "secret", Report((0, 0), ""))
+    wanted = np.zeros(1, np.uint64)
+    cached.announce([([ref], lambda: wanted) for ref in refs])
+    for ref in refs:
+        cached.expect([ref], wanted)
+        assert cached.open(ref, wanted).rows == 100

@@ -89,6 +89,9 @@ class Nothing:
 
     scan = expect = open
 
+    def announce(self, lookups: Any) -> None:
+        assert not any(refs for refs, _ in lookups)
+
     def wrote(self, *_: Any) -> None: ...
 
 

@@ -25,6 +25,8 @@ _ROWS = 16 * _LOAD_ROWS
 """Per epoch at most: the state to begin with must not be one epoch."""
 _MORE_SLOTS = 4
 """Operators that migrate get slots of their own on another executor."""
+_MERGED = 17
+"""Segments of an operator that has nothing to merge: fewer than two rounds of eight, and what they came to."""
 _LONGEST = 600.0
 _WARM_EPOCHS = 5
 _COLUMNS = {"key": pl.Int64(), "born": pl.Float64()}
@@ -160,6 +162,7 @@ def _migrations(request: ModifyRequest, progress: Progress) -> Json:
     load.feed.start()
     progress("warming up")
     time.sleep(request.warmup)
+    _await_merged(running)
     state = sum(operator["bytes"] for operator in running.status()["operators"].values())
     executors = sorted(running.status()["executors"])
     home = next(name for name, executor in running.status()["executors"].items() if executor["slots"])
@@ -191,6 +194,15 @@ def _migrations(request: ModifyRequest, progress: Progress) -> Json:
     running.stop()
     session.stop()
     return found
+
+
+def _await_merged(running: md.Run) -> None:
+    """The state to begin with came all at once: what is measured is a flow that has been running, and has merged it."""
+    deadline = time.monotonic() + _LONGEST
+    while any(operator["segments"] > _MERGED for operator in running.status()["operators"].values()):
+        if time.monotonic() > deadline:
+            raise md.Retryable(f"the state is not merged after {_LONGEST:g} s; see the log")
+        time.sleep(0.2)
 
 
 def _await_warm(epochs: list[Json], since: float) -> float:

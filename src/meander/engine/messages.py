@@ -7,7 +7,7 @@ wrote and saw.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,10 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from meander.plan.windows import NEVER
+from meander.state.hashing import Hashes
 from meander.state.segment import SegmentRef
 
 Task = tuple[int, int]
 """(level, index within the level)."""
+Lookup = tuple[Sequence[SegmentRef], Callable[[], Hashes]]
+"""Segments, and the hashes that will be looked up in them, ascending."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,9 @@ import subprocess
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
@@ -29,7 +31,7 @@ import pyarrow as pa
 
 from meander.clock import SystemClock
 from meander.engine.cache import Cache
-from meander.engine.messages import Report
+from meander.engine.messages import Lookup, Report
 from meander.engine.peers import GENTLY, Peer, Unreachable
 from meander.engine.ranges import SMALL, open_by_ranges, read_whole
 from meander.errors import Corrupted
@@ -83,6 +85,18 @@ _questions: OrderedDict[str, int] = OrderedDict()
 """How often a segment was asked for at a peer."""
 
 
+_asking = ThreadPoolExecutor(2, thread_name_prefix="meander-questions")
+
+
+@dataclass(frozen=True)
+class _Question:
+    """Rows of these hashes, of these segments, that a peer was asked for."""
+
+    hashes: Hashes
+    names: list[str]
+    rows: Future[list[pa.Buffer | None]]
+
+
 class Mapped:
     """Segments of a store that is a folder here."""
 
@@ -94,6 +108,9 @@ class Mapped:
 
     def open(self, ref: SegmentRef, _: Hashes) -> Segment:
         return _keep(f"{self._store.url}/{ref.name}", ref.name, lambda: self._store.map(ref.name), self._store.url)
+
+    def announce(self, lookups: Sequence[Lookup]) -> None:
+        """Nothing to do: all is here."""
 
     def expect(self, refs: Sequence[SegmentRef], hashes: Hashes) -> None:
         """Nothing to do: all is here."""
@@ -117,6 +134,9 @@ class Remote:
             self._task[ref.name] = open_by_ranges(Counting(self._store, self._report), ref.name, ref.bytes)
         return self._task[ref.name]
 
+    def announce(self, lookups: Sequence[Lookup]) -> None:
+        """Nothing to do: ranges are read one by one."""
+
     def expect(self, refs: Sequence[SegmentRef], hashes: Hashes) -> None:
         """Nothing to do: ranges are read one by one."""
 
@@ -134,6 +154,22 @@ class Cached:
         self._groups, self._key_groups, self._holders, self._secret, self._report = groups, key_groups, holders, secret, report
         self._task: dict[str, Segment] = {}
         self._expected: dict[str, tuple[Hashes, Segment]] = {}
+        self._coming: dict[str, _Question] = {}
+
+    def announce(self, lookups: Sequence[Lookup]) -> None:
+        """Ask peers for all that operators will look up one after the other: they look for the next one's rows while we work on one's."""
+        if self._is_local or len(lookups) < 2:
+            return
+        for refs, hashes in lookups:
+            away: dict[str, list[str]] = {}
+            for ref in refs:
+                holder, groups = self._holders.get(ref.name), ref.groups & self._groups
+                if holder is not None and groups and self._own(ref.name, groups) is None:
+                    away.setdefault(holder, []).append(ref.name)
+            wanted = hashes() if away else NO_HASHES
+            for holder, names in away.items():
+                question = _Question(wanted, names, _asking.submit(Peer.at(holder, self._secret).rows, names, wanted))
+                self._coming.update(dict.fromkeys(names, question))
 
     def expect(self, refs: Sequence[SegmentRef], hashes: Hashes) -> None:
         """Keys of segments that are not here are asked for at once: one question to each who has some, and not one per segment.
@@ -159,9 +195,13 @@ class Cached:
             for ref, read in wanted:
                 self._keep_whole(ref, read.result())
         for holder, names in away.items():
-            for name, data in zip(names, self._ask(holder, names, hashes), strict=True):
-                if data is not None:
-                    self._expected[name] = (hashes, Segment(name, data) if data.size else _EMPTY)
+            asked = self._coming.get(names[0])
+            if asked is not None and asked.names == names:
+                for name in names:
+                    del self._coming[name]
+                self._came(asked.hashes, names, self._heard(asked.rows.result, len(names)))
+            else:
+                self._came(hashes, names, self._heard(partial(Peer.at(holder, self._secret).rows, names, hashes), len(names)))
 
     def scan(self, ref: SegmentRef) -> Segment:
         """All of its rows that are of our key groups: what is not there is copied."""
@@ -227,11 +267,16 @@ class Cached:
         found = self._cache.segment(name, groups, self._key_groups)
         return None if found is None else _opened.put(part, found)
 
-    def _ask(self, holder: str, names: Sequence[str], hashes: Hashes) -> list[pa.Buffer | None]:
+    def _came(self, asked: Hashes, names: Sequence[str], found: Sequence[pa.Buffer | None]) -> None:
+        for name, data in zip(names, found, strict=True):
+            if data is not None:
+                self._expected[name] = (asked, Segment(name, data) if data.size else _EMPTY)
+
+    def _heard(self, answer: Callable[[], list[pa.Buffer | None]], segments: int) -> list[pa.Buffer | None]:
         try:
-            found = Peer.at(holder, self._secret).rows(names, hashes)
+            found = answer()
         except Unreachable:
-            return [None] * len(names)
+            return [None] * segments
         self._report.count("fetched_from_peers", sum(data.size for data in found if data is not None))
         return found
 

@@ -21,7 +21,7 @@ from meander.coordinate.routing import groups_of
 from meander.engine.compiled import Compiled
 from meander.engine.evaluate import DeadLetter, evaluate
 from meander.engine.marks import micros_of
-from meander.engine.messages import Control, Report
+from meander.engine.messages import Control, Lookup, Report
 from meander.engine.operators.contract import Emitted, Partial, Seat, Stateful
 from meander.engine.operators.desk import Desk
 from meander.engine.rows import Rows, Units, source_unit, state_unit, together
@@ -61,6 +61,8 @@ class Segments(Protocol):
     """How a task comes by segments, and where it leaves those it writes."""
 
     def open(self, ref: SegmentRef, hashes: Hashes) -> Segment: ...
+
+    def announce(self, lookups: Sequence[Lookup]) -> None: ...
 
     def expect(self, refs: Sequence[SegmentRef], hashes: Hashes) -> None: ...
 
@@ -121,9 +123,13 @@ class StageTask:
         """Level 1 and up: merge partial states with the stored ones, and go on with what changed."""
         level = self.control.level
         values: dict[str, list[Rows]] = {}
-        arrived = list(partials)
-        for name in self.compiled.levels[level].keyed:
-            changed = self._work(self.compiled.keyed[name], [p for p in arrived if p.operator == name and p.frame.height])
+        arrived: dict[str, list[Partial]] = {name: [] for name in self.compiled.levels[level].keyed}
+        for partial in partials:
+            if partial.frame.height:
+                arrived[partial.operator].append(partial)
+        self._segments.announce([self._lookup(name, came) for name, came in arrived.items() if came and self.compiled.keyed[name].finds])
+        for name, came in arrived.items():
+            changed = self._work(self.compiled.keyed[name], came)
             values[name] = [] if changed is None else [changed]
         for item in carried:
             values.setdefault(item.node, []).append(item.rows)
@@ -198,6 +204,11 @@ class StageTask:
             keyed = self.compiled.keyed[operator]
             self._before(0, keyed, side, together(rows), self._kept(keyed, only_groups), box)
         self._spend("fold", began)
+
+    def _lookup(self, name: str, arrived: Sequence[Partial]) -> Lookup:
+        """What an operator is going to look up in its table."""
+        hashes = [partial.frame.get_column(HASH).to_numpy() for partial in arrived]
+        return self.control.segments.get(name, ()), lambda: np.unique(np.concatenate(hashes))
 
     def _work(self, keyed: Stateful, arrived: list[Partial]) -> Rows | None:
         """A stateful operator's part of the epoch: what has arrived meets what is stored; what changed is written."""

@@ -31,6 +31,7 @@ class Aggregation(Stateful):
     """What a key's row consists of: the same, but for values that have a table of their own and are only counted here."""
     values: tuple[ValueTable, ...]
     aggs: tuple[Agg, ...]
+    finds: ClassVar[bool] = True
     folds: ClassVar[bool] = True
 
     def tables(self) -> dict[str, tuple[str, ...]]:

@@ -101,6 +101,8 @@ class Stateful(ABC):
     """The columns that leave it."""
     keeps_late: frozenset[int]
     """The inputs whose late rows a stream takes. Those of the others go to the dead letters."""
+    finds: ClassVar[bool] = False
+    """Whether it looks up what has arrived, and nothing else, in the table of its own name."""
     folds: ClassVar[bool] = False
     """Whether ``before`` folds rows within their units and looks at nothing else of where they come from: then it is given many at once."""
 
