@@ -11,9 +11,10 @@ from typing import NoReturn
 
 @contextmanager
 def interrupted_by_sigterm() -> Iterator[None]:
-    """SIGTERM as Ctrl-C, so that what was started is stopped."""
+    """SIGTERM as Ctrl-C, so that what was started is stopped. Once: a second one must not end the stopping."""
 
     def interrupt(number: int, frame: FrameType | None) -> NoReturn:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGTERM, interrupt)
