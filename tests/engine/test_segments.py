@@ -205,3 +205,24 @@ def test_a_peer_that_is_gone_after_it_was_asked_is_done_without(tmp_path: Path) 
     for ref in refs:
         cached.expect([ref], wanted)
         assert cached.open(ref, wanted).rows == 100
+
+
+def test_an_answer_to_another_question_is_not_taken(tmp_path: Path) -> None:
+    """Rows that were not asked for would pass for rows that are not there."""
+    store = Far()
+    _, refs, _ = cold(tmp_path, store)
+    away = Cache(tmp_path / "away")
+    for ref in refs:
+        away.add(ref.name, store.objects[ref.name])
+    holder = Steward("127.0.0.1", "secret", away, store, 4)
+    hashes = np.arange(4, dtype=np.uint64) << np.uint64(40)
+    holders = {ref.name: holder.address for ref in refs}
+    cached = Cached(store, Cache(tmp_path / "cache"), "hybrid", 0b0011, 4, holders, "secret", Report((0, 0), ""))
+    try:
+        cached.announce([([ref], lambda: hashes[:2]) for ref in refs])
+        cached.expect([refs[0]], hashes)
+        assert cached.open(refs[0], hashes).rows == 4
+        assert cached.open(refs[1], hashes[1:]).rows == 3
+        assert cached.open(refs[2], hashes[:1]).rows == 2, "all that was asked for"
+    finally:
+        holder.shutdown()

@@ -196,7 +196,7 @@ class Cached:
                 self._keep_whole(ref, read.result())
         for holder, names in away.items():
             asked = self._coming.get(names[0])
-            if asked is not None and asked.names == names:
+            if asked is not None and asked.names == names and _has_all(asked.hashes, hashes):
                 for name in names:
                     del self._coming[name]
                 self._came(asked.hashes, names, self._heard(asked.rows.result, len(names)))
@@ -212,8 +212,7 @@ class Cached:
     def open(self, ref: SegmentRef, hashes: Hashes) -> Segment:
         if ref.name in self._expected:
             asked, segment = self._expected[ref.name]
-            at = np.minimum(np.searchsorted(asked, hashes), len(asked) - 1)
-            if (asked[at] == hashes).all():
+            if _has_all(asked, hashes):
                 return segment
             del self._expected[ref.name]
         groups = ref.groups & self._groups
@@ -294,6 +293,14 @@ class Cached:
             data = encode_part(segment, groups, self._key_groups)
         self._cache.add_part(ref.name, groups, data)
         return Segment(ref.name, data)
+
+
+def _has_all(asked: Hashes, hashes: Hashes) -> bool:
+    """Whether an answer to a question about some hashes, ascending, is one about these too."""
+    if len(asked) == 0:
+        return len(hashes) == 0
+    at = np.minimum(np.searchsorted(asked, hashes), len(asked) - 1)
+    return bool((asked[at] == hashes).all())
 
 
 def _asks_again(name: str) -> bool:
