@@ -61,6 +61,7 @@ def test_a_child_that_takes_too_long_is_ended_with_a_clear_error(tmp_path: Path)
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_a_failure_in_the_child_is_told_with_its_reason(tmp_path: Path) -> None:
     with pytest.raises(md.MeanderError, match="nowhere is not a folder"):
         run_isolated(request(tmp_path), timeout=120)

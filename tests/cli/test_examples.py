@@ -21,8 +21,6 @@ SCRIPTS = {
     "custom_aggregate.py": ["200,000 rows in 2 epochs", "equal to the geometric mean computed at once"],
 }
 FLOW_FILES = {"server_counts.py", "wikipedia.py", "workload.py"}
-# Each starts a Spark of its own, some of them twice.
-QUICK = {"dead_letters.py"}
 
 
 def test_every_example_is_run_by_a_test() -> None:
@@ -37,7 +35,8 @@ def test_every_example_says_how_to_run_it_and_what_to_expect(name: str) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in SCRIPTS])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SCRIPTS)
 def test_an_example_shows_what_it_promises(name: str, tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, EXAMPLES / name], capture_output=True, text=True, cwd=tmp_path, timeout=250, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

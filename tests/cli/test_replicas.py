@@ -77,6 +77,7 @@ def test_replicas_refuses_what_cannot_be(words: list[str], said: str, tmp_path: 
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_replicas_lists_who_is_there_and_who_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store = make_store(tmp_path / "state", {"ada": (1, 1.0)})
     fake = Path(__file__).parents[1] / "replicate" / "fake_replica.py"

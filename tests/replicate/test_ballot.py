@@ -31,6 +31,7 @@ def process(logs: Path) -> int:
     return int(json.loads((logs / "zookeeper.json").read_text())["process"])
 
 
+@pytest.mark.slow
 def test_one_that_dies_is_started_again_where_it_was_and_the_same_replicas_elect_anew(tmp_path: Path) -> None:
     address, close = find_zookeeper("leader", None, tmp_path)
     assert address is not None

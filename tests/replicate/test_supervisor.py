@@ -157,6 +157,7 @@ def test_one_that_dies_after_another_has_finished_need_not_come_back(stage: Stag
     assert states(supervisor) == {"a": "finished", "b": "finished"}
 
 
+@pytest.mark.slow
 def test_one_that_hangs_is_replaced(stage: Stage) -> None:
     supervisor = stage.start(1)
     until(supervisor, all_running(supervisor, "a"))

@@ -30,6 +30,7 @@ def test_executors_are_added_for_more_input_and_drained_and_released_for_less(tm
             assert before["executors"][gone] == 0, f"executor {gone} was drained before it went"
 
 
+@pytest.mark.slow
 def test_a_master_without_executors_to_give_says_so_once_and_slots_follow_all_the_same(
     tmp_path: Path, spark: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

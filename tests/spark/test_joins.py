@@ -49,6 +49,7 @@ def streams(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_joins_are_what_a_join_at_once_would_be_at_any_parallelism(streams: Path, spark: Any) -> None:
     found = run(streams, spark, "p1", parallelism=1, small_epochs=False)
     orders, payments = (pl.concat([pl.read_parquet(p) for p in sorted((streams / n).glob("*"))]) for n in ("orders", "payments"))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from meander.engine.session import worth_saying
 
 SCRIPT = """
@@ -36,6 +38,7 @@ def test_the_last_words_of_idle_workers_are_not_worth_saying_and_other_traceback
     assert list(worth_saying(twice))[: len(IDLE[:2])] == IDLE[:2], "one that broke off is passed on"
 
 
+@pytest.mark.slow
 def test_a_session_starts_without_greetings_and_passes_on_everything_else() -> None:
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stdout) == (0, "3\n")

@@ -86,7 +86,8 @@ def test_a_second_start_beside_a_live_run_is_refused_and_after_its_death_only_wa
     check(url, folder, tmp_path)
 
 
-@MOSTLY_REDIS
+@pytest.mark.long
+@pytest.mark.parametrize("url", ["redis", "s3"], indirect=True)
 def test_a_replaced_driver_is_fenced_whatever_its_lease_says(url: str, tmp_path: Path, child: Start) -> None:
     folder = write_input(tmp_path / "in", files=30, rows=1000, keys=300)
     zombie = child(**request_for(url, tmp_path, trigger=0.1))

@@ -112,6 +112,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.slow
 def test_a_lease_refuses_a_second_process_and_ends_soon_after_kill_9(redis_url: str) -> None:
     url = f"{redis_url}/lease"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}

@@ -163,6 +163,7 @@ for n in range(1_000_000):
 """
 
 
+@pytest.mark.slow
 def test_a_writer_killed_amid_its_puts_leaves_whole_objects_or_none(url: str) -> None:
     """Objects of 1 MB, killed six times at moments of its choice. What was acknowledged is there; what is listed can be read whole."""
     moments, acknowledged = random.Random(7), set()
