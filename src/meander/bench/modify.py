@@ -160,7 +160,7 @@ def _table(results: dict[str, Json]) -> Table:
             f"{numbers['seconds']:.2f}",
             "" if numbers["epochs"] is None else f"{numbers['epochs']}",
             *(f"{numbers['gap_seconds'][part]:.2f}" for part in ("before", "during")),
-            *(f"{numbers['latency_seconds'][part]['p99']:.2f}" for part in ("before", "during", "after")),
+            *(f"{p99:.2f}" if (p99 := numbers["latency_seconds"][part]["p99"]) else "" for part in ("before", "during", "after")),
         )
         for system, scenarios in results.items()
         for change, numbers in scenarios["changes"]["by_change"].items()

@@ -91,6 +91,8 @@ def _changes(request: ModifyRequest, progress: Progress) -> Json:
     store = Path(request.folder) / "store"
     options: dict[str, Any] = {"parallelism": request.parallelism, "trigger": request.trigger, "idle_poll": 0.02}
     running = flow.start(store, spark=session, **options)
+    ended = [0]  # told by the loop itself: a status takes as long as an epoch or two, and would be of before
+    running.on_epoch(lambda done: ended.append(done.epoch))
     load.start()
     load.await_output(0.0)
     progress("warming up")
@@ -105,8 +107,7 @@ def _changes(request: ModifyRequest, progress: Progress) -> Json:
         progress(name)
         began = time.time()
         time.sleep(request.seconds)
-        epoch = running.status()["epoch"]
-        asked = time.time()
+        asked, epoch = time.time(), ended[-1]
         done = change()
         load.changes.append({"change": name, "began": began, "asked": asked, "in_force": time.time(), "epochs": done.epoch - epoch})
     progress("restart")
