@@ -97,6 +97,19 @@ class ScriptCursor:
     def close(self) -> None: ...
 
 
+class ReadOnly:
+    """A source for who runs stages alone: its splits are given, and nobody asks it for more."""
+
+    def cursor(self, offset: dict[str, Any], seen: set[str], throttle: float = 1.0) -> Any:
+        raise AssertionError("a stage does not decide")
+
+    def describe(self) -> str:
+        return type(self).__name__
+
+    def canonical(self) -> str:
+        return type(self).__name__
+
+
 @dataclass
 class LocalStarted:
     blobs: list[list[bytes]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import polars as pl
@@ -20,6 +20,7 @@ from meander.errors import Corrupted
 from meander.state.segment import HASH, Segment, SegmentRef, encode_segment
 from meander.state.store import MemoryStore
 
+Peered = TypeVar("Peered", bound=Steward)
 SEGMENT = Segment("", encode_segment(pl.DataFrame({HASH: np.zeros(0, np.uint64)})))
 
 
@@ -126,14 +127,19 @@ def test_a_steward_brings_a_small_segment_in_one_call(tmp_path: Path) -> None:
     assert all(cache.has(ref.name) for ref in refs)
 
 
-def test_what_is_asked_of_a_peer_again_and_again_is_brought(tmp_path: Path) -> None:
-    """Whoever was to bring it may have died, or been given the wrong list."""
-    store = Far()
+def elsewhere(tmp_path: Path, store: Far, kind: type[Peered]) -> tuple[list[SegmentRef], Peered]:
+    """Segments that another executor has in its cache, and its steward."""
     _, refs, _ = cold(tmp_path, store)
     away = Cache(tmp_path / "away")
     for ref in refs:
         away.add(ref.name, store.objects[ref.name])
-    holder = Steward("127.0.0.1", "secret", away, store, 4)
+    return refs, kind("127.0.0.1", "secret", away, store, 4)
+
+
+def test_what_is_asked_of_a_peer_again_and_again_is_brought(tmp_path: Path) -> None:
+    """Whoever was to bring it may have died, or been given the wrong list."""
+    store = Far()
+    refs, holder = elsewhere(tmp_path, store, Steward)
     own = Steward("127.0.0.1", "secret", Cache(tmp_path / "cache"), store, 4)
     wanted = np.zeros(1, np.uint64)
     try:
@@ -171,11 +177,7 @@ class Waited(Steward):
 
 def test_what_operators_will_look_up_is_asked_for_before_the_first_one_works(tmp_path: Path) -> None:
     store = Far()
-    _, refs, _ = cold(tmp_path, store)
-    away = Cache(tmp_path / "away")
-    for ref in refs:
-        away.add(ref.name, store.objects[ref.name])
-    holder = Waited("127.0.0.1", "secret", away, store, 4)
+    refs, holder = elsewhere(tmp_path, store, Waited)
     some = np.arange(3, dtype=np.uint64) << np.uint64(40)
     holders = {ref.name: holder.address for ref in refs[:3]}
     cached = Cached(store, Cache(tmp_path / "cache"), "hybrid", 0b0011, 4, holders, "secret", Report((0, 0), ""))
@@ -210,11 +212,7 @@ def test_a_peer_that_is_gone_after_it_was_asked_is_done_without(tmp_path: Path) 
 def test_an_answer_to_another_question_is_not_taken(tmp_path: Path) -> None:
     """Rows that were not asked for would pass for rows that are not there."""
     store = Far()
-    _, refs, _ = cold(tmp_path, store)
-    away = Cache(tmp_path / "away")
-    for ref in refs:
-        away.add(ref.name, store.objects[ref.name])
-    holder = Steward("127.0.0.1", "secret", away, store, 4)
+    refs, holder = elsewhere(tmp_path, store, Steward)
     hashes = np.arange(4, dtype=np.uint64) << np.uint64(40)
     holders = {ref.name: holder.address for ref in refs}
     cached = Cached(store, Cache(tmp_path / "cache"), "hybrid", 0b0011, 4, holders, "secret", Report((0, 0), ""))

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from tests.local import ReadOnly
 
 import meander as md
 from meander.clock import SystemClock
@@ -28,14 +29,11 @@ SPLITS = 40
 
 
 @dataclass(frozen=True)
-class Seeded:
+class Seeded(ReadOnly):
     """A source whose splits say how many rows they have."""
 
     def schema(self) -> pl.Schema:
         return SCHEMA
-
-    def cursor(self, offset: dict[str, Any], seen: set[str], throttle: float = 1.0) -> Any:
-        raise NotImplementedError
 
     def read(self, payload: dict[str, Any]) -> Batch:
         chance, rows = np.random.default_rng(payload["seed"]), payload["rows"]
@@ -44,12 +42,6 @@ class Seeded:
         )
         words = pl.Series("word", [f"w{n}" if n else None for n in chance.integers(0, 9, rows)], pl.String)
         return Batch(numbers.with_columns(pl.col("at").cast(pl.Datetime("us")), words).cast({"key": pl.Int64}))
-
-    def describe(self) -> str:
-        return "seeded"
-
-    def canonical(self) -> str:
-        return "seeded"
 
 
 def compiled() -> Compiled:
@@ -74,8 +66,8 @@ def run(program: Compiled, folder: Path, tasks: int) -> dict[str, pl.DataFrame]:
     box = Outbox()
     for number in range(tasks):
         control = Control(common, 0, number, tuple(splits[number::tasks]))
-        StageTask(program, control, store, lambda _: None, SystemClock()).run_sources(box)  # type: ignore[arg-type, return-value]
-    last = StageTask(program, Control(common, 1, 0, (), {}), store, lambda _: Nothing(), SystemClock())  # type: ignore[arg-type, return-value]
+        StageTask(program, control, store, lambda _: Nothing(), SystemClock()).run_sources(box)
+    last = StageTask(program, Control(common, 1, 0, (), {}), store, lambda _: Nothing(), SystemClock())
     last.run_state(box.partials, [], Outbox())
     report = last.finish()
     return {name: pl.read_ipc(store.get(file["name"]) or b"") for name, file in report.staged.items()}
@@ -84,7 +76,7 @@ def run(program: Compiled, folder: Path, tasks: int) -> dict[str, pl.DataFrame]:
 class Nothing:
     """No state yet."""
 
-    def open(self, *_: Any) -> Any:
+    def open(self, *_: Any, **__: Any) -> Any:
         raise AssertionError("there is nothing to open")
 
     scan = expect = open
@@ -92,7 +84,8 @@ class Nothing:
     def announce(self, lookups: Any) -> None:
         assert not any(refs for refs, _ in lookups)
 
-    def wrote(self, *_: Any) -> None: ...
+    def wrote(self, name: str, data: Any) -> None:
+        """It is not read again."""
 
 
 def test_small_splits_together_give_what_they_give_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

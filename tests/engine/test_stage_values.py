@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.local import ReadOnly
 
 import meander as md
 from meander.clock import SystemClock
@@ -38,23 +39,14 @@ Row = tuple[float | None, str | None, float | None, str | None]
 
 
 @dataclass(frozen=True)
-class Scripted:
+class Scripted(ReadOnly):
     """A source whose splits carry their rows."""
 
     def schema(self) -> pl.Schema:
         return SCHEMA
 
-    def cursor(self, offset: dict[str, Any], seen: set[str], throttle: float = 1.0) -> Any:
-        raise NotImplementedError
-
     def read(self, payload: dict[str, Any]) -> Batch:
         return Batch(pl.DataFrame(payload["rows"], SCHEMA, orient="row"))
-
-    def describe(self) -> str:
-        return "scripted"
-
-    def canonical(self) -> str:
-        return "scripted"
 
 
 @dataclass

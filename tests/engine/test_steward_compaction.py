@@ -99,16 +99,19 @@ class Helper:
         pass
 
 
+def in_one_slot() -> tuple[Manifest, list[int]]:
+    """Four segments that are due to be merged, and the routing table."""
+    refs = tuple(SegmentRef(f"s{number}", 10, 100, number, ALL) for number in range(4))
+    table = spread(KEY_GROUPS, 1)
+    return Manifest(key_groups=KEY_GROUPS, position=0, generation=1, tables={"t": Table(("k",), refs)}, routing={"t": table}), table
+
+
 def test_no_segment_is_in_two_merges_at_once_though_the_routing_changes_under_them(monkeypatch: pytest.MonkeyPatch) -> None:
     stewards = Stewards()
     monkeypatch.setattr(steward_compaction, "Peer", stewards)
     monkeypatch.setattr(compaction_module, "FEWEST", 2)
-    refs = tuple(SegmentRef(f"s{number}", 10, 100, number, ALL) for number in range(4))
-    manifest = Manifest(
-        key_groups=KEY_GROUPS, position=0, generation=1, tables={"t": Table(("k",), refs)}, routing={"t": spread(KEY_GROUPS, 1)}
-    )
+    manifest, table = in_one_slot()
     compactor = StewardCompactor(Runner(), Helper(), FakeClock(), 1, Inline())  # type: ignore[arg-type]
-    table = spread(KEY_GROUPS, 1)
     compactor.consider(manifest, {"t": table}, {"t": 1})
     assert set(stewards.orders) == {"a"}
     table = rebalance(table, 2)
@@ -129,9 +132,7 @@ def test_a_merge_that_ends_when_the_routing_has_just_changed_comes_to_its_new_ow
     stewards = Stewards()
     monkeypatch.setattr(steward_compaction, "Peer", stewards)
     monkeypatch.setattr(compaction_module, "FEWEST", 2)
-    refs = tuple(SegmentRef(f"s{number}", 10, 100, number, ALL) for number in range(4))
-    table = spread(KEY_GROUPS, 1)
-    manifest = Manifest(key_groups=KEY_GROUPS, position=0, generation=1, tables={"t": Table(("k",), refs)}, routing={"t": table})
+    manifest, table = in_one_slot()
     compactor = StewardCompactor(Runner(), Helper(), FakeClock(), 1, Inline())  # type: ignore[arg-type]
     compactor.consider(manifest, {"t": table}, {"t": 1})
     stewards.finish("a")
@@ -181,9 +182,7 @@ def test_an_epoch_does_not_wait_for_a_steward_that_is_slow_to_answer(monkeypatch
 
     monkeypatch.setattr(steward_compaction.Peer, "at", lambda address, secret: Slow(stewards.at(address, secret)))
     monkeypatch.setattr(compaction_module, "FEWEST", 2)
-    refs = tuple(SegmentRef(f"s{number}", 10, 100, number, ALL) for number in range(4))
-    table = spread(KEY_GROUPS, 1)
-    manifest = Manifest(key_groups=KEY_GROUPS, position=0, generation=1, tables={"t": Table(("k",), refs)}, routing={"t": table})
+    manifest, table = in_one_slot()
     compactor = StewardCompactor(Runner(), Helper(), FakeClock(), 1)  # type: ignore[arg-type]
     compactor.consider(manifest, {"t": table}, {"t": 1})
     while not stewards.orders:
@@ -207,9 +206,7 @@ def test_a_steward_that_is_gone_loses_its_merge_to_another(monkeypatch: pytest.M
 
     monkeypatch.setattr(steward_compaction.Peer, "at", gone)
     monkeypatch.setattr(compaction_module, "FEWEST", 2)
-    refs = tuple(SegmentRef(f"s{number}", 10, 100, number, ALL) for number in range(4))
-    table = spread(KEY_GROUPS, 1)
-    manifest = Manifest(key_groups=KEY_GROUPS, position=0, generation=1, tables={"t": Table(("k",), refs)}, routing={"t": table})
+    manifest, table = in_one_slot()
     compactor = StewardCompactor(Runner(), Helper(), FakeClock(), 1, Inline())  # type: ignore[arg-type]
     compactor.consider(manifest, {"t": table}, {"t": 1})
     assert compactor.collect() is None
@@ -223,9 +220,7 @@ def test_what_a_steward_tells_of_a_merge_that_was_given_up_is_not_taken_for_the_
     stewards = Stewards()
     monkeypatch.setattr(steward_compaction.Peer, "at", stewards.at)
     monkeypatch.setattr(compaction_module, "FEWEST", 2)
-    refs = tuple(SegmentRef(f"s{number}", 10, 100, number, ALL) for number in range(4))
-    table = spread(KEY_GROUPS, 1)
-    manifest = Manifest(key_groups=KEY_GROUPS, position=0, generation=1, tables={"t": Table(("k",), refs)}, routing={"t": table})
+    manifest, table = in_one_slot()
     compactor = StewardCompactor(Runner(), Helper(), FakeClock(), 1, Inline())  # type: ignore[arg-type]
     compactor.consider(manifest, {"t": table}, {"t": 1})
     stewards.done["a"] = [["t", ["old"], ["segments/t/of-another-merge.arrow", 3, 30]]]

@@ -33,7 +33,7 @@ class Notices:
             if self._closed or not names:
                 return
             self._owed.setdefault(address, deque(maxlen=self._kept)).extend(names)
-            if not self._thread.is_alive():
+            if self._thread.ident is None:  # not begun; one that has ended cannot begin again
                 self._thread.start()
             self._changed.notify()
 

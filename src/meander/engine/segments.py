@@ -153,6 +153,8 @@ class Cached:
         self._store, self._cache, self._is_local = store, cache, mode == "local"
         self._groups, self._key_groups, self._holders, self._secret, self._report = groups, key_groups, holders, secret, report
         self._task: dict[str, Segment] = {}
+        self._here: dict[str, Segment] = {}
+        """Those that this task has found in the cache: it asks for each several times, and a look counts."""
         self._expected: dict[str, tuple[Hashes, Segment]] = {}
         self._coming: dict[str, _Question] = {}
 
@@ -257,6 +259,13 @@ class Cached:
             Peer.at(self._report.steward, self._secret).fetch([[ref.name, ref.bytes, f"{groups:x}", holder]], share)
 
     def _own(self, name: str, groups: int) -> Segment | None:
+        """A segment as far as our key groups of it go, where it is in the cache."""
+        found = self._here.get(name) or self._look(name, groups)
+        if found is not None:
+            self._here[name] = found
+        return found
+
+    def _look(self, name: str, groups: int) -> Segment | None:
         whole, part = f"{self._cache.folder}/{name}", f"{self._cache.folder}/{name}@{groups:x}"
         for key in (whole, part):
             if (segment := _opened.get(key)) is not None:

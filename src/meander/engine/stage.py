@@ -37,7 +37,9 @@ from meander.state.store import Store
 
 DEAD_LETTERS = "__dead_letters"
 _SMALL_SPLIT = 4096
+"""Rows of a split that is folded with others."""
 _FOLDED_AT_ONCE = 65_536
+"""About how many rows of them are gathered, over all operators."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,7 @@ class StageTask:
         self._collected: dict[str, list[pl.DataFrame]] = {}
         self._small: dict[tuple[str, int], list[Rows]] = {}
         """By operator and input, the rows of small splits: they are folded together, since a call costs more than the rows of one."""
+        self._gathered = 0
 
     # -- the two ways a stage begins ------------------------------------------------------------------------------
 
@@ -115,7 +118,7 @@ class StageTask:
             partition = f"{split.source}/{split.payload.get('partition', 0)}"
             rows = Rows(batch.frame, source_unit(split.unit), place=place, locate=batch.position, partition=partition)
             self._run_level(0, {split.source: [rows]}, box, only_groups, mine)
-            if sum(some.frame.height for rows in self._small.values() for some in rows) > _FOLDED_AT_ONCE:
+            if self._gathered > _FOLDED_AT_ONCE:
                 self._fold_small(box, only_groups)
         self._fold_small(box, only_groups)
 
@@ -178,6 +181,7 @@ class StageTask:
                 in_time = [self._in_time(keyed, side, some, mine) for some in values.get(name, []) if some.frame.height]
                 if number == 0 and keyed.folds and all(some.frame.height <= _SMALL_SPLIT for some in in_time):
                     self._small.setdefault((operator, side), []).extend(in_time)
+                    self._gathered += sum(some.frame.height for some in in_time)
                 else:
                     self._before(number, keyed, side, in_time, keep, box)
         self._spend("fold", began)
@@ -199,7 +203,7 @@ class StageTask:
     def _fold_small(self, box: Outbox, only_groups: dict[str, int] | None) -> None:
         """What small splits send: the same partial states, one per key and unit, from one call for many of them."""
         began = self.clock.monotonic()
-        small, self._small = self._small, {}
+        small, self._small, self._gathered = self._small, {}, 0
         for (operator, side), rows in small.items():
             keyed = self.compiled.keyed[operator]
             self._before(0, keyed, side, together(rows), self._kept(keyed, only_groups), box)
