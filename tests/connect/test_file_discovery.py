@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -67,6 +68,31 @@ def test_a_thread_rests_ten_times_as_long_as_its_listing_took(tmp_path: Path, mo
         os.utime(tmp_path, (second, second))  # something comes all the time
         live(discovery, clock, 1.0)
     assert clock.listings * 0.3 <= 0.1 * clock.monotonic()
+
+
+@pytest.mark.parametrize("while_listing", [True, False])
+def test_a_process_that_stood_still_looks_again_at_once(while_listing: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Slow(monkeypatch)
+    discovery = Discovery(str(tmp_path), set(), clock)
+    live(discovery, clock, 5)
+    place, name = (file_discovery, "scan") if while_listing else (os, "stat")
+    awake = getattr(place, name)
+
+    def paused(*given: Any) -> Any:
+        monkeypatch.setattr(place, name, awake)
+        clock.sleep(7.0)
+        return awake(*given)
+
+    monkeypatch.setattr(place, name, paused)
+    if while_listing:
+        os.utime(tmp_path)
+    began = clock.monotonic()
+    rest = discovery.tick()
+    assert clock.monotonic() == began + 7.0
+    assert rest < 1.0
+    write(tmp_path, "came", 1)
+    live(discovery, clock, 1.0)
+    assert names(discovery) == [["came"]]
 
 
 def test_a_folder_that_nobody_writes_to_is_hardly_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

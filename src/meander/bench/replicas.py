@@ -1,7 +1,8 @@
 """What replicas cost: how fast two of them get through a backlog, beside one that has the same cores as each of theirs.
 
 All of a replica's processes are bound to its cores, so that nobody takes from anybody. The backlog appears once all are up; its first
-epochs are not counted. Ratios: the replicas' throughput over that of the one.
+epochs are not counted. Ratios: the replicas' throughput over that of the one. Cores share memory and caches, though: what that costs is
+seen by two runs at the same time that know nothing of each other (``strangers``), each with a backlog of its own.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import argparse
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,7 @@ from meander.bench.rounds import add_common_arguments, say, work_folder
 from meander.bench.statistics import Json
 from meander.bench.steady import Sight, account, meander_names, visible
 
-SYSTEMS = {"alone": 1, "leaderless": 2, "leader": 2}
+SYSTEMS = {"alone": 1, "strangers": 2, "leaderless": 2, "leader": 2}
 _UNCOUNTED = 5
 
 
@@ -68,28 +69,30 @@ def run(arguments: argparse.Namespace) -> Report:
 
 
 def _measure(arguments: argparse.Namespace, system: str, there: list[int], folder: Path) -> Json:
-    """One system over one backlog."""
-    (folder / "in").mkdir(parents=True)
-    out = folder / "out"
+    """One system over one backlog, or over one for each."""
+    folder.mkdir(parents=True)
     server = None
     if system == "leader":
         from meander.engine.zookeeper import EmbeddedZooKeeper
 
         server = EmbeddedZooKeeper(folder / "zookeeper")
+    homes = [folder / name for name in ("ab" if system == "strangers" else "a")]
+    for home in homes:
+        (home / "in").mkdir(parents=True)
+    sights = [Sight(home / "out", meander_names(arguments.parallelism), first=1).start() for home in homes]
     kept = []
-    sight = Sight(out, meander_names(arguments.parallelism), first=1).start()
     try:
         for number in range(SYSTEMS[system]):
-            name = "ab"[number]
-            options: Json = {} if system == "alone" else {"replica": name}
+            options: Json = {"replica": "ab"[number]} if system in ("leaderless", "leader") else {}
             if server is not None:
                 options |= {"replication": "leader", "zookeeper": server.address}
+            home = homes[number % len(homes)]
             asked = {
                 "system": system,
-                "name": name,
-                "input": str(folder / "in"),
-                "out": str(out),
-                "folder": str(folder),
+                "name": "ab"[number],
+                "input": str(home / "in"),
+                "out": str(home / "out"),
+                "folder": str(home),
                 "master": f"local[{arguments.cores}]",
                 "memory": arguments.memory,
                 "parallelism": arguments.parallelism,
@@ -100,29 +103,39 @@ def _measure(arguments: argparse.Namespace, system: str, there: list[int], folde
             }
             kept.append(Kept(asked))
         _wait(lambda: all(one.up.exists() for one in kept), kept, arguments.patience, "does not start")
-        counts = _write(folder / "in", arguments)
-        _wait(lambda: len(sight.seen) >= arguments.epochs, kept, arguments.patience, "does not get through")
+        counts = _write([home / "in" for home in homes], arguments)
+        _wait(lambda: all(len(sight.seen) >= arguments.epochs for sight in sights), kept, arguments.patience, "does not get through")
     finally:
-        sight.stop()
+        for sight in sights:
+            sight.stop()
         for one in kept:
             one.let_go()
         if server is not None:
             server.close()
+    accounts = [account(visible(home / "out"), counts) for home in homes]
+    return {
+        "events_per_second": round(statistics.mean(_throughput(sight, arguments) for sight in sights)),
+        **{name: sum(found[name] for found in accounts) for name in ("lost", "doubled")},
+    }
+
+
+def _throughput(sight: Sight, arguments: argparse.Namespace) -> float:
     ends = [sight.seen[epoch] for epoch in sorted(sight.seen)]
-    seconds = ends[arguments.epochs - 1] - ends[_UNCOUNTED - 1]
-    found = {"events_per_second": round(arguments.rows * (arguments.epochs - _UNCOUNTED) / seconds)}
-    return {**found, **account(visible(out), counts)}
+    return float(arguments.rows * (arguments.epochs - _UNCOUNTED) / (ends[arguments.epochs - 1] - ends[_UNCOUNTED - 1]))
 
 
-def _write(folder: Path, arguments: argparse.Namespace) -> np.ndarray:
-    """The backlog, which appears at once: how many events there are of each key."""
+def _write(folders: Sequence[Path], arguments: argparse.Namespace) -> np.ndarray:
+    """The backlog, which appears at once, in each folder: how many events there are of each key."""
     counts = np.zeros(arguments.keys, np.int64)
     for number in range(arguments.epochs):
         key = np.random.default_rng(number).integers(0, arguments.keys, arguments.rows)
-        pq.write_table(pa.table({"key": key, "born": np.full(arguments.rows, time.time())}), folder / f".{number:06d}")
+        table = pa.table({"key": key, "born": np.full(arguments.rows, time.time())})
+        for folder in folders:
+            pq.write_table(table, folder / f".{number:06d}")
         np.add.at(counts, key, 1)
     for number in range(arguments.epochs):
-        os.replace(folder / f".{number:06d}", folder / f"{number:06d}.parquet")
+        for folder in folders:
+            os.replace(folder / f".{number:06d}", folder / f"{number:06d}.parquet")
     return counts
 
 

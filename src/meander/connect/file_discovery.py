@@ -1,7 +1,8 @@
 """Finds the new files of a folder, beside the epochs: a listing costs what the folder holds, and an epoch only what is new in it.
 
 Used by the cursor of the files source, on the driver. ``look`` lists at once. ``watch`` leaves it to a thread that rests ten times
-as long as its last listing took, so that a folder with a long past costs a tenth of one core at most and never an epoch's time.
+as long as listings take, so that a folder with a long past costs a tenth of one core at most and never an epoch's time. Of the last
+two the shorter counts: one in which the process stood still for a while must not have it rest for ten times that while.
 A folder that nobody writes to is hardly listed at all: its modification time says so.
 
 Guarantees: a file that is there and stays is handed over once; those of one listing come together, oldest first; ``take`` and
@@ -58,7 +59,7 @@ class Discovery:
         self._mtime_ns: int | None = None
         self._mtime_seen = 0.0
         self._listed = 0.0
-        self._took = 0.0
+        self._took: deque[float] = deque(maxlen=2)  # seconds, by the last listings
 
         self._recent: OrderedDict[str, int] = OrderedDict()  # the sizes of files that were taken lately
 
@@ -126,7 +127,7 @@ class Discovery:
                 self._failure = None
             except Exception as error:  # whatever it is, the cursor's thread raises it: a silent thread would be a silent stall
                 self._failure = error
-        return max(_POLL, _REST * (self._clock.monotonic() - began))
+        return max(_POLL, _REST * min(self._clock.monotonic() - began, *self._took))
 
     def _watch(self) -> None:
         rest = _POLL
@@ -144,7 +145,7 @@ class Discovery:
     def _may_hold_news(self) -> bool:
         if self._forgotten or self._listed < self._mtime_seen + _MTIME_TRUST:
             return True
-        return self._clock.monotonic() >= self._listed + max(_UNTOLD, _UNTOLD_REST * self._took)
+        return self._clock.monotonic() >= self._listed + max(_UNTOLD, _UNTOLD_REST * min(self._took))
 
     def _list(self) -> None:
         while self._forgotten:
@@ -158,7 +159,8 @@ class Discovery:
         if found:
             self._known.update(found)
             self._found.append(sorted(found.values()))
-        self._listed, self._took, self._failure = began, self._clock.monotonic() - began, None
+        self._listed, self._failure = began, None
+        self._took.append(self._clock.monotonic() - began)
 
     def _look_back(self) -> None:
         while self._taken:
