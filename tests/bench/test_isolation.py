@@ -12,7 +12,8 @@ import pytest
 import meander as md
 from meander.bench.input import Input
 from meander.bench.isolation import Request, run_isolated
-from meander.bench.processes import anonymous_bytes, end_session, session_members
+from meander.bench.processes import anonymous_bytes, end_session
+from meander.replicate.process import session_members
 
 linux_only = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at /proc")
 

@@ -18,7 +18,7 @@ import pytest
 import meander as md
 from meander.clock import SystemClock
 from meander.engine import cohort
-from meander.replicate import signs
+from meander.replicate import courtesy, signs
 from meander.replicate.asks import SUPERVISOR, ask, live_supervisor
 from meander.replicate.process import is_running
 from meander.replicate.restarts import Death, Patience, Restarts
@@ -364,3 +364,58 @@ def test_who_was_well_for_a_while_begins_anew() -> None:
 
 def test_who_was_fenced_does_not_come_back() -> None:
     assert Restarts(Patience()).after(Death(100.0, by_itself=True, error="Fenced")) is None
+
+
+def courtesies(supervisor: Supervisor, *names: str) -> list[tuple[str, int]]:
+    """The priority of each one's session among sessions, and its own."""
+    pids = [pid(supervisor, name) for name in names]
+    return [(Path(f"/proc/{one}/autogroup").read_text().split()[-1], os.getpriority(os.PRIO_PROCESS, one)) for one in pids]
+
+
+def killed(supervisor: Supervisor, name: str) -> None:
+    """Kill one, and have it started again."""
+    before = pid(supervisor, name)
+    os.kill(before, signal.SIGKILL)
+    until(supervisor, lambda: states(supervisor)[name] == "starting" and pid(supervisor, name) != before)
+
+
+@pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="sessions have no priorities here")
+def test_who_comes_up_beside_others_gives_way_to_them_until_it_has_settled_in(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(courtesy, "SETTLED_AFTER", 0.5)
+    usual, lower = os.getpriority(os.PRIO_PROCESS, 0), os.getpriority(os.PRIO_PROCESS, 0) + (courtesy.LOWER if courtesy.may_raise() else 0)
+    supervisor = stage.start(2)
+    assert courtesies(supervisor, "a", "b") == [("0", usual)] * 2  # nobody is at work
+    until(supervisor, all_running(supervisor, "a", "b"))
+    killed(supervisor, "b")
+    assert courtesies(supervisor, "a", "b") == [("0", usual), (str(courtesy.LOWER), lower)]
+    until(supervisor, all_running(supervisor, "a", "b"))
+    until(supervisor, lambda: courtesies(supervisor, "b") == [("0", usual)])
+
+
+@pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="sessions have no priorities here")
+def test_nobody_gives_way_to_no_one_or_for_ever(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    supervisor = stage.start(2)
+    until(supervisor, all_running(supervisor, "a", "b"))
+    stage.does["b"] = "mute"
+    killed(supervisor, "b")
+    assert courtesies(supervisor, "b")[0][0] == "10"
+    killed(supervisor, "a")  # there is nobody at work any more
+    until(supervisor, lambda: courtesies(supervisor, "b")[0][0] == "0")
+    until(supervisor, lambda: states(supervisor)["a"] == "running")
+    monkeypatch.setattr(courtesy, "LONGEST", 1.0)
+    killed(supervisor, "b")
+    assert courtesies(supervisor, "b")[0][0] == "10"
+    until(supervisor, lambda: courtesies(supervisor, "b")[0][0] == "0")
+
+
+@pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="sessions have no priorities here")
+def test_who_gives_way_when_its_supervisor_is_killed_is_as_the_others_under_the_next(stage: Stage) -> None:
+    supervisor = stage.start(2)
+    until(supervisor, all_running(supervisor, "a", "b"))
+    killed(supervisor, "b")
+    until(supervisor, all_running(supervisor, "a", "b"))
+    assert courtesies(supervisor, "b")[0][0] == "10"
+    supervisor.close()
+    again = stage.start(2)
+    until(again, all_running(again, "a", "b"))
+    assert courtesies(again, "b")[0][0] == "0"

@@ -24,11 +24,13 @@ from typing import Any
 import meander as md
 from meander.bench.latency import Change, Published, describe_change, longest_gap
 from meander.bench.machine import machine_facts
-from meander.bench.processes import anonymous_bytes, end_session, session_members
+from meander.bench.processes import anonymous_bytes, end_session
 from meander.bench.report import Report, Table
 from meander.bench.rounds import add_common_arguments, say, work_folder
 from meander.bench.statistics import Json
 from meander.bench.steady import Feed, Sight, batch_name, drained, meander_names, timeline
+from meander.replicate.courtesy import Courtesy
+from meander.replicate.process import session_members
 
 SYSTEMS = ("leaderless", "leader", "passive", "spark")
 FAULTS = ("driver", "executor", "pause")
@@ -85,10 +87,12 @@ class Kept:
     def __init__(self, asked: Json) -> None:
         self.asked = asked
         self.name: str = asked["name"]
+        self._courtesy: Courtesy | None = None
         self._start()
 
     def _start(self) -> None:
         self.up.unlink(missing_ok=True)
+        self._up_since: float | None = None
         words = [sys.executable, "-m", "meander.bench.failover_child", json.dumps(self.asked)]
         with open(Path(self.asked["folder"]) / f"{self.name}.log", "ab") as log:
             self._process = subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
@@ -101,11 +105,20 @@ class Kept:
     def pid(self) -> int:
         return self._process.pid
 
-    def look(self) -> None:
-        """Start it again if it has ended. What it left running goes first: it would hold on to ports and files."""
+    def look(self, beside_others: bool) -> None:
+        """Start it again if it has ended. What it left running goes first: it would hold on to ports and files.
+
+        Whoever comes up beside replicas at work gives way to them, as under Meander's own supervisor.
+        """
+        now = time.monotonic()
         if self._process.poll() is not None:
             end_session(self.pid)
             self._start()
+            self._courtesy = Courtesy(self.pid, now) if beside_others else None
+        if self._up_since is None and self.up.exists():
+            self._up_since = now
+        if self._courtesy is not None and self._courtesy.is_over(now, self._up_since, beside_others):
+            self._courtesy = None
 
     def last_words(self) -> str:
         return (Path(self.asked["folder"]) / f"{self.name}.log").read_text(errors="replace")[-1500:]
@@ -178,7 +191,7 @@ class _System:
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             for one in self.kept:
-                one.look()
+                one.look(any(other is not one and other.up.exists() for other in self.kept))
             time.sleep(0.02)
 
     def wait_until(self, holds: Callable[[], bool], trouble: str) -> None:

@@ -13,18 +13,9 @@ import signal
 import threading
 from pathlib import Path
 
+from meander.replicate.process import session_members
+
 _PROC = Path("/proc")
-
-
-def session_members(session: int) -> list[int]:
-    """The live processes of a session; empty where there is no /proc."""
-    found = []
-    for entry in _PROC.glob("[0-9]*"):
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            if int(fields[3]) == session and fields[0] != "Z":
-                found.append(int(entry.name))
-    return found
 
 
 def end_session(session: int) -> None:

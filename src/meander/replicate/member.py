@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 import string
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
+from meander.replicate.courtesy import Courtesy
 from meander.replicate.process import Process
 from meander.replicate.restarts import Restarts
 
@@ -37,10 +38,21 @@ class Member:
     trouble: str | None = None
     """Why we have killed it."""
     last_lines: list[str] = field(default_factory=list)
+    courtesy: Courtesy | None = None
+    """While it gives way to those that are at work."""
 
     @property
     def is_over(self) -> bool:
         return self.state in _OVER
+
+    def is_beside(self, members: Iterable[Member]) -> bool:
+        """Whether another one is at work."""
+        return any(one is not self and one.state == "running" for one in members)
+
+    def mind_others(self, members: Iterable[Member], now: float) -> None:
+        """Give way to them no longer than is good."""
+        if self.courtesy is not None and self.courtesy.is_over(now, self.came_up, self.is_beside(members)):
+            self.courtesy = None
 
     @property
     def restarts(self) -> int:

@@ -156,6 +156,17 @@ def is_running(pid: int) -> bool:
     return not stat or stat[0] != "Z"
 
 
+def session_members(session: int) -> list[int]:
+    """The live processes of a session; empty where there is no /proc."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(IndexError):
+            fields = _stat(int(entry.name))
+            if int(fields[3]) == session and fields[0] != "Z":
+                found.append(int(entry.name))
+    return found
+
+
 def _start_time(pid: int) -> str | None:
     """Tells a process from a later one of the same number, where the system says it."""
     stat = _stat(pid)
