@@ -93,7 +93,7 @@ def test_peers_have_as_many_state_partitions_as_meander_has_slots() -> None:
         (("modify", "--against", "flink"), "there is no such peer; there are spark-restart, spark-in-session"),
         (("modify", "--state", "big"), "write a size such as 100MB or 1GB"),
         (("modify", "--seconds", "0"), "--seconds 0.0: must be above 0"),
-        (("replicas", "--epochs", "9"), "must be at least 10"),
+        (("replicas", "--epochs", "39"), "must be at least 40"),
         (("replicas", "--cores", "4000"), "two replicas need 8000 cores"),
         (("replicas", "--rows", "0"), "--rows 0: must be above 0"),
         (("floor", "--plot", "no/such/folder/out.png"), "does not exist"),

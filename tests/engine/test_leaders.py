@@ -95,6 +95,59 @@ def test_nobody_is_deposed_for_an_epoch_that_takes_as_long_for_everybody(tmp_pat
     assert (a.manifest.epoch, a.manifest.by) == (3, "a")
 
 
+def rounds(a: Local, b: Local, count: int) -> None:
+    """What b sees of a in so many tenths of a second, and whatever b does."""
+    for _ in range(count):
+        a.cohort.beat()
+        b.cohort.look()
+        b.step()
+        b.clock.sleep(0.1)
+
+
+def test_a_leader_that_hangs_before_it_decides_is_deposed(tmp_path: Path) -> None:
+    ballot, (a, b) = voters("ab", tmp_path)
+    choose = a.loop.input.choose
+
+    def hangs(*given: Any) -> Any:  # the folder that it lists does not answer, say
+        rounds(a, b, 19)
+        assert ballot.deposed == [], "it may still"
+        rounds(a, b, 2)
+        assert (ballot.deposed, ballot.order) == (["a-1"], "ba")
+        rounds(a, b, 1)
+        assert b.manifest.epoch == 1
+        return choose(*given)
+
+    with mock.patch.object(a.loop.input, "choose", hangs):
+        a.step()
+    finish(b)
+    finish(a)
+    assert ballot.deposed == ["a-1"]
+    expected = alone(SCRIPT, tmp_path / "alone")
+    assert {name: published(tmp_path / name) for name in expected} == expected
+
+
+def test_a_leader_that_rests_is_left_alone(tmp_path: Path) -> None:
+    ballot, (a, b) = voters("ab", tmp_path)
+    a.step()
+    b.step()
+    rounds(a, b, 100)
+    assert ballot.deposed == []
+
+
+def test_a_leader_that_takes_long_to_publish_is_left_alone(tmp_path: Path) -> None:
+    ballot, (a, b) = voters("ab", tmp_path)
+    publish, b_was_behind = a.loop.publish, []
+
+    def slowly(*given: Any) -> None:
+        rounds(a, b, 100)
+        b_was_behind.append(b.manifest.epoch)
+        publish(*given)
+
+    with mock.patch.object(a.loop, "publish", slowly):
+        a.step()
+    assert (ballot.deposed, b_was_behind) == ([], [1])
+
+
 def test_one_that_is_alone_leads_however_long_it_takes(tmp_path: Path) -> None:
     ballot, (a,) = voters("a", tmp_path)
     with during_its_run(a, lambda: a.clock.sleep(200)):

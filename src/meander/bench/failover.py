@@ -31,9 +31,12 @@ from meander.bench.statistics import Json
 from meander.bench.steady import Feed, Sight, batch_name, drained, meander_names, timeline
 from meander.replicate.courtesy import Courtesy
 from meander.replicate.process import session_members
+from meander.replicate.signs import parse
 
 SYSTEMS = ("leaderless", "leader", "passive", "spark")
 FAULTS = ("driver", "executor", "pause")
+_SIGNS = 5.0
+"""Seconds within which a leader can be seen."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -209,11 +212,14 @@ class _System:
 
     def victim(self) -> Kept:
         """Whom it hurts most: who leads, or keeps house."""
-        if self.name == "leader":
+        until = time.monotonic() + _SIGNS
+        while self.name == "leader" and time.monotonic() < until:
             for one in self.kept:
                 for sign in (self.folder / "store" / "replicas").glob(f"*/{one.name}"):
-                    if json.loads(sign.read_text()).get("leads"):
+                    said = parse(sign.read_bytes())
+                    if said is not None and said.get("leads"):
                         return one
+            time.sleep(0.01)
         return self.kept[0]
 
     def cost(self, seconds: float) -> Json:

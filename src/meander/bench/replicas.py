@@ -27,12 +27,12 @@ from meander.bench.statistics import Json
 from meander.bench.steady import Sight, account, meander_names, visible
 
 SYSTEMS = {"alone": 1, "strangers": 2, "leaderless": 2, "leader": 2}
-_UNCOUNTED = 5
+_UNCOUNTED = 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rows", type=int, default=200_000, help="events per file and epoch (default: %(default)s)")
-    parser.add_argument("--epochs", type=int, default=40, help="files of the backlog (default: %(default)s)")
+    parser.add_argument("--epochs", type=int, default=120, help="files of the backlog (default: %(default)s)")
     parser.add_argument("--keys", type=int, default=100_000, help="distinct keys (default: %(default)s)")
     parser.add_argument("--cores", type=int, default=1, help="of each replica (default: %(default)s)")
     parser.add_argument("--patience", type=float, default=180.0, help="seconds that a system may take (default: %(default)s)")

@@ -14,12 +14,13 @@ name among those that live. Two who believe that they are the first do no harm.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -110,6 +111,10 @@ class Sibling:
     said: Json
     changed: float
     """When it said something new last, by our own clock."""
+    step: int | None = None
+    """The step that its loop is in; None between two."""
+    since: float = 0.0
+    """When we first saw it there."""
 
 
 class Cohort:
@@ -122,6 +127,8 @@ class Cohort:
         self._generation = generation
         self._number = 0
         self._epoch = 0
+        self._steps = 0
+        self._is_stepping = False
         self._siblings: dict[str, Sibling] = {}
         self._lock = threading.Lock()
         self._stop = threading.Event()
@@ -260,6 +267,35 @@ class Cohort:
             self._awaited = (leader, now)
             self._election.depose(leader)
 
+    def mind_leader(self, epoch: int) -> None:
+        """We have nothing to do behind an epoch, since the leader has decided nothing: one whose loop stands still there is deposed.
+
+        To be called again and again. Between two steps a loop rests, in one that publishes it is not behind the epoch yet, and what it
+        runs it has decided: none of that takes too long, however long it takes.
+        """
+        if self._election is None:
+            return
+        leader, now = self._election.leader(), self._clock.monotonic()
+        if leader != self._awaited[0]:
+            self._awaited = (leader, now)
+        patience = 2 * self._election.deposes_after
+        for one in self.siblings():
+            stands = one.said.get("leads") and one.step is not None and one.said.get("epoch") == epoch
+            if leader is not None and stands and now - max(one.since, self._awaited[1]) >= patience:
+                _LOG.warning(f"replica '{self.name}': the leader '{one.name}' has decided nothing for {patience:g} s: it is deposed")
+                self._awaited = (leader, now)
+                self._election.depose(leader)
+
+    @contextlib.contextmanager
+    def stepping(self) -> Iterator[None]:
+        """While the loop does something: the others can see that it gets on with it."""
+        self._steps += 1
+        self._is_stepping = True
+        try:
+            yield
+        finally:
+            self._is_stepping = False
+
     def step_down(self) -> None:
         """Let another one lead: we could not get on just now."""
         if self._election is not None:
@@ -304,6 +340,7 @@ class Cohort:
             "url": self.url,
             "at": self._clock.now(),
             "leads": None if self._election is None else self._election.leads(),
+            "step": self._steps if self._is_stepping else None,
         }
         self._store.put(self._sign(self.name), json.dumps(said).encode())
 
@@ -326,7 +363,9 @@ class Cohort:
                 if name != self.name:
                     before = known.get(name)
                     changed = now if before is None or before.said != said else before.changed
-                    self._siblings[name] = Sibling(name, said, changed)
+                    step = said.get("step")
+                    since = now if before is None or before.step != step else before.since
+                    self._siblings[name] = Sibling(name, said, changed, step, since)
 
     def _sign(self, name: str) -> str:
         return f"replicas/{self._generation:08d}/{name}"

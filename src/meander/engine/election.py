@@ -18,13 +18,15 @@ from typing import Any
 from meander.errors import ConfigError
 
 ROOT = "/meander"
+_SESSION = 0.75
+"""A session's share of the timeout: the rest is for ZooKeeper to notice, for the next one to hear of it, and for its first epoch."""
 
 
 class Election:
     """A replica's candidature."""
 
-    def __init__(self, hosts: str, group: str, name: str, session: float = 4.0, patience: float = 15.0) -> None:
-        """``hosts`` are ZooKeeper's, ``group`` is what is led, ``session`` the seconds of silence after which a leader is replaced."""
+    def __init__(self, hosts: str, group: str, name: str, timeout: float = 4.0, patience: float = 15.0) -> None:
+        """``hosts`` are ZooKeeper's, ``group`` is what is led, ``timeout`` the seconds within which a leader that is silent is replaced."""
         try:
             from kazoo.client import KazooClient, KazooState
             from kazoo.exceptions import KazooException
@@ -33,14 +35,14 @@ class Election:
         self._lost, self._suspended = KazooState.LOST, KazooState.SUSPENDED
         self._trouble: type[Exception] = KazooException
         self._path, self._name = f"{ROOT}/{group}", name
-        self.deposes_after = session / 2
-        """Seconds for which a leader may be waited for in vain. With what the change itself takes that is less than a session."""
+        self.deposes_after = timeout / 2
+        """Seconds for which a leader may be waited for in vain. With what the change itself takes that is less than the timeout."""
         self._node: str | None = None
         self._first: str | None = None
         self._lock = threading.RLock()
         self._leads = False
         self._closed = False
-        self._client: Any = KazooClient(hosts=hosts, timeout=session)
+        self._client: Any = KazooClient(hosts=hosts, timeout=_SESSION * timeout)
         try:
             self._client.start(timeout=patience)
         except Exception as error:

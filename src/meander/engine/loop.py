@@ -161,7 +161,7 @@ class Loop:
 
     def step(self, everything: bool = False, flush: bool = False) -> bool:
         """Run one epoch if there is input for one, or something is due without. ``flush``: where there is no input, close what is open."""
-        with self._at_work, self._fenced_first():
+        with self._at_work, self._fenced_first(), contextlib.nullcontext() if self.siblings is None else self.siblings.cohort.stepping():
             self.make_changes()
             if self.siblings is not None:
                 self.siblings.keep_up()
@@ -406,6 +406,7 @@ class Loop:
             self.log.check_owner()
         if self.siblings is not None:
             self.siblings.stand_in(wait=False)
+            self.siblings.cohort.mind_leader(self.log.manifest.epoch)
         self.housekeeping.do(idle=True)
         self.resting()
 

@@ -16,7 +16,9 @@ from pathlib import Path
 from meander.clock import Clock, SystemClock
 from meander.errors import ConfigError
 
-_TICK_MS = 500
+_TICK_MS = 100
+"""Sessions end at a multiple of it: what is longer adds to the time in which nobody leads."""
+_SESSIONS_MS = (200, 600_000)
 _PATIENCE = 30.0
 
 
@@ -39,6 +41,7 @@ class EmbeddedZooKeeper:
         config = place / "zoo.cfg"
         config.write_text(
             f"dataDir={place / 'data'}\nclientPort={port}\nclientPortAddress=127.0.0.1\ntickTime={_TICK_MS}\n"
+            f"minSessionTimeout={_SESSIONS_MS[0]}\nmaxSessionTimeout={_SESSIONS_MS[1]}\n"
             "admin.enableServer=false\nmaxClientCnxns=0\nautopurge.purgeInterval=1\n"
         )
         java = str(Path(os.environ["JAVA_HOME"]) / "bin" / "java") if "JAVA_HOME" in os.environ else "java"

@@ -42,7 +42,10 @@ class Courtesy:
 
 
 def raise_again(leader: int, to: int | None = None) -> bool:
-    """A session and its processes as they were before, or as ours are. False where it is to be tried again: Linux allows ten changes per second."""
+    """A session and its processes as they were before, or as ours are.
+
+    False where it is to be tried again: Linux allows ten changes per second.
+    """
     try:
         (_PROC / str(leader) / "autogroup").write_text("0")
     except BlockingIOError:
