@@ -313,7 +313,7 @@ class Run:
         interval = seconds(every)
         if not interval:
             raise ConfigError(f"push_metrics(every={every!r}): a duration is needed, such as '10s'")
-        self._pusher = Pusher(self, gateway, interval, self._clock)
+        self._pusher = Pusher(self, gateway, interval, self._clock, self._settings.replica)
 
     def on_epoch(self, listener: Callable[[EpochDone], None]) -> None:
         """Call a function after every epoch, in the flow's thread. For progress displays and measurements."""

@@ -71,6 +71,12 @@ def test_epochs_arrive_under_the_flows_own_group_and_the_last_push_has_the_last_
     assert gateway.value("meander_latency_seconds_count") == 2000
 
 
+def test_replicas_do_not_overwrite_each_other(gateway: Gateway) -> None:
+    for name in ("a", "b"):
+        Pusher(FakeRun(), gateway.address, 3600, SystemClock(), name).close()
+    assert sorted(gateway.groups) == [f"/metrics/job/meander/flow/edits/replica/{name}" for name in ("a", "b")]
+
+
 def test_a_gateway_that_does_not_answer_is_said_once_and_holds_nobody_up(caplog: pytest.LogCaptureFixture) -> None:
     run = FakeRun()
     with caplog.at_level(logging.WARNING, "meander"):

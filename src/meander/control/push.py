@@ -23,11 +23,12 @@ _PATIENCE = 5.0
 
 
 class Pusher:
-    """Pushes from the moment it is made until it is closed; one group per flow: ``/metrics/job/meander/flow/<name>``."""
+    """Pushes from the moment it is made until it is closed; one group per flow: ``/metrics/job/meander/flow/<name>``; each replica has its own below."""
 
-    def __init__(self, run: Running, gateway: str, every: float, clock: Clock) -> None:
+    def __init__(self, run: Running, gateway: str, every: float, clock: Clock, replica: str | None = None) -> None:
         self.gateway = check_gateway(gateway)
         self._run, self._every = run, every
+        self._group = {"flow": run.name} if replica is None else {"flow": run.name, "replica": replica}
         self._exposition = Exposition(run.name, clock)
         run.on_epoch(self._exposition)
         self._silent = False
@@ -48,7 +49,7 @@ class Pusher:
     def _push(self) -> None:
         try:
             registry = self._exposition.registry(self._run.status())
-            push_to_gateway(self.gateway, JOB, registry, {"flow": self._run.name}, timeout=_PATIENCE)
+            push_to_gateway(self.gateway, JOB, registry, self._group, timeout=_PATIENCE)
             self._silent = False
         except Exception as error:  # whatever it is, the flow's business comes first
             if not self._silent:
