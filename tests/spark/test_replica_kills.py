@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from meander.bench.failover import Kept
+from meander.bench.failover import Kept, tend
 from meander.bench.processes import end_session
 from meander.bench.steady import Feed, account, visible
 from meander.control.client import Client
@@ -37,8 +37,7 @@ def test_a_hundred_kills_during_rescales_and_changes_leave_the_output_whole(mode
         feed.start()
         wait(lambda: all(one.up.exists() for one in kept), kept, 120)
         while kills < KILLS:
-            for one in kept:
-                one.look()
+            tend(kept)
             time.sleep(chance.uniform(0.1, 3.0))
             up = [one for one in kept if one.up.exists()]
             act = chance.random()
@@ -97,6 +96,5 @@ def wait(holds: object, kept: list[Kept], seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while not holds():  # type: ignore[operator]
         assert time.monotonic() < deadline, "it takes too long"
-        for one in kept:
-            one.look()
+        tend(kept)
         time.sleep(0.1)

@@ -147,6 +147,12 @@ class Kept:
         self._process.wait()
 
 
+def tend(kept: Sequence[Kept]) -> None:
+    """Look at all replicas of one flow."""
+    for one in kept:
+        one.look(beside_others=any(other is not one and other.up.exists() for other in kept))
+
+
 class _System:
     """One system at work: its processes, its input and its output."""
 
@@ -193,8 +199,7 @@ class _System:
         """Let it run, and start again what ends."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
-            for one in self.kept:
-                one.look(any(other is not one and other.up.exists() for other in self.kept))
+            tend(self.kept)
             time.sleep(0.02)
 
     def wait_until(self, holds: Callable[[], bool], trouble: str) -> None:

@@ -12,6 +12,8 @@ from meander.bench.plot_elastic import draw_rescale, draw_scaling
 from meander.bench.report import Report, short
 
 _OURS, _PEER = "#0b7285", "#adb5bd"
+_SHOWN = ("meander", "leaderless", "leader")
+"""What a benchmark is about; the rest is there to compare it with."""
 
 
 def check_can_plot(path: str) -> None:
@@ -51,8 +53,8 @@ def _draw_systems(axes: Any, report: Report) -> None:
         value, label, scale = ("epoch_seconds", "milliseconds per epoch", 1e3)
     names = list(report.systems)
     heights = [report.systems[name][value] * scale for name in names]
-    bars = axes.bar(names, heights, color=[_OURS if name == "meander" else _PEER for name in names])
-    axes.bar_label(bars, [f"{height:,.3g}" for height in heights])
+    bars = axes.bar(names, heights, color=[_OURS if name in _SHOWN else _PEER for name in names])
+    axes.bar_label(bars, [f"{height:,.3g}" for height in heights], label_type="center", color="white")
     for at, name in enumerate(names):
         dots = [one[value] * scale for one in report.systems[name].get("by_round", [])]
         axes.plot([at] * len(dots), dots, ".", color="black", markersize=4)
