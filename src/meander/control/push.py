@@ -23,7 +23,10 @@ _PATIENCE = 5.0
 
 
 class Pusher:
-    """Pushes from the moment it is made until it is closed; one group per flow: ``/metrics/job/meander/flow/<name>``; each replica has its own below."""
+    """Pushes from the moment it is made until it is closed.
+
+    One group per flow, ``/metrics/job/meander/flow/<name>``; each replica has its own, ``…/replica/<name>``.
+    """
 
     def __init__(self, run: Running, gateway: str, every: float, clock: Clock, replica: str | None = None) -> None:
         self.gateway = check_gateway(gateway)
