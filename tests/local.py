@@ -22,7 +22,7 @@ from meander.connect.source import Batch, Choice, Split
 from meander.engine import epoch as epoch_module
 from meander.engine import tasks
 from meander.engine.cohort import Cohort
-from meander.engine.compaction import due_merges, merge_entry
+from meander.engine.compaction import due_merges, finished_merge
 from meander.engine.compiled import compile_plan
 from meander.engine.epoch import SparkRunner
 from meander.engine.loop import EpochDone, Loop
@@ -179,7 +179,7 @@ class MergeAtOnce:
         name = f"segments/{merge.table}/{manifest.generation:08d}-merge-{self._number}-{manifest.position}.arrow"
         if rows:
             self._store.put(name, data)
-        self._done.append(merge_entry(merge, name, rows, data.size))
+        self._done.append(finished_merge(merge, name, rows, data.size))
 
     def collect(self) -> Any:
         return self._done.pop() if self._done else None

@@ -7,10 +7,13 @@ import signal
 from pathlib import Path
 
 import polars as pl
+from tests.local import Local
 
+import meander as md
 from meander.clock import FakeClock, SystemClock
 from meander.coordinate.routing import spread
-from meander.engine.compaction import AT_ONCE, ProcessCompactor
+from meander.engine.compaction import AT_ONCE, ProcessCompactor, due_merges, finished_merge, merge_entry
+from meander.state.compaction import run_merge
 from meander.state.manifest import Json, Manifest, Table
 from meander.state.segment import HASH, Segment, SegmentRef, encode_segment
 from meander.state.store import DirStore
@@ -60,8 +63,11 @@ def test_the_helper_merges_for_all_operators_between_two_epochs(tmp_path: Path) 
         compactor.close()
     assert len(NAMES) <= AT_ONCE
     assert sorted(entry["table"] for entry in entries) == NAMES
-    for position, entry in enumerate(entries, 1):
-        manifest = manifest.apply({**entry, "position": position, "generation": 1})
+    one_by_one = manifest
+    for position, entry in enumerate(entries, 1):  # as stores have it that were made before merges shared an entry
+        one_by_one = one_by_one.apply({**entry, "kind": "compaction", "position": position, "generation": 1})
+    manifest = manifest.apply({**merge_entry(entries), "position": len(entries), "generation": 1})
+    assert manifest == one_by_one
     for name in NAMES:
         (merged,) = manifest.tables[name].segments
         data = store.map(merged.name)
@@ -80,10 +86,61 @@ def test_a_helper_that_dies_costs_its_merges_and_they_are_done_by_another(tmp_pa
         os.kill(process.pid, signal.SIGKILL)
         before = collected(compactor, len(NAMES))
         assert not compactor.busy, "what it had not answered is under way no longer"
-        for position, entry in enumerate(before, 1):
-            manifest = manifest.apply({**entry, "position": position, "generation": 1})
+        manifest = manifest.apply({**merge_entry(before), "position": 1, "generation": 1})
         compactor.consider(manifest, ROUTING, dict.fromkeys(NAMES, 1))
         after = collected(compactor, len(NAMES))
     finally:
         compactor.close()
     assert sorted(entry["table"] for entry in [*before, *after]) == NAMES
+
+
+class Merged:
+    """Has merged whatever it is given, and says so when it is asked."""
+
+    busy = False
+
+    def __init__(self) -> None:
+        self.finished: list[Json] = []
+
+    def consider(self, *given: object) -> None: ...
+
+    def collect(self) -> Json | None:
+        return self.finished.pop(0) if self.finished else None
+
+    def close(self) -> None: ...
+
+
+def merged(local: Local, suffix: str) -> list[Json]:
+    """All merges that are due, done."""
+    manifest, found = local.manifest, []
+    for merge, _, _ in due_merges(manifest, local.loop.routing, dict.fromkeys(local.loop.routing, local.parallelism)):
+        data, rows = run_merge(merge, lambda ref: Segment(ref.name, local.store.map(ref.name)), local.key_groups)
+        name = f"segments/{merge.table}/{merge.groups:x}-{suffix}.arrow"
+        local.store.put(name, data)
+        found.append(finished_merge(merge, name, rows, data.size))
+    return found
+
+
+def test_all_that_was_merged_meanwhile_is_one_entry_and_what_was_merged_twice_counts_once(tmp_path: Path) -> None:
+    out = {name: md.memory() for name in ("a", "b", "c")}
+    flow = md.Flow("merges")
+    edits = flow.source("edits", md.generator("wikipedia", events=900, max_rows_per_epoch=50))
+    for name, sink in out.items():
+        edits.key_by("user").aggregate(md.count().alias("n"), name=name).sink(f"{name}_out", sink)
+    local = Local(flow, tmp_path, parallelism=2)
+    local.loop.housekeeping.compactor = merges = Merged()
+    for _ in range(9):
+        local.step()
+    twice = [*merged(local, "first"), *merged(local, "second")]
+    assert len(twice) == 2 * 3 * 2
+    before, merges.finished = local.manifest, list(twice)
+    local.loop.housekeeping.do()
+    after = local.manifest
+    assert after.position == before.position + 1
+    names = after.segment_names()
+    assert {name for name in names if "first" in name} == {merge["output"][0] for merge in twice[:6]}
+    assert not {name for name in names if "second" in name}
+    local.run()
+    for sink in out.values():
+        counted = sink.frame().group_by("user").agg(pl.col("n").max())
+        assert counted["n"].sum() == 900

@@ -17,7 +17,7 @@ import meander as md
 from meander.clock import SystemClock
 from meander.connect.source import Batch
 from meander.coordinate.routing import groups_of, rebalance, slots_of, spread
-from meander.engine.compaction import due_merges, merge_entry
+from meander.engine.compaction import due_merges, finished_merge, merge_entry
 from meander.engine.compiled import compile_plan
 from meander.engine.messages import Common, Control, Report, SplitTask
 from meander.engine.modification import put_plan
@@ -111,7 +111,7 @@ class Slots:
         data, rows = run_merge(merge, self.open, KEY_GROUPS)
         name = f"segments/{merge.table}/00000001-merge-{self.manifest.position}.arrow"
         self.store.put(name, data)
-        self.log.append(merge_entry(merge, name, rows, data.size))
+        self.log.append(merge_entry([finished_merge(merge, name, rows, data.size)]))
         return True
 
     def rescale(self, slots: int) -> None:

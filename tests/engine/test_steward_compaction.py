@@ -12,6 +12,7 @@ import pytest
 from meander.clock import FakeClock
 from meander.coordinate.routing import rebalance, slots_of, spread
 from meander.engine import steward_compaction
+from meander.engine.compaction import merge_entry
 from meander.engine.peers import Unreachable
 from meander.engine.steward_compaction import StewardCompactor
 from meander.state import compaction as compaction_module
@@ -120,7 +121,7 @@ def test_no_segment_is_in_two_merges_at_once_though_the_routing_changes_under_th
     stewards.finish("a")
     entry = collected(compactor)
     assert entry is not None
-    after = manifest.apply({**entry, "position": 1, "generation": 1})
+    after = manifest.apply({**merge_entry([entry]), "position": 1, "generation": 1})
     assert [s.name for s in after.tables["t"].segments] == [entry["output"][0]]
     compactor.consider(after, {"t": table}, {"t": slots_of(table)})
     moved = sum(1 << group for group in range(KEY_GROUPS) if table[group] == 1)
@@ -138,9 +139,9 @@ def test_a_merge_that_ends_when_the_routing_has_just_changed_comes_to_its_new_ow
     stewards.finish("a")
     entry = collected(compactor)
     assert entry is not None
-    compactor.consider(manifest.apply({**entry, "position": 1, "generation": 1}), {"t": [1] * KEY_GROUPS}, {"t": 2})
+    compactor.consider(manifest.apply({**merge_entry([entry]), "position": 1, "generation": 1}), {"t": [1] * KEY_GROUPS}, {"t": 2})
     assert stewards.fetches == {"b": [[entry["output"][0], 100, f"{ALL:x}", "a"]]}
-    compactor.consider(manifest.apply({**entry, "position": 1, "generation": 1}), {"t": [1] * KEY_GROUPS}, {"t": 2})
+    compactor.consider(manifest.apply({**merge_entry([entry]), "position": 1, "generation": 1}), {"t": [1] * KEY_GROUPS}, {"t": 2})
     assert len(stewards.fetches["b"]) == 1, "once"
 
 
@@ -159,12 +160,12 @@ def test_a_merge_that_is_done_but_not_in_the_log_yet_still_holds_its_segments(mo
     stewards.finish("b")
     first = collected(compactor)
     assert first is not None
-    manifest = manifest.apply({**first, "position": 1, "generation": 1})
+    manifest = manifest.apply({**merge_entry([first]), "position": 1, "generation": 1})
     compactor.consider(manifest, {"t": table}, {"t": 2})
     assert stewards.orders == {}, "the other merge's result waits for its log entry"
     second = collected(compactor)
     assert second is not None
-    manifest = manifest.apply({**second, "position": 2, "generation": 1})
+    manifest = manifest.apply({**merge_entry([second]), "position": 2, "generation": 1})
     assert len(manifest.tables["t"].segments) == 2
 
 

@@ -16,7 +16,7 @@ from meander.clock import Clock
 from meander.connect.sink import Staged
 from meander.connect.source import Batch, Choice, Split
 from meander.coordinate.routing import groups_of, slots_of
-from meander.engine.compaction import apart, due_merges, merge_entry
+from meander.engine.compaction import apart, due_merges, finished_merge
 from meander.engine.epoch import Decision, Outcome
 from meander.errors import Corrupted, Retryable
 from meander.state.compaction import Merge, run_merge
@@ -294,7 +294,7 @@ class SimulatedCompactor:
             self.view.put(name, data)
         except Retryable:
             return None  # as the helper process: the merge is chosen again
-        return merge_entry(merge, name, rows, data.size)
+        return finished_merge(merge, name, rows, data.size)
 
     def close(self) -> None:
         pass

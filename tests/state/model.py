@@ -12,7 +12,7 @@ import polars as pl
 
 from meander import aggregates
 from meander.coordinate.routing import groups_of, rebalance, slots_of, spread
-from meander.engine.compaction import merge_entry
+from meander.engine.compaction import finished_merge, merge_entry
 from meander.state.compaction import Merge, choose_merge, run_merge
 from meander.state.grouping import fold_rows, group_rows
 from meander.state.hashing import Hashes, hash_keys, key_groups_of
@@ -176,7 +176,7 @@ class Modelled:
         data, rows = run_merge(merge, self.open, KEY_GROUPS)
         self._written += 1
         self.store.put(f"segments/t/{self._written}", data)
-        self._apply(merge_entry(merge, f"segments/t/{self._written}", rows, data.size))
+        self._apply(merge_entry([finished_merge(merge, f"segments/t/{self._written}", rows, data.size)]))
         for name in set(self.store.objects) - self.manifest.segment_names():
             self.store.delete(name)  # nothing may need what the manifest does not name
 

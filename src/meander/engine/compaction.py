@@ -37,7 +37,7 @@ class Compactor(Protocol):
         """Begin the merges that are due, as many as can be under way."""
 
     def collect(self) -> Json | None:
-        """The log entry of a finished merge, or None."""
+        """A finished merge, or None."""
 
     @property
     def busy(self) -> bool:
@@ -75,11 +75,10 @@ def apart(due: Iterable[tuple[Merge, str, int]], busy: Iterable[str]) -> Iterato
             yield merge, operator, slot
 
 
-def merge_entry(merge: Merge, name: str, rows: int, size: int) -> Json:
+def finished_merge(merge: Merge, name: str, rows: int, size: int) -> Json:
     newest = max(ref.sequence for ref in merge.inputs)
     output = SegmentRef(name, rows, size, newest, merge.groups)
     return {
-        "kind": "compaction",
         "table": merge.table,
         "inputs": [ref.name for ref in merge.inputs],
         "output": output.to_json(),
@@ -87,14 +86,19 @@ def merge_entry(merge: Merge, name: str, rows: int, size: int) -> Json:
     }
 
 
-def still_holds(entry: Json, manifest: Manifest) -> bool:
+def merge_entry(merges: Iterable[Json]) -> Json:
+    """The log entry of finished merges, which must have no input in common."""
+    return {"kind": "compaction", "merges": [{part: merge[part] for part in ("table", "inputs", "output")} for merge in merges]}
+
+
+def still_holds(merge: Json, manifest: Manifest) -> bool:
     """Whether what a merge has read is what the manifest has: nothing of it was dropped, or merged by somebody else."""
-    table = manifest.tables.get(entry["table"])
+    table = manifest.tables.get(merge["table"])
     if table is None:
         return False
-    groups = SegmentRef.from_json(entry["output"]).groups
+    groups = SegmentRef.from_json(merge["output"]).groups
     there = {segment.name: segment.groups & groups for segment in table.segments}
-    return all(there.get(name, 0) == int(read, 16) for name, read in entry["read"].items())
+    return all(there.get(name, 0) == int(read, 16) for name, read in merge["read"].items())
 
 
 class ProcessCompactor:
@@ -141,7 +145,7 @@ class ProcessCompactor:
                 return None
             (merge, _), done = self._under_way.popleft(), answer[0]
             if done is not None:
-                return merge_entry(merge, *done)
+                return finished_merge(merge, *done)
         return None
 
     def close(self) -> None:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from meander.clock import Clock
 from meander.coordinate.routing import groups_of, slots_of
-from meander.engine.compaction import Compactor, still_holds
+from meander.engine.compaction import Compactor, merge_entry, still_holds
 from meander.engine.parts import COMFORTABLE_RUNS, share_of_input
 from meander.engine.tidy import Tidy
 from meander.state.log import Taken
-from meander.state.manifest import operator_of
+from meander.state.manifest import Json, operator_of
 from meander.state.seen import flush_seen
 from meander.state.store import Store
 
@@ -64,20 +64,35 @@ class Housekeeping:
             self._clock.sleep(0.01)
 
     def _take_merges(self) -> None:
-        log = self._loop.log
-        while (finished := self.compactor.collect()) is not None:
-            while True:
-                if not still_holds(finished, log.manifest):
-                    self.tidy.unwanted(
-                        finished["output"][0]
-                    )  # its bucket of time is over, the state was dropped, or somebody else merged it
-                    break
-                before = log.manifest
-                try:
-                    self.tidy.dropped(before, log.append({name: value for name, value in finished.items() if name != "read"}))
-                    break
-                except Taken as taken:
-                    self._loop.make_way(taken)
+        """What was merged meanwhile counts from now on: one entry for all of it, since an entry takes the store a while."""
+        log, finished = self._loop.log, []
+        while (merge := self.compactor.collect()) is not None:
+            finished.append(merge)
+        while finished:
+            now, later = self._hold(finished)
+            before = log.manifest
+            try:
+                if now:
+                    self.tidy.dropped(before, log.append(merge_entry(now)))
+                finished = later
+            except Taken as taken:
+                self._loop.make_way(taken)
+                finished = now + later
+
+    def _hold(self, finished: list[Json]) -> tuple[list[Json], list[Json]]:
+        """The merges that still hold, in two parts: those of the first have no input in common. What the others wrote is garbage."""
+        now: list[Json] = []
+        later: list[Json] = []
+        read: set[str] = set()
+        for merge in finished:
+            if not still_holds(merge, self._loop.log.manifest):  # its time is over, its state was dropped, or somebody else merged it
+                self.tidy.unwanted(merge["output"][0])
+            elif read.isdisjoint(merge["inputs"]):
+                read.update(merge["inputs"])
+                now.append(merge)
+            else:
+                later.append(merge)
+        return now, later
 
     def _relieve(self) -> None:
         runs = 0

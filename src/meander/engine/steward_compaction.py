@@ -14,7 +14,7 @@ from typing import Any
 
 from meander.clock import Clock
 from meander.coordinate.routing import groups_of
-from meander.engine.compaction import AT_ONCE, ProcessCompactor, apart, due_merges, merge_entry
+from meander.engine.compaction import AT_ONCE, ProcessCompactor, apart, due_merges, finished_merge
 from meander.engine.epoch import SparkRunner
 from meander.engine.peers import GENTLY, Peer, Unreachable
 from meander.state.compaction import Merge
@@ -90,8 +90,7 @@ class StewardCompactor:
         if ordered is None:
             return
         self._runner.holds(answer[0], address)
-        entry = merge_entry(ordered.merge, *answer)
-        self._finished.append(entry)
+        self._finished.append(finished_merge(ordered.merge, *answer))
         if answer[1]:
             self._made.append((ordered, answer[0], answer[2], address))
 

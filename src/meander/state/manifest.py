@@ -130,7 +130,9 @@ class Manifest:
         if kind == "epoch":
             return moved._after_epoch(entry)
         if kind == "compaction":
-            return moved._after_compaction(entry)
+            for merge in entry.get("merges", (entry,)):  # one by itself, as older stores have it
+                moved = moved._after_merge(merge)
+            return moved
         if kind == "names":
             return replace(moved, seen=entry["seen"], recent={})
         if kind == "trial":
@@ -173,10 +175,10 @@ class Manifest:
             trial=None,
         )
 
-    def _after_compaction(self, entry: Json) -> Manifest:
-        table = self.tables[entry["table"]]
-        output = SegmentRef.from_json(entry["output"])
-        inputs = set(entry["inputs"])
+    def _after_merge(self, merge: Json) -> Manifest:
+        table = self.tables[merge["table"]]
+        output = SegmentRef.from_json(merge["output"])
+        inputs = set(merge["inputs"])
         segments = []
         for segment in table.segments:
             kept = segment.without(output.groups) if segment.name in inputs else segment
@@ -185,7 +187,7 @@ class Manifest:
         if output.rows:
             segments.append(output)
         segments.sort(key=lambda s: s.sequence)
-        return replace(self, tables={**self.tables, entry["table"]: replace(table, segments=tuple(segments))})
+        return replace(self, tables={**self.tables, merge["table"]: replace(table, segments=tuple(segments))})
 
     def tables_of(self, operator: str) -> list[Table]:
         """The operator's own table and those of its aggregates' values."""
