@@ -75,6 +75,21 @@ def test_the_helper_merges_for_all_operators_between_two_epochs(tmp_path: Path) 
         assert Segment(merged.name, data).rows == 8
 
 
+def test_the_helper_gives_way_to_the_epochs_and_does_not_hear_the_terminal(tmp_path: Path) -> None:
+    store = DirStore(tmp_path / "store")
+    compactor = ProcessCompactor(store.url, FakeClock(), 1, KEY_GROUPS)
+    try:
+        compactor.consider(written(store), ROUTING, dict.fromkeys(NAMES, 1))
+        assert collected(compactor, 1), "it is at work"
+        process = compactor._process
+        assert process is not None
+        assert os.getpriority(os.PRIO_PROCESS, process.pid) == min(19, os.getpriority(os.PRIO_PROCESS, 0) + 10)
+        assert os.getsid(process.pid) == os.getsid(0), "among other sessions its priority would not count"
+        assert os.getpgid(process.pid) != os.getpgid(0)
+    finally:
+        compactor.close()
+
+
 def test_a_helper_that_dies_costs_its_merges_and_they_are_done_by_another(tmp_path: Path) -> None:
     store = DirStore(tmp_path / "store")
     manifest = written(store)

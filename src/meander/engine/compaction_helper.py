@@ -14,7 +14,7 @@ from meander.state.store import Store, open_store
 
 
 def main() -> None:
-    os.nice(19)
+    os.nice(10)
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     stores: dict[str, Store] = {}
     while (request := _read(sys.stdin.buffer)) is not None:
