@@ -126,6 +126,21 @@ def test_a_leader_that_hangs_before_it_decides_is_deposed(tmp_path: Path) -> Non
     assert {name: published(tmp_path / name) for name in expected} == expected
 
 
+def test_who_leads_now_does_not_depose_itself_for_what_the_one_before_said_last(tmp_path: Path) -> None:
+    ballot, (a, b) = voters("ab", tmp_path, deposes_after=0.5)
+    finish(a)
+    finish(b)
+    with a.cohort.stepping():
+        a.cohort.beat()  # and no more: it was paused
+        b.cohort.look()
+        ballot.remove("a-1")
+        for _ in range(25):
+            b.cohort.look()
+            b.step()
+            b.clock.sleep(0.1)
+    assert (ballot.deposed, ballot.order) == (["a-1"], "ba")
+
+
 def test_a_leader_that_rests_is_left_alone(tmp_path: Path) -> None:
     ballot, (a, b) = voters("ab", tmp_path)
     a.step()

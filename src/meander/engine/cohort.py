@@ -273,7 +273,7 @@ class Cohort:
         To be called again and again. Between two steps a loop rests, in one that publishes it is not behind the epoch yet, and what it
         runs it has decided: none of that takes too long, however long it takes.
         """
-        if self._election is None:
+        if self._election is None or self._election.leads():
             return
         leader, now = self._election.leader(), self._clock.monotonic()
         if leader != self._awaited[0]:
