@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,10 @@ from meander.connect import arrow_ipc
 from meander.connect.sink import Staged, StagedFile
 from meander.connect.spool import SpoolSink, empty_spool
 from meander.replicate.handle import _settings, _spooled
+from meander.replicate.process import is_running
 from meander.state.store import DirStore, MemoryStore
+
+FAKE = Path(__file__).with_name("fake_replica.py")
 
 
 def a_flow(sink: Any = None) -> md.Flow:
@@ -44,6 +50,59 @@ def test_what_cannot_be_is_said_before_a_process_is_started(options: dict[str, A
 def test_options_travel_as_they_are_meant() -> None:
     options = _settings({"trigger": "500ms", "replication": "leaderless", "dead_letters": "dead", "takeover": True, "parallelism": 3})
     assert options == {"trigger": 0.5, "dead_letters": str(Path("dead").absolute()), "parallelism": 3}
+
+
+SCRIPT = """
+import signal, sys, time
+import meander as md
+from meander.replicate import handle
+
+fake, store, ends = sys.argv[1:]
+handle._command = lambda packed, takeover: lambda name, first: [sys.executable, "-S", "-E", fake, store, name, "live"]
+if ends == "its own way":
+    signal.signal(signal.SIGTERM, lambda *_: print("mine", flush=True))
+flow = md.Flow("f")
+flow.source("edits", md.generator("wikipedia", rate=10)).sink("out", md.discard())
+run = flow.start(store, replicas=2)
+print(*(one["process"] for one in run.replicas), flush=True)
+time.sleep(60 if ends == "when told" else 0.5)
+if ends == "its own way":
+    time.sleep(1)
+run.stop()
+print("stopped", signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, flush=True)
+"""
+
+
+def script(tmp_path: Path, ends: str) -> tuple[subprocess.Popen[str], list[int]]:
+    """A script that has started replicas; their processes."""
+    words = [sys.executable, "-c", SCRIPT, str(FAKE), str(tmp_path / "state"), ends]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert process.stdout is not None
+    return process, [int(word) for word in process.stdout.readline().split()]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_script_that_is_told_to_end_leaves_no_replicas(number: signal.Signals, tmp_path: Path) -> None:
+    process, replicas = script(tmp_path, "when told")
+    assert len(replicas) == 2
+    assert all(is_running(pid) for pid in replicas)
+    process.send_signal(number)
+    process.communicate(timeout=30)
+    assert process.returncode == 128 + number
+    assert not any(is_running(pid) for pid in replicas)
+
+
+def test_a_script_that_handles_signals_itself_is_left_alone(tmp_path: Path) -> None:
+    process, replicas = script(tmp_path, "its own way")
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=30)
+    assert (out, process.returncode) == ("mine\nstopped False\n", 0)
+    assert not any(is_running(pid) for pid in replicas)
+
+
+def test_signals_are_as_they_were_when_replicas_have_stopped(tmp_path: Path) -> None:
+    process, _ = script(tmp_path, "by itself")
+    assert process.communicate(timeout=30)[0] == "stopped True\n"
 
 
 def staged(slot: int, *values: int) -> Staged:

@@ -6,13 +6,15 @@ import atexit
 import logging
 import os
 import pickle
+import signal
 import sys
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from types import FrameType
+from typing import Any, NoReturn, Protocol
 
 from meander.clock import Clock, SystemClock
 from meander.connect.memory import MemorySink
@@ -43,13 +45,13 @@ class Planned(Protocol):
 class Replicas:
     """Several processes that run one flow, each on a Spark of its own: ask them, change their number, stop them.
 
-    This process has no Spark; a thread of it watches the replicas and brings back what dies. They end with it, unless it is killed: then
-    they go on, and the next ``flow.start`` on the store takes them up.
+    This process has no Spark; a thread of it watches the replicas and brings back what dies. They end with it, also where it is told to end
+    (SIGTERM, a closed terminal), unless it is killed: then they go on, and the next ``flow.start`` on the store takes them up.
     """
 
-    def __init__(self, name: str, store: Store, supervisor: Supervisor, clock: Clock) -> None:
+    def __init__(self, name: str, store: Store, supervisor: Supervisor, clock: Clock, at_end: Callable[[], None] = lambda: None) -> None:
         self.name = name
-        self._store, self._supervisor, self._clock = store, supervisor, clock
+        self._store, self._supervisor, self._clock, self._at_end = store, supervisor, clock, at_end
         self._halt = threading.Event()
         self._told = False
         self._thread = threading.Thread(target=supervisor.run, args=(self._halt,), name=f"meander-replicas-{name}", daemon=True)
@@ -128,6 +130,7 @@ class Replicas:
             self._thread.join()
         self._supervisor.stop()
         atexit.unregister(self._end)
+        self._at_end()
 
     def _check(self) -> None:
         failure = self._supervisor.failure()
@@ -170,14 +173,44 @@ def start_replicas(
         return let_go
 
     command = _command(packed, bool(options.get("takeover")))
-    supervisor = Supervisor(place, timekeeper, command, replicas, logs, Patience(), _LOG.info, prepare).start()
-    handle = Replicas(flow.name, place, supervisor, timekeeper)
+    restore = unwind_when_told_to_end()
+    try:
+        supervisor = Supervisor(place, timekeeper, command, replicas, logs, Patience(), _LOG.info, prepare).start()
+    except BaseException:
+        restore()
+        raise
+    handle = Replicas(flow.name, place, supervisor, timekeeper, restore)
     try:
         handle.await_start()
     except BaseException:
         handle._end()
         raise
     return handle
+
+
+def unwind_when_told_to_end() -> Callable[[], None]:
+    """Have SIGTERM and SIGHUP end this process as ``sys.exit`` does, so that what it has started is stopped; returns what undoes that.
+
+    Only where they would end it anyhow, and there at once: whoever has ideas of his own, or ignores them, is left alone. A second one
+    does not end the stopping.
+    """
+    mine = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is signal.SIG_DFL]
+    if threading.current_thread() is not threading.main_thread():  # only there can Python be told
+        mine = []
+
+    def unwind(number: int, frame: FrameType | None) -> NoReturn:
+        for one in mine:
+            signal.signal(one, signal.SIG_IGN)
+        sys.exit(128 + number)
+
+    def restore() -> None:
+        for number in mine:
+            if threading.current_thread() is threading.main_thread() and signal.getsignal(number) is unwind:
+                signal.signal(number, signal.SIG_DFL)
+
+    for number in mine:
+        signal.signal(number, unwind)
+    return restore
 
 
 def _command(packed: Path, takeover: bool) -> Callable[[str, bool], list[str]]:
