@@ -382,7 +382,10 @@ def killed(supervisor: Supervisor, name: str) -> None:
 @pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="sessions have no priorities here")
 def test_who_comes_up_beside_others_gives_way_to_them_until_it_has_settled_in(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(courtesy, "SETTLED_AFTER", 0.5)
-    usual, lower = os.getpriority(os.PRIO_PROCESS, 0), os.getpriority(os.PRIO_PROCESS, 0) + (courtesy.LOWER if courtesy.may_raise() else 0)
+    usual, lower = (
+        os.getpriority(os.PRIO_PROCESS, 0),
+        min(19, os.getpriority(os.PRIO_PROCESS, 0) + (courtesy.LOWER if courtesy.may_raise() else 0)),
+    )
     supervisor = stage.start(2)
     assert courtesies(supervisor, "a", "b") == [("0", usual)] * 2  # nobody is at work
     until(supervisor, all_running(supervisor, "a", "b"))
@@ -419,3 +422,26 @@ def test_who_gives_way_when_its_supervisor_is_killed_is_as_the_others_under_the_
     again = stage.start(2)
     until(again, all_running(again, "a", "b"))
     assert courtesies(again, "b")[0][0] == "0"
+
+
+@pytest.mark.skipif(not courtesy.may_raise(), reason="priorities can only be lowered here")
+def test_what_is_of_low_priority_in_a_replica_stays_so_when_it_has_settled_in() -> None:
+    usual = os.getpriority(os.PRIO_PROCESS, 0)
+    helper = "import os, time; os.nice(10); print(os.getpid(), flush=True); time.sleep(30)"
+    leader = f"import subprocess, sys, time; sys.stdin.read(1); subprocess.run([sys.executable, '-S', '-c', {helper!r}])"
+    words = [sys.executable, "-S", "-c", leader]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True) as process:
+        try:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            way = courtesy.Courtesy(process.pid, now=0.0)
+            process.stdin.write(b"\n")
+            process.stdin.flush()
+            beside = int(process.stdout.readline())
+            assert [os.getpriority(os.PRIO_PROCESS, one) for one in (process.pid, beside)] == [min(19, usual + 10), min(19, usual + 20)]
+            while not way.is_over(now=10.0, at_work_since=1.0, beside_others=True):
+                time.sleep(0.05)
+            assert os.getpriority(os.PRIO_PROCESS, process.pid) == usual
+            assert os.getpriority(os.PRIO_PROCESS, beside) == min(19, usual + 20) - (min(19, usual + 10) - usual)
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)

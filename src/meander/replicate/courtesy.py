@@ -17,7 +17,7 @@ from pathlib import Path
 
 from meander.replicate.process import session_members
 
-LOWER = 10
+LOWER, LOWEST = 10, 19
 SETTLED_AFTER = 5.0
 """Seconds at work."""
 LONGEST = 40.0
@@ -58,7 +58,7 @@ def raise_again(leader: int, to: int | None = None) -> bool:
             for pid in session_members(leader):
                 for thread in _threads(pid):
                     with contextlib.suppress(OSError):
-                        os.setpriority(os.PRIO_PROCESS, thread, to)
+                        _raise(thread, to)
     return True
 
 
@@ -79,8 +79,15 @@ def _set(leader: int, lower: int) -> int:
     with contextlib.suppress(OSError):
         before = os.getpriority(os.PRIO_PROCESS, leader)
         if may_raise():
-            os.setpriority(os.PRIO_PROCESS, leader, min(19, before + lower))
+            os.setpriority(os.PRIO_PROCESS, leader, min(LOWEST, before + lower))
     return before
+
+
+def _raise(thread: int, to: int) -> None:
+    """By what it was lowered: one that is to be lower than the others stays so."""
+    now, lowered = os.getpriority(os.PRIO_PROCESS, thread), min(LOWEST, to + LOWER)
+    if now >= lowered:
+        os.setpriority(os.PRIO_PROCESS, thread, now - (lowered - to))
 
 
 def _threads(pid: int) -> Iterator[int]:
