@@ -12,7 +12,7 @@ import pytest
 
 from meander.clock import FakeClock
 from meander.connect import file_discovery
-from meander.connect.file_discovery import Discovery
+from meander.connect.file_discovery import Discovery, Found
 from meander.errors import Retryable
 
 
@@ -93,6 +93,25 @@ def test_a_process_that_stood_still_looks_again_at_once(while_listing: bool, tmp
     write(tmp_path, "came", 1)
     live(discovery, clock, 1.0)
     assert names(discovery) == [["came"]]
+
+
+def test_looking_back_counts_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Slow(monkeypatch)
+    discovery = Discovery(str(tmp_path), set(), clock)
+    for name in ("a", "b"):
+        write(tmp_path, name, 1)
+        discovery.took(Found(1, name, 3))
+    live(discovery, clock, 5)
+    stat = os.stat
+
+    def slow(path: str) -> os.stat_result:
+        clock.sleep(0.1)
+        return stat(path)
+
+    with monkeypatch.context() as slowly:
+        slowly.setattr(os, "stat", slow)
+        rests = [discovery.tick() for _ in range(2)]
+    assert rests[1] == pytest.approx(3.0)  # the folder's own and those of two files that were taken
 
 
 def test_a_folder_that_nobody_writes_to_is_hardly_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

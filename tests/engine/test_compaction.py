@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import polars as pl
+import pytest
 from tests.local import Local
 
 import meander as md
@@ -14,6 +17,7 @@ from meander.clock import FakeClock, SystemClock
 from meander.coordinate.routing import spread
 from meander.engine.compaction import AT_ONCE, ProcessCompactor, due_merges, finished_merge, merge_entry
 from meander.state.compaction import run_merge
+from meander.state.log import Taken
 from meander.state.manifest import Json, Manifest, Table
 from meander.state.segment import HASH, Segment, SegmentRef, encode_segment
 from meander.state.store import DirStore
@@ -136,13 +140,49 @@ def merged(local: Local, suffix: str) -> list[Json]:
     return found
 
 
-def test_all_that_was_merged_meanwhile_is_one_entry_and_what_was_merged_twice_counts_once(tmp_path: Path) -> None:
-    out = {name: md.memory() for name in ("a", "b", "c")}
+def three_counts(out: dict[str, Any]) -> md.Flow:
     flow = md.Flow("merges")
     edits = flow.source("edits", md.generator("wikipedia", events=900, max_rows_per_epoch=50))
     for name, sink in out.items():
         edits.key_by("user").aggregate(md.count().alias("n"), name=name).sink(f"{name}_out", sink)
-    local = Local(flow, tmp_path, parallelism=2)
+    return flow
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_what_may_be_state_is_kept_where_nobody_can_say_whether_its_entry_is_in_the_log(answered: bool, tmp_path: Path) -> None:
+    out = {name: md.memory() for name in ("a", "b", "c")}
+    local = Local(three_counts(out), tmp_path, parallelism=2, replica="a")
+    local.loop.housekeeping.compactor = merges = Merged()
+    for _ in range(9):
+        local.step()
+    finished = merged(local, "merged")
+    merges.finished = list(finished)
+    append = local.loop.log.append
+
+    def unsure(entry: Json) -> None:
+        manifest = append(entry)
+        raise Taken(manifest.position, certain=False) if answered else md.Retryable("no answer")
+
+    with mock.patch.object(local.loop.log, "append", unsure):
+        if answered:
+            local.loop.housekeeping.do()
+        else:
+            with pytest.raises(md.Retryable):
+                local.loop.housekeeping.do()
+            local.loop.siblings.keep_up(certain=False)
+    local.loop.housekeeping.do()
+    names = {merge["output"][0] for merge in finished}
+    assert names <= local.manifest.segment_names()
+    for _ in range(9):
+        local.step()
+    assert all(local.store.map(name) is not None for name in names)
+    for sink in out.values():
+        assert sink.frame().group_by("user").agg(pl.col("n").max())["n"].sum() == 900
+
+
+def test_all_that_was_merged_meanwhile_is_one_entry_and_what_was_merged_twice_counts_once(tmp_path: Path) -> None:
+    out = {name: md.memory() for name in ("a", "b", "c")}
+    local = Local(three_counts(out), tmp_path, parallelism=2)
     local.loop.housekeeping.compactor = merges = Merged()
     for _ in range(9):
         local.step()

@@ -126,6 +126,42 @@ def test_a_leader_that_hangs_before_it_decides_is_deposed(tmp_path: Path) -> Non
     assert {name: published(tmp_path / name) for name in expected} == expected
 
 
+def test_a_leader_is_not_deposed_when_an_epoch_that_took_long_is_over(tmp_path: Path) -> None:
+    ballot, (a, b) = voters("ab", tmp_path)
+    house = a.loop.housekeeping.do
+    rounds(a, b, 2)  # it waits for the first decision
+
+    def long_epoch() -> None:
+        for _ in range(50):
+            a.cohort.beat()
+            b.cohort.look()
+            b.clock.sleep(0.1)
+
+    def then_tidies_up(**given: bool) -> None:
+        rounds(a, b, 5)
+        assert b.manifest.epoch == 1
+        house(**given)
+
+    with during_its_run(a, long_epoch), mock.patch.object(a.loop.housekeeping, "do", then_tidies_up):
+        a.step()
+    assert ballot.deposed == []
+
+
+def test_who_has_just_come_to_lead_is_not_deposed_for_what_the_one_before_said_last(tmp_path: Path) -> None:
+    ballot, (a, b, c) = voters("abc", tmp_path, deposes_after=0.5)
+    for one in (a, b, c):
+        finish(one)
+    with a.cohort.stepping():
+        a.cohort.beat()  # and no more: it was killed
+    ballot.line.remove("a-1")
+    for _ in range(25):
+        b.cohort.beat()
+        c.cohort.look()
+        c.step()
+        c.clock.sleep(0.1)
+    assert (ballot.deposed, ballot.order) == ([], "bc")
+
+
 def test_who_leads_now_does_not_depose_itself_for_what_the_one_before_said_last(tmp_path: Path) -> None:
     ballot, (a, b) = voters("ab", tmp_path, deposes_after=0.5)
     finish(a)

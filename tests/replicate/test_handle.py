@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from meander.connect.sink import Staged, StagedFile
 from meander.connect.spool import SpoolSink, empty_spool
 from meander.replicate.handle import _settings, _spooled
 from meander.replicate.process import is_running
+from meander.replicate.unwinding import Unwinding
 from meander.state.store import DirStore, MemoryStore
 
 FAKE = Path(__file__).with_name("fake_replica.py")
@@ -98,6 +100,21 @@ def test_a_script_that_handles_signals_itself_is_left_alone(tmp_path: Path) -> N
     out, _ = process.communicate(timeout=30)
     assert (out, process.returncode) == ("mine\nstopped False\n", 0)
     assert not any(is_running(pid) for pid in replicas)
+
+
+def test_who_is_told_to_end_stops_all_that_it_has_started_and_is_told_once() -> None:
+    unwinding = Unwinding()
+    before = signal.getsignal(signal.SIGTERM)
+    first, second = unwinding.begin(), unwinding.begin()
+    first()
+    first()
+    with pytest.raises(SystemExit, match="143"):  # the other one has still something to stop
+        os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), signal.SIGTERM)  # while it is stopped
+    second()
+    assert signal.getsignal(signal.SIGTERM) is before is signal.SIG_DFL
+    unwinding.begin()()
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 def test_signals_are_as_they_were_when_replicas_have_stopped(tmp_path: Path) -> None:

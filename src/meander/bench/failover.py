@@ -117,7 +117,7 @@ class Kept:
         if self._process.poll() is not None:
             end_session(self.pid)
             self._start()
-            self._courtesy = Courtesy(self.pid, now) if beside_others else None
+            self._courtesy = Courtesy.begin(self.pid, now) if beside_others else None
         if self._up_since is None and self.up.exists():
             self._up_since = now
         if self._courtesy is not None and self._courtesy.is_over(now, self._up_since, beside_others):

@@ -1,8 +1,8 @@
 """Finds the new files of a folder, beside the epochs: a listing costs what the folder holds, and an epoch only what is new in it.
 
 Used by the cursor of the files source, on the driver. ``look`` lists at once. ``watch`` leaves it to a thread that rests ten times
-as long as listings take, so that a folder with a long past costs a tenth of one core at most and never an epoch's time. Of the last
-two the shorter counts: one in which the process stood still for a while must not have it rest for ten times that while.
+as long as its last look took, so that a folder with a long past costs a tenth of one core at most and never an epoch's time. Of the last
+two looks the shorter counts: one in which the process stood still for a while must not have it rest for ten times that while.
 A folder that nobody writes to is hardly listed at all: its modification time says so.
 
 Guarantees: a file that is there and stays is handed over once; those of one listing come together, oldest first; ``take`` and
@@ -59,7 +59,8 @@ class Discovery:
         self._mtime_ns: int | None = None
         self._mtime_seen = 0.0
         self._listed = 0.0
-        self._took: deque[float] = deque(maxlen=2)  # seconds, by the last listings
+        self._took: deque[float] = deque([0.0], maxlen=2)  # seconds, by the last listings
+        self._looks: deque[float] = deque(maxlen=2)  # and by all that the thread did when it looked last
 
         self._recent: OrderedDict[str, int] = OrderedDict()  # the sizes of files that were taken lately
 
@@ -127,7 +128,8 @@ class Discovery:
                 self._failure = None
             except Exception as error:  # whatever it is, the cursor's thread raises it: a silent thread would be a silent stall
                 self._failure = error
-        return max(_POLL, _REST * min(self._clock.monotonic() - began, *self._took))
+        self._looks.append(self._clock.monotonic() - began)
+        return max(_POLL, _REST * min(self._looks))
 
     def _watch(self) -> None:
         rest = _POLL

@@ -114,7 +114,7 @@ class Sibling:
     step: int | None = None
     """The step that its loop is in; None between two."""
     since: float = 0.0
-    """When we first saw it there."""
+    """When we first saw it there, behind the same epoch."""
 
 
 class Cohort:
@@ -273,14 +273,14 @@ class Cohort:
         To be called again and again. Between two steps a loop rests, in one that publishes it is not behind the epoch yet, and what it
         runs it has decided: none of that takes too long, however long it takes.
         """
-        if self._election is None or self._election.leads():
+        if self._election is None:
             return
         leader, now = self._election.leader(), self._clock.monotonic()
         if leader != self._awaited[0]:
             self._awaited = (leader, now)
         patience = 2 * self._election.deposes_after
         for one in self.siblings():
-            stands = one.said.get("leads") and one.step is not None and one.said.get("epoch") == epoch
+            stands = one.step is not None and one.said.get("epoch") == epoch and one.said.get("leads_as") == leader
             if leader is not None and stands and now - max(one.since, self._awaited[1]) >= patience:
                 _LOG.warning(f"replica '{self.name}': the leader '{one.name}' has decided nothing for {patience:g} s: it is deposed")
                 self._awaited = (leader, now)
@@ -331,6 +331,7 @@ class Cohort:
 
     def beat(self) -> None:
         self._number += 1
+        leads = None if self._election is None else self._election.leads()
         said = {
             "name": self.name,
             "number": self._number,
@@ -339,7 +340,8 @@ class Cohort:
             "host": socket.gethostname(),
             "url": self.url,
             "at": self._clock.now(),
-            "leads": None if self._election is None else self._election.leads(),
+            "leads": leads,
+            "leads_as": self._election.leader() if self._election is not None and leads else None,
             "step": self._steps if self._is_stepping else None,
         }
         self._store.put(self._sign(self.name), json.dumps(said).encode())
@@ -364,8 +366,8 @@ class Cohort:
                     before = known.get(name)
                     changed = now if before is None or before.said != said else before.changed
                     step = said.get("step")
-                    since = now if before is None or before.step != step else before.since
-                    self._siblings[name] = Sibling(name, said, changed, step, since)
+                    stayed = before is not None and (before.step, before.said.get("epoch")) == (step, said.get("epoch"))
+                    self._siblings[name] = Sibling(name, said, changed, step, before.since if before is not None and stayed else now)
 
     def _sign(self, name: str) -> str:
         return f"replicas/{self._generation:08d}/{name}"

@@ -91,7 +91,8 @@ def finished_merge(merge: Merge, name: str, rows: int, size: int) -> Json:
 
 def merge_entry(merges: Iterable[Json]) -> Json:
     """The log entry of finished merges, which must have no input in common."""
-    return {"kind": "compaction", "merges": [{part: merge[part] for part in ("table", "inputs", "output")} for merge in merges]}
+    told = [{part: merge[part] for part in ("table", "inputs", "output")} for merge in merges]
+    return {"kind": "compaction", **told[0]} if len(told) == 1 else {"kind": "compactions", "merges": told}
 
 
 def still_holds(merge: Json, manifest: Manifest) -> bool:

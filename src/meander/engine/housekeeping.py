@@ -29,6 +29,8 @@ class Housekeeping:
         self.compactor = compactor
         self._is_mine = alone
         self._share = 1.0
+        self._finished: list[Json] = []
+        """Merges that are done and not in the log yet."""
 
     def close(self) -> None:
         self.compactor.close()
@@ -65,19 +67,20 @@ class Housekeeping:
 
     def _take_merges(self) -> None:
         """What was merged meanwhile counts from now on: one entry for all of it, since an entry takes the store a while."""
-        log, finished = self._loop.log, []
+        log = self._loop.log
         while (merge := self.compactor.collect()) is not None:
-            finished.append(merge)
-        while finished:
-            now, later = self._hold(finished)
+            self._finished.append(merge)
+        while self._finished:
+            # Should nobody be able to say whether the entry is in the log, its merges are forgotten: what they wrote may be state.
+            now, self._finished = self._hold(self._finished)
             before = log.manifest
             try:
                 if now:
                     self.tidy.dropped(before, log.append(merge_entry(now)))
-                finished = later
             except Taken as taken:
+                if taken.certain:
+                    self._finished = now + self._finished
                 self._loop.make_way(taken)
-                finished = now + later
 
     def _hold(self, finished: list[Json]) -> tuple[list[Json], list[Json]]:
         """The merges that still hold, in two parts: those of the first have no input in common. What the others wrote is garbage."""

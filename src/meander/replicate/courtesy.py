@@ -11,8 +11,13 @@ its session or control group, which only the privileged may raise: so that one i
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import sys
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 from meander.replicate.process import session_members
@@ -21,73 +26,93 @@ LOWER, LOWEST = 10, 19
 SETTLED_AFTER = 5.0
 """Seconds at work."""
 LONGEST = 40.0
-"""Seconds since the start, whatever was reached by then."""
-_MAY_RAISE = 1 << 23
+"""Seconds since the start."""
 _PROC = Path("/proc")
 
 
+@dataclass(frozen=True)
 class Courtesy:
     """That of one process, which leads a session, and all that it starts."""
 
-    def __init__(self, leader: int, now: float) -> None:
-        self._leader, self._began = leader, now
-        self._before = _set(leader, LOWER)
+    leader: int
+    until: float
+    """Whatever is reached by then."""
+    usual: int
+    """The priority that its processes will have."""
+
+    @classmethod
+    def begin(cls, leader: int, now: float) -> Courtesy:
+        """Have a process give way that was started just now."""
+        return cls(leader, now + LONGEST, _lower(leader))
+
+    @classmethod
+    def overdue(cls, leader: int) -> Courtesy:
+        """That of one whose supervisor was killed, perhaps while it gave way: over as soon as somebody looks."""
+        return cls(leader, float("-inf"), os.getpriority(os.PRIO_PROCESS, 0))
 
     def is_over(self, now: float, at_work_since: float | None, beside_others: bool) -> bool:
         """Whether it is as the others from now on: it has settled in, has waited enough, or there is nobody to give way to."""
         settled = at_work_since is not None and now - at_work_since >= SETTLED_AFTER
-        if not settled and beside_others and now - self._began < LONGEST:
+        if not settled and beside_others and now < self.until:
             return False
-        return raise_again(self._leader, self._before)
+        return _raise_again(self.leader, self.usual)
 
 
-def raise_again(leader: int, to: int | None = None) -> bool:
-    """A session and its processes as they were before, or as ours are.
+def _lower(leader: int) -> int:
+    """Lower the priority of a session that has just begun; what that of its processes was before."""
+    usual = 0
+    with contextlib.suppress(OSError):
+        (_PROC / str(leader) / "autogroup").write_text(str(LOWER))
+    with contextlib.suppress(OSError):
+        usual = os.getpriority(os.PRIO_PROCESS, leader)
+        if may_raise():
+            os.setpriority(os.PRIO_PROCESS, leader, min(LOWEST, usual + LOWER))
+    return usual
 
-    False where it is to be tried again: Linux allows ten changes per second.
-    """
+
+def _raise_again(leader: int, usual: int) -> bool:
+    """A session and its processes as they were before. False where it is to be tried again: Linux allows ten changes per second."""
     try:
         (_PROC / str(leader) / "autogroup").write_text("0")
     except BlockingIOError:
         return False
     except OSError:
         pass  # it has ended, or there is no such thing
-    if may_raise():
-        to = os.getpriority(os.PRIO_PROCESS, 0) if to is None else to
-        for _ in range(2):  # also those that were being born
-            for pid in session_members(leader):
-                for thread in _threads(pid):
-                    with contextlib.suppress(OSError):
-                        _raise(thread, to)
+    with contextlib.suppress(OSError):
+        if may_raise() and os.getpriority(os.PRIO_PROCESS, leader) >= min(LOWEST, usual + LOWER):
+            for _ in range(2):  # also those that were being born
+                for pid in session_members(leader):
+                    for thread in _threads(pid):
+                        _raise(thread, usual)
     return True
 
 
-def may_raise() -> bool:
-    """Whether this process may raise priorities."""
-    try:
-        capable = next(line for line in (_PROC / "self" / "status").read_text().splitlines() if line.startswith("CapEff:"))
-    except (OSError, StopIteration):
-        return False
-    return bool(int(capable.split()[1], 16) & _MAY_RAISE)
-
-
-def _set(leader: int, lower: int) -> int:
-    """Lower the priority of a session that has just begun; what its processes had before."""
-    before = 0
-    with contextlib.suppress(OSError):
-        (_PROC / str(leader) / "autogroup").write_text(str(lower))
-    with contextlib.suppress(OSError):
-        before = os.getpriority(os.PRIO_PROCESS, leader)
-        if may_raise():
-            os.setpriority(os.PRIO_PROCESS, leader, min(LOWEST, before + lower))
-    return before
-
-
-def _raise(thread: int, to: int) -> None:
+def _raise(thread: int, usual: int) -> None:
     """By what it was lowered: one that is to be lower than the others stays so."""
-    now, lowered = os.getpriority(os.PRIO_PROCESS, thread), min(LOWEST, to + LOWER)
-    if now >= lowered:
-        os.setpriority(os.PRIO_PROCESS, thread, now - (lowered - to))
+    with contextlib.suppress(OSError):
+        now, lowered = os.getpriority(os.PRIO_PROCESS, thread), min(LOWEST, usual + LOWER)
+        if now >= lowered:
+            os.setpriority(os.PRIO_PROCESS, thread, now - (lowered - usual))
+
+
+@functools.cache
+def may_raise() -> bool:
+    """Whether this process may raise a priority that it has lowered. Tried, with a thread that ends: in some containers rights are not."""
+    if not sys.platform.startswith("linux"):  # elsewhere threads have no priorities of their own
+        return False
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(_lower_and_raise).result()
+
+
+def _lower_and_raise() -> bool:
+    thread = threading.get_native_id()
+    now = os.getpriority(os.PRIO_PROCESS, thread)
+    try:
+        os.setpriority(os.PRIO_PROCESS, thread, now + 1)
+        os.setpriority(os.PRIO_PROCESS, thread, now)
+    except OSError:
+        return False
+    return True
 
 
 def _threads(pid: int) -> Iterator[int]:

@@ -6,15 +6,13 @@ import atexit
 import logging
 import os
 import pickle
-import signal
 import sys
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
 from meander.clock import Clock, SystemClock
 from meander.connect.memory import MemorySink
@@ -25,6 +23,7 @@ from meander.plan.operators import SinkOp
 from meander.replicate.ballot import find_zookeeper
 from meander.replicate.restarts import Patience
 from meander.replicate.supervisor import Supervisor
+from meander.replicate.unwinding import UNWINDING
 from meander.settings import Settings, seconds
 from meander.state.folder import refuse_file
 from meander.state.log import read_manifest
@@ -173,7 +172,7 @@ def start_replicas(
         return let_go
 
     command = _command(packed, bool(options.get("takeover")))
-    restore = unwind_when_told_to_end()
+    restore = UNWINDING.begin()
     try:
         supervisor = Supervisor(place, timekeeper, command, replicas, logs, Patience(), _LOG.info, prepare).start()
     except BaseException:
@@ -186,31 +185,6 @@ def start_replicas(
         handle._end()
         raise
     return handle
-
-
-def unwind_when_told_to_end() -> Callable[[], None]:
-    """Have SIGTERM and SIGHUP end this process as ``sys.exit`` does, so that what it has started is stopped; returns what undoes that.
-
-    Only where they would end it anyhow, and there at once: whoever has ideas of his own, or ignores them, is left alone. A second one
-    does not end the stopping.
-    """
-    mine = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is signal.SIG_DFL]
-    if threading.current_thread() is not threading.main_thread():  # only there can Python be told
-        mine = []
-
-    def unwind(number: int, frame: FrameType | None) -> NoReturn:
-        for one in mine:
-            signal.signal(one, signal.SIG_IGN)
-        sys.exit(128 + number)
-
-    def restore() -> None:
-        for number in mine:
-            if threading.current_thread() is threading.main_thread() and signal.getsignal(number) is unwind:
-                signal.signal(number, signal.SIG_DFL)
-
-    for number in mine:
-        signal.signal(number, unwind)
-    return restore
 
 
 def _command(packed: Path, takeover: bool) -> Callable[[str, bool], list[str]]:

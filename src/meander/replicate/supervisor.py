@@ -22,7 +22,7 @@ from typing import Any
 from meander.clock import Clock
 from meander.errors import Busy, ConfigError, Fenced, MeanderError, Retryable
 from meander.replicate.asks import SUPERVISOR, answer, asked, forget, live_supervisor, raised, refusal
-from meander.replicate.courtesy import Courtesy, raise_again
+from meander.replicate.courtesy import Courtesy
 from meander.replicate.member import Change, Member, Steps, names
 from meander.replicate.process import Adopted, Child, Ended, is_running, last_lines
 from meander.replicate.restarts import Death, Patience, Restarts
@@ -120,7 +120,7 @@ class Supervisor:
         now = self._clock.monotonic()
         process = Adopted(seen.sign.process, self._log(name), self._ended(name))
         self._members[name] = Member(name, Restarts(self._patience), "running", process, now, came_up=now, adopted=True)
-        raise_again(process.pid)  # if who has started it was killed while it gave way
+        self._members[name].courtesy = Courtesy.overdue(process.pid)
         self._tell(f"replica {name} runs already (process {process.pid}): adopted")
 
     def _join(self, name: str) -> Member:
@@ -345,7 +345,7 @@ class Supervisor:
 
     def _launch(self, member: Member, now: float) -> None:
         member.process = Child(self._command(member.name, member.launches == 0), self._log(member.name), self._ended(member.name))
-        member.courtesy = Courtesy(member.process.pid, now) if member.is_beside(self._members.values()) else None
+        member.courtesy = Courtesy.begin(member.process.pid, now) if member.is_beside(self._members.values()) else None
         member.launches += 1
         member.state, member.launched, member.came_up, member.asked_to_end, member.epoch = "starting", now, None, None, None
         self._tell(f"replica {member.name} is started (process {member.process.pid})")

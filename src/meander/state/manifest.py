@@ -5,7 +5,7 @@ read the log from its beginning. Log entries are JSON objects with ``kind``:
 
 - ``takeover``: a new generation owns the store from here on
 - ``epoch``: one epoch's decision, its new segments and its staged output: the commit point
-- ``compaction``: segments replaced by one that holds the same rows
+- ``compaction``, ``compactions``: segments replaced by one that holds the same rows, once or several times
 - ``names``: the names that sources have taken are in these files from here on
 - ``trial``: a replica tries a change of the plan with the next epoch; the others let it
 - ``routing``: an operator's key groups have other slots from the next epoch on (where several replicas work on a store)
@@ -130,7 +130,9 @@ class Manifest:
         if kind == "epoch":
             return moved._after_epoch(entry)
         if kind == "compaction":
-            for merge in entry.get("merges", (entry,)):  # one by itself, as older stores have it
+            return moved._after_merge(entry)
+        if kind == "compactions":
+            for merge in entry["merges"]:
                 moved = moved._after_merge(merge)
             return moved
         if kind == "names":
