@@ -1,7 +1,8 @@
 """Compaction beside the epochs: a helper process of the driver, of low priority, that merges segments while epochs run.
 
-Of the driver's own session, since Linux may weigh sessions before it looks at priorities; and not of the lowest one: with that, merges fell
-behind where epochs left no core idle (44 runs per slot at ten million keys, instead of 23).
+Of the driver's own session: Linux may weigh sessions before it looks at priorities, and in one of its own it would count as much as all
+of the driver's processes together. And not of the lowest priority: beside other load merges then fell behind (44 runs per slot at ten
+million keys, 24 with this one).
 
 It shares nothing with the epochs but the store: it reads immutable segments and writes a new one; only the driver's log entry makes
 that one count. A helper that dies costs its merge and is started again.
