@@ -111,10 +111,8 @@ class Sibling:
     said: Json
     changed: float
     """When it said something new last, by our own clock."""
-    step: int | None = None
-    """The step that its loop is in; None between two."""
     since: float = 0.0
-    """When we first saw it there, behind the same epoch."""
+    """When we first saw its loop in the step that it is in, behind the same epoch."""
 
 
 class Cohort:
@@ -257,15 +255,8 @@ class Cohort:
         To be called again and again. A leader that is as slow as all others is waited for by nobody. Every leader has its time anew: the
         next one may be about to commit.
         """
-        if self._election is None:
-            return
-        leader, now = self._election.leader(), self._clock.monotonic()
-        if leader != self._awaited[0]:
-            self._awaited = (leader, now)
-        if leader is not None and now - max(since, self._awaited[1]) >= self._election.deposes_after:
-            _LOG.warning(f"replica '{self.name}' has waited {self._election.deposes_after:g} s for the leader to commit: it is deposed")
-            self._awaited = (leader, now)
-            self._election.depose(leader)
+        if self._election is not None and (leader := self._leader(self._election)) is not None:
+            self._depose_late(self._election, leader, since, self._election.deposes_after, "for the leader to commit")
 
     def mind_leader(self, epoch: int) -> None:
         """We have nothing to do behind an epoch, since the leader has decided nothing: one whose loop stands still there is deposed.
@@ -273,18 +264,26 @@ class Cohort:
         To be called again and again. Between two steps a loop rests, in one that publishes it is not behind the epoch yet, and what it
         runs it has decided: none of that takes too long, however long it takes.
         """
-        if self._election is None:
+        if self._election is None or (leader := self._leader(self._election)) is None:
             return
-        leader, now = self._election.leader(), self._clock.monotonic()
-        if leader != self._awaited[0]:
-            self._awaited = (leader, now)
         patience = 2 * self._election.deposes_after
         for one in self.siblings():
-            stands = one.step is not None and one.said.get("epoch") == epoch and one.said.get("leads_as") == leader
-            if leader is not None and stands and now - max(one.since, self._awaited[1]) >= patience:
-                _LOG.warning(f"replica '{self.name}': the leader '{one.name}' has decided nothing for {patience:g} s: it is deposed")
-                self._awaited = (leader, now)
-                self._election.depose(leader)
+            if one.said.get("step") is not None and one.said.get("epoch") == epoch and one.said.get("leads_as") == leader:
+                self._depose_late(self._election, leader, one.since, patience, f"for '{one.name}' to decide an epoch")
+
+    def _leader(self, election: Leading) -> str | None:
+        leader = election.leader()
+        if leader != self._awaited[0]:
+            self._awaited = (leader, self._clock.monotonic())
+        return leader
+
+    def _depose_late(self, election: Leading, leader: str, since: float, patience: float, what: str) -> None:
+        """Depose a leader that we have waited for long enough, since then or since it leads."""
+        now = self._clock.monotonic()
+        if now - max(since, self._awaited[1]) >= patience:
+            _LOG.warning(f"replica '{self.name}' has waited {patience:g} s {what}: the leader is deposed")
+            self._awaited = (leader, now)
+            election.depose(leader)
 
     @contextlib.contextmanager
     def stepping(self) -> Iterator[None]:
@@ -365,9 +364,8 @@ class Cohort:
                 if name != self.name:
                     before = known.get(name)
                     changed = now if before is None or before.said != said else before.changed
-                    step = said.get("step")
-                    stayed = before is not None and (before.step, before.said.get("epoch")) == (step, said.get("epoch"))
-                    self._siblings[name] = Sibling(name, said, changed, step, before.since if before is not None and stayed else now)
+                    stays = before is not None and all(before.said.get(part) == said.get(part) for part in ("step", "epoch"))
+                    self._siblings[name] = Sibling(name, said, changed, before.since if before is not None and stays else now)
 
     def _sign(self, name: str) -> str:
         return f"replicas/{self._generation:08d}/{name}"
