@@ -15,7 +15,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "meander"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
-LONGEST_FILE = 500
+LONGEST_FILE = 640
+"""A file is cut where an idea ends, around 250 lines; this only stops one that has stopped being about one thing."""
 BANNED_NAMES = {"utils", "util", "helpers", "helper", "common", "core", "base", "manager", "misc"}
 
 # A room is a module or a package directly under meander; "meander" itself is the public face.
