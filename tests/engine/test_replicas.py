@@ -262,6 +262,30 @@ def test_a_function_is_called_by_one_replica_per_epoch_and_by_another_if_that_on
     assert calls[4:] == [("b", 5), ("b", 6)]
 
 
+def test_a_replica_that_is_restarted_under_its_own_name_calls_the_function_for_the_epoch_it_had_committed(tmp_path: Path) -> None:
+    calls: list[tuple[str, int]] = []
+
+    def start(name: str, life: str) -> Local:
+        flow = md.Flow("called")
+        flow.source("events", Script(COLUMNS, SCRIPT)).sink("out", md.foreach_batch(lambda frame, epoch: calls.append((life, epoch))))
+        return Local(flow, tmp_path / "state", replica=name)
+
+    a = start("a", "first")
+    a.step()
+    with mock.patch.object(a.loop, "publish", side_effect=Killed), pytest.raises(Killed):
+        a.step()
+    b = start("b", "other")
+    assert not b.loop.siblings.stand_in(wait=False), "as far as it can see the committer lives, and is about to publish"
+    a = start("a", "second")
+    a.step()
+    assert calls == [("first", 1), ("second", 2), ("second", 3)]
+    b.step()
+    a = start("a", "third")
+    assert calls[3:] == [("other", 4)], "what was said to be published is not published again"
+    assert a.manifest.epoch == 4
+    assert [int(name.rsplit("/", 1)[1]) for name in a.store.list("published/")] == [4]
+
+
 @dataclass
 class Vote:
     """What a replica believes."""

@@ -109,7 +109,7 @@ class Loop:
         with self._fenced_first():
             for sink in self._parts.sinks.values():
                 sink.open()
-            self.publish(self.log.manifest) if self.siblings is None else self.siblings.publish_theirs()
+            self.publish(self.log.manifest) if self.siblings is None else self.siblings.recover()
             self.input.release(self.log.manifest.recent)
             self.tidy.sweep()
 

@@ -35,6 +35,8 @@ class Siblings:
         """The entries of the last epochs, to compare ours with."""
         self._plan = ""
         """The plan that the epoch before us ran under."""
+        self._delivered = 0
+        """The last epoch that is known to this process to be in the sinks that one replica publishes. A start knows of none."""
 
     @property
     def _by_one(self) -> tuple[str, ...]:
@@ -123,10 +125,7 @@ class Siblings:
             self._loop.plan_changed(manifest)
         self.cohort.reached(manifest.epoch)
         self.publish_theirs()
-        manifest = self._loop.log.manifest
-        if self._by_one and manifest.by == self.cohort.name and manifest.staged and not self.cohort.is_published(manifest.epoch):
-            self._loop.publish(manifest, self._by_one)
-            self._loop.tidy.unwanted(self.cohort.say_published(manifest.epoch))
+        self.stand_in(wait=False)
 
     def append(self, entry: Json) -> None:
         """Append an entry that holds whatever siblings have appended before it."""
@@ -195,7 +194,7 @@ class Siblings:
         self.cohort.reached(epoch)
         self._loop.tidy.unwanted(self.cohort.decision_before(epoch))
         if self._by_one:
-            self._loop.tidy.unwanted(self.cohort.say_published(epoch))
+            self._say_delivered(epoch)
 
     def _read_news(self) -> None:
         for entry, before, after in self._loop.log.news():
@@ -222,6 +221,13 @@ class Siblings:
 
     # -- output ---------------------------------------------------------------------------------------------------
 
+    def recover(self) -> None:
+        """At the start: publish what is committed and may not be published. Our name says nothing: the process that had it is dead."""
+        self.publish_theirs()
+        if self._by_one:
+            self.cohort.look()  # a committer that lives publishes its epoch itself
+            self.stand_in(wait=False)
+
     def publish_theirs(self) -> None:
         """Whoever has committed the last epoch may have died before it was published. Where there is a later one, it was published."""
         while True:
@@ -235,20 +241,26 @@ class Siblings:
                     raise
 
     def stand_in(self, wait: bool) -> bool:
-        """Publish the last epoch in sinks that one replica publishes, if the one that committed it died before it did. ``wait`` for it.
+        """Publish the last epoch in sinks that one replica publishes, if the process that committed it died before it did. ``wait`` for it.
 
         Whether it is published.
         """
         log = self._loop.log
-        while self._by_one and (manifest := log.manifest).epoch and manifest.by != self.cohort.name and manifest.staged:
+        while self._by_one and (manifest := log.manifest).epoch > self._delivered and manifest.staged:
             if self.cohort.is_published(manifest.epoch):
+                self._delivered = manifest.epoch
                 return True
-            if manifest.by is None or not self.cohort.is_alive(manifest.by):
+            # By us: another process had our name, and died before it said that it has published the epoch.
+            if manifest.by in (None, self.cohort.name) or not self.cohort.is_alive(manifest.by):
                 self._loop.publish(manifest, self._by_one)
-                self._loop.tidy.unwanted(self.cohort.say_published(manifest.epoch))
+                self._say_delivered(manifest.epoch)
                 return True
             if not wait or self.cohort.is_leaving:
                 return False
             self._clock.sleep(_POLL)
             self.keep_up()
         return True
+
+    def _say_delivered(self, epoch: int) -> None:
+        self._loop.tidy.unwanted(self.cohort.say_published(epoch))
+        self._delivered = epoch
