@@ -83,6 +83,9 @@ def publish_one(target: Path, staged: Staged) -> None:
         except FileExistsError:
             _check_same(target, staged)
             return
+        except FileNotFoundError:
+            staged.get()  # says so where it is the staged file that is not there, and not the folder
+            raise
         except OSError as error:
             if error.errno not in _NO_LINK:
                 raise
@@ -112,7 +115,7 @@ def _copy(target: Path, staged: Staged) -> None:
 
 
 def _check_same(target: Path, staged: Staged) -> None:
-    if staged.local is not None and os.path.samefile(staged.local, target):
+    if staged.local is not None and staged.local.exists() and os.path.samefile(staged.local, target):
         return
     if target.read_bytes() != staged.get():
         raise Corrupted(

@@ -14,6 +14,8 @@ from typing import Any, Protocol, runtime_checkable
 
 import polars as pl
 
+from meander.errors import Corrupted
+
 
 @dataclass(frozen=True)
 class StagedFile:
@@ -37,8 +39,13 @@ class Staged:
 
     file: StagedFile
     get: Callable[[], bytes]
+    """StagedGone where the file is not in the store any more."""
     local: Path | None
     """The staged file's own path where the store is a directory, so that it can be linked, not copied."""
+
+
+class StagedGone(Corrupted):
+    """A staged file that the log names is not in the store. Where a later epoch is committed it was published, and collected."""
 
 
 def is_done_by_one(sink: Sink) -> bool:

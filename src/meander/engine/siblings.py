@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from meander.clock import Clock
-from meander.connect.sink import is_done_by_one
+from meander.connect.sink import StagedGone, is_done_by_one
 from meander.engine.cohort import Cohort, choices_in, choices_of
 from meander.engine.epoch import Decision, Outcome
-from meander.errors import Corrupted, Retryable
+from meander.errors import Retryable
 from meander.state.log import Taken
-from meander.state.manifest import Json
+from meander.state.manifest import Json, Manifest
 
 if TYPE_CHECKING:
     from meander.engine.loop import Loop
@@ -187,13 +187,13 @@ class Siblings:
         """What an epoch's entry says for the others."""
         return {"by": self.cohort.name, "digests": outcome.digests}
 
-    def committed(self, entry: Json) -> None:
-        """We were the first, and have published the epoch."""
+    def committed(self, entry: Json, by_us: bool) -> None:
+        """We were the first. The epoch is published, ``by_us`` or by siblings that have gone on from it."""
         epoch = entry["epoch"]
         self._remember(entry)
         self.cohort.reached(epoch)
         self._loop.tidy.unwanted(self.cohort.decision_before(epoch))
-        if self._by_one:
+        if self._by_one and by_us:
             self._say_delivered(epoch)
 
     def _read_news(self) -> None:
@@ -232,13 +232,24 @@ class Siblings:
         """Whoever has committed the last epoch may have died before it was published. Where there is a later one, it was published."""
         while True:
             manifest = self._loop.log.manifest
-            try:
-                self._loop.publish(manifest, [name for name in manifest.staged if name not in self._by_one])
+            if self.publish(manifest, [name for name in manifest.staged if name not in self._by_one]):
                 return
-            except (Corrupted, FileNotFoundError):
-                self._read_news()
-                if self._loop.log.manifest.epoch == manifest.epoch:
-                    raise
+            self._read_news()
+            if self._loop.log.manifest.epoch == manifest.epoch:
+                return  # the entries behind it are collected, too: the next look goes to the log's end
+
+    def publish(self, manifest: Manifest, sinks: Sequence[str] | None = None) -> bool:
+        """Publish the last epoch, unless it is not the last any more: who commits an epoch has seen to it that the one before is published.
+
+        False where siblings have done so, and collected what was staged, while we stood still.
+        """
+        try:
+            self._loop.publish(manifest, sinks)
+            return True
+        except StagedGone:
+            if not self._loop.log.has_later_epoch():
+                raise
+            return False
 
     def stand_in(self, wait: bool) -> bool:
         """Publish the last epoch in sinks that one replica publishes, if the process that committed it died before it did. ``wait`` for it.
@@ -251,8 +262,8 @@ class Siblings:
                 self._delivered = manifest.epoch
                 return True
             # By us: another process had our name, and died before it said that it has published the epoch.
-            if manifest.by in (None, self.cohort.name) or not self.cohort.is_alive(manifest.by):
-                self._loop.publish(manifest, self._by_one)
+            ours_to_do = manifest.by in (None, self.cohort.name) or not self.cohort.is_alive(manifest.by)
+            if ours_to_do and self.publish(manifest, self._by_one):
                 self._say_delivered(manifest.epoch)
                 return True
             if not wait or self.cohort.is_leaving:
