@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 import threading
@@ -11,7 +12,7 @@ import polars as pl
 import pytest
 
 import meander as md
-from meander.connect import parquet as parquet_module
+from meander import durable
 from meander.connect.console import console
 from meander.connect.discard import discard
 from meander.connect.foreach_batch import foreach_batch
@@ -139,24 +140,77 @@ def test_parquet_publishes_one_file_per_epoch_and_slot_and_again_changes_nothing
 
 
 def test_parquet_copies_where_links_are_not_possible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_link(source: object, target: object) -> None:
-        raise OSError(parquet_module.errno.EXDEV, "other device")
+    def no_link(source: object, target: object, **_: object) -> None:
+        raise OSError(errno.EXDEV, "other device")
 
     monkeypatch.setattr(os, "link", no_link)
     out = parquet(tmp_path / "out")
     out.open()
     for _ in range(2):
         out.publish(1, [staged(out, FRAME, folder=tmp_path / "store")])
-    assert os.listdir(tmp_path / "out") == ["part-0000000001-0000.parquet"]
-    assert pl.read_parquet(tmp_path / "out" / "*.parquet").equals(FRAME)
+    assert pl.read_parquet(tmp_path / "out").equals(FRAME)
+    assert os.listdir(tmp_path / "out" / ".meander") == []
 
 
-def test_parquet_finishes_after_a_crash_in_the_middle_of_a_copy(tmp_path: Path) -> None:
-    out = parquet(tmp_path / "out")
-    out.open()
-    (tmp_path / "out" / ".part-0000000001-0000.parquet.tmp").write_bytes(b"half")
+def only_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system without files that have no name."""
+    monkeypatch.setattr(durable, "_UNNAMED", None)
+
+
+def test_a_start_sweeps_what_a_crash_in_the_middle_of_a_copy_left_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    only_named(monkeypatch)
+    hidden = tmp_path / "out" / ".meander"
+    hidden.mkdir(parents=True)
+    (hidden / f".part-0000000001-0000.parquet.{7:016x}").write_bytes(b"half")
+    out, write = parquet(tmp_path / "out"), durable.write
+
+    def with_a_start_meanwhile(fd: int, data: bytes) -> None:
+        write(fd, data)
+        assert len(os.listdir(hidden)) == 2
+        out.open()
+        assert len(os.listdir(hidden)) == 1, "that of a live process stays"
+
+    monkeypatch.setattr(durable, "write", with_a_start_meanwhile)
     out.publish(1, [staged(out, FRAME)])
-    assert os.listdir(tmp_path / "out") == ["part-0000000001-0000.parquet"]
+    assert os.listdir(hidden) == []
+    assert pl.read_parquet(tmp_path / "out").equals(FRAME)
+
+
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("by", [None, "k"])
+def test_replicas_that_copy_the_same_output_at_once_all_succeed_and_no_file_is_ever_seen_half(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool, by: str | None
+) -> None:
+    if named:
+        only_named(monkeypatch)
+    out = parquet(tmp_path / "out", partition_by=by)
+    out.open()
+    one = staged(out, pl.DataFrame({"k": ["a"], "v": ["x" * 1_000_000]}))
+    together, failed, torn = threading.Barrier(3), list[Exception](), list[str]()
+
+    def publish() -> None:
+        for epoch in range(25):
+            together.wait()
+            try:
+                out.publish(epoch, [one])
+            except Exception as error:  # whatever it is, it would end a replica
+                failed.append(error)
+
+    def read() -> None:
+        while any(thread.is_alive() for thread in replicas):
+            for file in (tmp_path / "out").rglob("*.parquet"):
+                data = file.read_bytes()
+                if (data[:4], data[-4:]) != (b"PAR1", b"PAR1"):
+                    torn.append(file.name)
+
+    replicas = [threading.Thread(target=publish) for _ in range(3)]
+    reader = threading.Thread(target=read)
+    for thread in (*replicas, reader):
+        thread.start()
+    for thread in (*replicas, reader):
+        thread.join()
+    assert (failed, torn) == ([], [])
+    assert len(list((tmp_path / "out").rglob("*.parquet"))) == 25
 
 
 def test_parquet_never_overwrites_nor_adopts_another_flows_file(tmp_path: Path) -> None:

@@ -16,8 +16,9 @@ from urllib.parse import quote
 
 import polars as pl
 
-from meander.connect.parquet import ParquetSink, encode_parquet, publish_one, sync_folder
+from meander.connect.parquet import ParquetSink, encode_parquet, publish_one
 from meander.connect.sink import Staged
+from meander.durable import sync_folder
 from meander.errors import BadInput, ConfigError, Corrupted, FlowError
 
 _NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -62,11 +63,10 @@ class PartitionedParquetSink(ParquetSink):
         for staged in files:
             for folder, piece in self._pieces(staged):
                 place = root / folder
-                if not place.is_dir():
-                    place.mkdir(parents=True, exist_ok=True)
-                    touched.update(above for above in place.parents if above == root or root in above.parents)
-                publish_one(place / f"part-{epoch:010d}-{staged.file.slot:04d}.parquet", piece)
-                touched.add(place)
+                place.mkdir(parents=True, exist_ok=True)
+                publish_one(place / f"part-{epoch:010d}-{staged.file.slot:04d}.parquet", piece, root)
+                # Those above it, too: another replica may have made the folder, and not have come to syncing it.
+                touched.update(one for one in (place, *place.parents) if one == root or root in one.parents)
         for place in sorted(touched, reverse=True):
             sync_folder(place)
 
