@@ -78,3 +78,15 @@ class ChecksColumns(Protocol):
 
     def check(self, schema: pl.Schema, name: str) -> None:
         """FlowError where rows with these columns cannot go into it; called when the flow is written."""
+
+
+@runtime_checkable
+class RefusesRows(Protocol):
+    """A sink that cannot publish every value."""
+
+    def refused(self, frame: pl.DataFrame) -> pl.Series | None:
+        """Why a row cannot be published, null for those that can; None where all can.
+
+        Asked in the task, before anything is staged: what is committed must be publishable, or the flow would never get on. Refused rows
+        are dead letters.
+        """
