@@ -20,7 +20,7 @@ LONGEST_FILE = 640
 BANNED_NAMES = {"utils", "util", "helpers", "helper", "common", "core", "base", "manager", "misc"}
 
 # A room is a module or a package directly under meander; "meander" itself is the public face.
-GROUND = {"errors", "clock", "settings", "metrics", "outcomes"}
+GROUND = {"errors", "clock", "durable", "settings", "metrics", "outcomes"}
 VOCABULARY = {"aggregates", "sketches", "windows", "processor"}
 BELOW_ENGINE = GROUND | VOCABULARY | {"plan", "state", "connect", "coordinate"}
 BELOW_FLOW = BELOW_ENGINE | {"engine", "replicate", "control", "run"}
@@ -30,6 +30,7 @@ EVERYTHING_BUT_THE_TOP = BELOW_FLOW | {"flow", "testing", "meander"}
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "clock": {"errors"},
+    "durable": {"clock"},
     "settings": {"errors"},
     "metrics": {"errors", "clock"},
     "outcomes": set(),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import pickle
 import threading
@@ -9,14 +11,16 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from tests.local import Local, Script
 
 import meander as md
-from meander.connect import parquet as parquet_module
+from meander import durable
+from meander.connect import partitioned
 from meander.connect.console import console
 from meander.connect.discard import discard
 from meander.connect.foreach_batch import foreach_batch
 from meander.connect.memory import memory
-from meander.connect.partitioned import parquet
+from meander.connect.partitioned import PartitionedParquetSink, parquet
 from meander.connect.sink import Sink, Staged, StagedFile
 from meander.errors import BadInput, ConfigError, Corrupted, FlowError
 
@@ -139,24 +143,77 @@ def test_parquet_publishes_one_file_per_epoch_and_slot_and_again_changes_nothing
 
 
 def test_parquet_copies_where_links_are_not_possible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_link(source: object, target: object) -> None:
-        raise OSError(parquet_module.errno.EXDEV, "other device")
+    def no_link(source: object, target: object, **_: object) -> None:
+        raise OSError(errno.EXDEV, "other device")
 
     monkeypatch.setattr(os, "link", no_link)
     out = parquet(tmp_path / "out")
     out.open()
     for _ in range(2):
         out.publish(1, [staged(out, FRAME, folder=tmp_path / "store")])
-    assert os.listdir(tmp_path / "out") == ["part-0000000001-0000.parquet"]
-    assert pl.read_parquet(tmp_path / "out" / "*.parquet").equals(FRAME)
+    assert pl.read_parquet(tmp_path / "out").equals(FRAME)
+    assert os.listdir(tmp_path / "out" / ".meander") == []
 
 
-def test_parquet_finishes_after_a_crash_in_the_middle_of_a_copy(tmp_path: Path) -> None:
-    out = parquet(tmp_path / "out")
-    out.open()
-    (tmp_path / "out" / ".part-0000000001-0000.parquet.tmp").write_bytes(b"half")
+def only_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system without files that have no name."""
+    monkeypatch.setattr(durable, "_UNNAMED", None)
+
+
+def test_a_start_sweeps_what_a_crash_in_the_middle_of_a_copy_left_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    only_named(monkeypatch)
+    hidden = tmp_path / "out" / ".meander"
+    hidden.mkdir(parents=True)
+    (hidden / f".part-0000000001-0000.parquet.{7:016x}").write_bytes(b"half")
+    out, write = parquet(tmp_path / "out"), durable.write
+
+    def with_a_start_meanwhile(fd: int, data: bytes) -> None:
+        write(fd, data)
+        assert len(os.listdir(hidden)) == 2
+        out.open()
+        assert len(os.listdir(hidden)) == 1, "that of a live process stays"
+
+    monkeypatch.setattr(durable, "write", with_a_start_meanwhile)
     out.publish(1, [staged(out, FRAME)])
-    assert os.listdir(tmp_path / "out") == ["part-0000000001-0000.parquet"]
+    assert os.listdir(hidden) == []
+    assert pl.read_parquet(tmp_path / "out").equals(FRAME)
+
+
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("by", [None, "k"])
+def test_replicas_that_copy_the_same_output_at_once_all_succeed_and_no_file_is_ever_seen_half(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool, by: str | None
+) -> None:
+    if named:
+        only_named(monkeypatch)
+    out = parquet(tmp_path / "out", partition_by=by)
+    out.open()
+    one = staged(out, pl.DataFrame({"k": ["a"], "v": ["x" * 1_000_000]}))
+    together, failed, torn = threading.Barrier(3), list[Exception](), list[str]()
+
+    def publish() -> None:
+        for epoch in range(25):
+            together.wait()
+            try:
+                out.publish(epoch, [one])
+            except Exception as error:  # whatever it is, it would end a replica
+                failed.append(error)
+
+    def read() -> None:
+        while any(thread.is_alive() for thread in replicas):
+            for file in (tmp_path / "out").rglob("*.parquet"):
+                data = file.read_bytes()
+                if (data[:4], data[-4:]) != (b"PAR1", b"PAR1"):
+                    torn.append(file.name)
+
+    replicas = [threading.Thread(target=publish) for _ in range(3)]
+    reader = threading.Thread(target=read)
+    for thread in (*replicas, reader):
+        thread.start()
+    for thread in (*replicas, reader):
+        thread.join()
+    assert (failed, torn) == ([], [])
+    assert len(list((tmp_path / "out").rglob("*.parquet"))) == 25
 
 
 def test_parquet_never_overwrites_nor_adopts_another_flows_file(tmp_path: Path) -> None:
@@ -193,7 +250,7 @@ def test_two_files_of_one_slot_are_refused_before_anything_is_published(tmp_path
 
 
 PARTED = pl.DataFrame(
-    {"day": ["a", "b", "a", None, "", "x/y:é=%"], "n": [1, 2, 3, 4, 5, 6], "on": [True] * 6}, schema_overrides={"n": pl.Int64}
+    {"day": ["a", "b", "a", None, "..", "x/y:é=%"], "n": [1, 2, 3, 4, 5, 6], "on": [True] * 6}, schema_overrides={"n": pl.Int64}
 )
 
 
@@ -205,7 +262,7 @@ def test_partitions_are_folders_and_publishing_again_changes_nothing(tmp_path: P
     for _ in range(2):
         out.publish(3, files)
     found = sorted(str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*.parquet"))
-    assert found[:2] == [f"day=/on=true/part-0000000003-000{slot}.parquet" for slot in (0, 1)]
+    assert found[:2] == [f"day=../on=true/part-0000000003-000{slot}.parquet" for slot in (0, 1)]
     assert len(found) == 10
     back = pl.read_parquet(tmp_path / "out", hive_partitioning=True, hive_schema={"day": pl.String, "on": pl.String})
     assert sorted(back["n"].to_list()) == sorted([*range(1, 7)] * 2)
@@ -240,5 +297,64 @@ def test_partitions_are_columns_that_there_are_and_that_can_be_names(tmp_path: P
             rows.sink("out", parquet(tmp_path, partition_by=column))
     with pytest.raises(FlowError, match="none is left"):
         rows.select("key", name="keys").sink("out", parquet(tmp_path, partition_by="key"))
-    with pytest.raises(BadInput, match="too long"):
-        parquet(tmp_path, partition_by="day").encode(pl.DataFrame({"day": ["é" * 100], "n": [1]}))
+    lasting = rows.with_columns(pl.lit(1).cast(pl.Duration("us")).alias("lasts"), name="lasting")
+    with pytest.raises(FlowError, match="is Duration"):
+        lasting.sink("out", parquet(tmp_path, partition_by="lasts"))
+
+
+NULL = "__HIVE_DEFAULT_PARTITION__"
+ODD = ["", "y" * 300, "é" * 100, None, NULL, NULL.lower(), "y" * 253, ".", "/", "\x00\n", "%5F", "a"]
+
+
+def odd_flow(out: Path) -> md.Flow:
+    flow = md.Flow("odd")
+    script = (((0, tuple((value, number) for number, value in enumerate(ODD))),),)
+    flow.source("events", Script({"p": pl.String(), "v": pl.Int64()}, script)).sink("out", md.parquet(out, partition_by="p"))
+    return flow
+
+
+def test_values_that_cannot_be_a_folders_name_are_dead_letters_and_all_others_are_published_apart(tmp_path: Path) -> None:
+    local = Local(odd_flow(tmp_path / "out"), tmp_path / "state")
+    local.run()
+    Local(odd_flow(tmp_path / "out"), tmp_path / "state").run()
+    paths = (tmp_path / "out").rglob("*.parquet")
+    files = {file.parent.name: pl.read_parquet(file, hive_partitioning=False)["v"].to_list() for file in paths}
+    assert sorted(files.values()) == [[number] for number in range(3, len(ODD))]
+    assert files[f"p={NULL}"] == [3]
+    back = dict(pl.read_parquet(tmp_path / "out", hive_partitioning=True).select("v", "p").rows())
+    assert back == {number: None if number == 4 else value for number, value in enumerate(ODD) if number > 2}, "Polars takes 4 for null"
+    letters = md.read_dead_letters(tmp_path / "state").to_pydict()
+    assert [row["v"] for row in map(json.loads, letters["content"])] == [0, 1, 2]
+    assert [reason.split(", which")[0].split(": ")[0] for reason in letters["reason"]] == [
+        "the value of 'p' is empty",
+        "the value of 'p' is too long for a folder's name",
+        "the value of 'p' is too long for a folder's name",
+    ]
+    assert local.manifest.totals["dead_letters"] == 3
+
+
+def test_a_strict_flow_stops_at_a_value_that_cannot_be_a_folders_name_before_it_commits(tmp_path: Path) -> None:
+    local = Local(odd_flow(tmp_path / "out"), tmp_path / "state", strict=True)
+    with pytest.raises(BadInput, match=r"operator 'out', epoch 1, row .*: the value of 'p' is empty"):
+        local.run()
+    assert local.manifest.epoch == 0
+
+
+def test_partitions_that_make_too_long_a_path_together_are_refused(tmp_path: Path) -> None:
+    columns = [f"c{number}" for number in range(20)]
+    out = parquet(tmp_path / "out", partition_by=columns)
+    assert isinstance(out, PartitionedParquetSink)
+    frame = pl.DataFrame({**{name: ["x" * 240, "x", None] for name in columns}, "v": [1, 2, 3]})
+    reasons = out.refused(frame)
+    assert reasons is not None
+    assert [reason and reason.split(":")[0] for reason in reasons] == ["the values of partition_by are too long for a path", None, None]
+    assert out.refused(frame.tail(2)) is None
+
+
+def test_values_that_look_alike_in_a_path_share_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partitioned, "_name", lambda value: "same")
+    out = parquet(tmp_path / "out", partition_by="day")
+    out.open()
+    out.publish(1, [staged(out, PARTED)])
+    assert [file.parent.name for file in (tmp_path / "out").rglob("*.parquet")] == ["day=same"]
+    assert sorted(pl.read_parquet(tmp_path / "out")["n"]) == [1, 2, 3, 4, 5, 6]

@@ -262,6 +262,79 @@ def test_a_function_is_called_by_one_replica_per_epoch_and_by_another_if_that_on
     assert calls[4:] == [("b", 5), ("b", 6)]
 
 
+def test_a_replica_that_is_restarted_under_its_own_name_calls_the_function_for_the_epoch_it_had_committed(tmp_path: Path) -> None:
+    calls: list[tuple[str, int]] = []
+
+    def start(name: str, life: str) -> Local:
+        flow = md.Flow("called")
+        flow.source("events", Script(COLUMNS, SCRIPT)).sink("out", md.foreach_batch(lambda frame, epoch: calls.append((life, epoch))))
+        return Local(flow, tmp_path / "state", replica=name)
+
+    a = start("a", "first")
+    a.step()
+    with mock.patch.object(a.loop, "publish", side_effect=Killed), pytest.raises(Killed):
+        a.step()
+    b = start("b", "other")
+    assert not b.loop.siblings.stand_in(wait=False), "as far as it can see the committer lives, and is about to publish"
+    a = start("a", "second")
+    a.step()
+    assert calls == [("first", 1), ("second", 2), ("second", 3)]
+    b.step()
+    a = start("a", "third")
+    assert calls[3:] == [("other", 4)], "what was said to be published is not published again"
+    assert a.manifest.epoch == 4
+    assert [int(name.rsplit("/", 1)[1]) for name in a.store.list("published/")] == [4]
+
+
+@pytest.mark.parametrize(("kind", "epochs"), [("linked", 2), ("partitioned", 2), ("function", 2), ("linked", 100)])
+def test_a_committer_that_sleeps_before_it_publishes_goes_on_behind_the_others(tmp_path: Path, kind: str, epochs: int) -> None:
+    calls: list[int] = []
+    script = SCRIPT if epochs == 2 else SCRIPT * 12
+
+    def start(name: str) -> Local:
+        flow = md.Flow("slept")
+        sinks = {
+            "linked": lambda: md.parquet(tmp_path / "out"),
+            "partitioned": lambda: md.parquet(tmp_path / "out", partition_by="k"),
+            "function": lambda: md.foreach_batch(lambda frame, epoch: calls.append(epoch)),
+        }
+        flow.source("events", Script(COLUMNS, script)).sink("out", sinks[kind]())
+        return Local(flow, tmp_path / "state", replica=name)
+
+    a, b = start("a"), start("b")
+    publish, slept = a.loop.publish, []
+
+    def sleepy(*arguments: Any) -> None:
+        """So long that entries and snapshots behind its own are collected, too."""
+        if not slept:
+            slept.append(True)
+            for _ in range(epochs):
+                b.step()
+        publish(*arguments)
+
+    with mock.patch.object(a.loop, "publish", sleepy):
+        a.step()
+    assert (a.manifest.epoch, b.manifest.epoch) == (1, epochs + 1)
+    finish(a)
+    finish(b)
+    found = calls if kind == "function" else [int(file.name.split("-")[1]) for file in (tmp_path / "out").rglob("part-*.parquet")]
+    assert sorted(set(found)) == list(range(1, len(script) + 1))
+    assert len(found) == len(set(found)) * (3 if kind == "partitioned" else 1)
+
+
+def test_staged_output_that_is_missing_is_corruption_where_nobody_has_gone_on(tmp_path: Path) -> None:
+    a = replica(SCRIPT, tmp_path, "a")
+    publish = a.loop.publish
+
+    def lost(*arguments: Any) -> None:
+        for file in (tmp_path / "state" / "staged").rglob("0*"):
+            file.unlink()
+        publish(*arguments)
+
+    with mock.patch.object(a.loop, "publish", lost), pytest.raises(md.Corrupted, match="is named by the log but is not in store"):
+        a.step()
+
+
 @dataclass
 class Vote:
     """What a replica believes."""

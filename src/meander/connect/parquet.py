@@ -1,9 +1,9 @@
 """The sink that publishes an epoch's rows as Parquet files in a folder.
 
-A staged file becomes visible under its final name in one step (a link), so that ``pl.read_parquet("out/*.parquet")``
-sees published files only, whole, at any time. A name is made of epoch and slot: publishing again meets the same
-name with the same bytes and does nothing. Other bytes under that name are another flow's output: an error,
-never overwritten and never taken for our own.
+A staged file becomes visible under its final name in one step (a link), so that ``pl.read_parquet("out/")`` sees published files
+only, whole, at any time, also where bytes are copied and several replicas copy the same: see ``durable.appear``. A name is made of
+epoch and slot: publishing again meets the same name with the same bytes and does nothing. Other bytes under that name are another
+flow's output: an error, never overwritten and never taken for our own.
 
 The folder may move between two runs, and its files may be taken away. A start publishes the last committed epoch again, since
 nobody knows whether that was done, and none before it: where its files are not in the folder any more they appear again, under the
@@ -13,19 +13,22 @@ has the last epoch in both; put the old files beside the new ones, and each epoc
 
 from __future__ import annotations
 
-import errno
 import io
 import os
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
 
+from meander.clock import SystemClock
 from meander.connect.sink import Staged
+from meander.durable import CANNOT_LINK, appear, make_folder, sweep, sync_folder
 from meander.errors import ConfigError, Corrupted
 
-# What a file system says when it cannot link here: then the bytes are copied.
-_NO_LINK = {errno.EXDEV, errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS}
+_CLOCK = SystemClock()
+_HIDDEN = ".meander"
+"""The folder, inside the output folder, for files that have no name yet, on file systems that have no such files."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +43,10 @@ class ParquetSink:
     def open(self) -> None:
         folder = Path(self.path)
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            probe = folder / f".probe-{os.getpid()}"
-            probe.write_bytes(b"")
-            probe.unlink()
+            make_folder(folder, folder)
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+            sweep(folder / _HIDDEN)
         except OSError as error:
             raise ConfigError(f"parquet({self.path!r}): cannot write there ({error.strerror}); give another folder") from error
 
@@ -74,8 +77,11 @@ def encode_parquet(frame: pl.DataFrame) -> bytes:
     return out.getvalue()
 
 
-def publish_one(target: Path, staged: Staged) -> None:
-    """Make a staged file visible under its final name, in one step; nothing where it is there already."""
+def publish_one(target: Path, staged: Staged, root: Path | None = None) -> None:
+    """Make a staged file visible under its final name, in one step; nothing where it is there already.
+
+    ``root`` is the sink's folder, where it is not the file's.
+    """
     if staged.local is not None:
         try:
             os.link(staged.local, target)
@@ -83,48 +89,21 @@ def publish_one(target: Path, staged: Staged) -> None:
         except FileExistsError:
             _check_same(target, staged)
             return
-        except OSError as error:
-            if error.errno not in _NO_LINK:
-                raise
-    if target.exists():
-        _check_same(target, staged)
-        return
-    _copy(target, staged)
-
-
-def _copy(target: Path, staged: Staged) -> None:
-    temporary = target.with_name(f".{target.name}.tmp")
-    with open(temporary, "wb") as out:
-        out.write(staged.get())
-        out.flush()
-        os.fsync(out.fileno())
-    try:
-        os.link(temporary, target)
-        os.unlink(temporary)
-    except FileExistsError:
-        _check_same(target, staged)
-        os.unlink(temporary)
-    except OSError as error:
-        if error.errno not in _NO_LINK:
+        except FileNotFoundError:
+            staged.get()  # says so where it is the staged file that is not there, and not the folder
             raise
-        # No links at all here. Epochs are published by one live driver, so the name checked above is still free.
-        os.rename(temporary, target)
+        except OSError as error:
+            if error.errno not in CANNOT_LINK:
+                raise
+    if target.exists() or not appear(target, staged.get(), (root or target.parent) / _HIDDEN, _CLOCK):
+        _check_same(target, staged)
 
 
 def _check_same(target: Path, staged: Staged) -> None:
-    if staged.local is not None and os.path.samefile(staged.local, target):
+    if staged.local is not None and staged.local.exists() and os.path.samefile(staged.local, target):
         return
     if target.read_bytes() != staged.get():
         raise Corrupted(
             f"{target} is there already with other content: another flow or an older store wrote it. "
             "Nothing was overwritten; give the sink an empty folder, or move the old files away and start again"
         )
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -3,6 +3,10 @@
 A task stages one file per epoch and slot, as every sink does: the Parquet files of all partitions, one after the other, and at the end
 which of them belongs where. Publication writes each into its folder. Names are made of epoch and slot, as without partitions, so it
 can be done again after a crash at any point. Readers that know Hive's folders (Polars, DuckDB, Spark) find the columns in the names.
+
+What a path gives a meaning to is written as %XX, and null as ``__HIVE_DEFAULT_PARTITION__``; the same words as text begin with %5F,
+which Spark and DuckDB read as text and Polars as null. Rows with a value that cannot be a folder's name are dead letters: the empty text,
+on which Spark fails, and text that is too long.
 """
 
 from __future__ import annotations
@@ -16,14 +20,15 @@ from urllib.parse import quote
 
 import polars as pl
 
-from meander.connect.parquet import ParquetSink, encode_parquet, publish_one, sync_folder
+from meander.connect.parquet import ParquetSink, encode_parquet, publish_one
 from meander.connect.sink import Staged
-from meander.errors import BadInput, ConfigError, Corrupted, FlowError
+from meander.durable import sync_folder
+from meander.errors import ConfigError, Corrupted, FlowError
 
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 _LENGTH = 8
-_LONGEST_NAME = 255
-"""What file systems take."""
+_LONGEST_NAME, _LONGEST_PATH = 255, 4095
+"""Bytes that file systems take."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,8 @@ class PartitionedParquetSink(ParquetSink):
             if column not in schema:
                 raise FlowError(f"sink {name!r}: partition_by: there is no column {column!r}; columns are {', '.join(schema)}")
             dtype = schema[column]
-            if not (dtype.is_integer() or dtype.is_temporal() or isinstance(dtype, pl.String | pl.Boolean)):
+            of_time = dtype.is_temporal() and not isinstance(dtype, pl.Duration)
+            if not (dtype.is_integer() or of_time or isinstance(dtype, pl.String | pl.Boolean)):
                 raise FlowError(
                     f"sink {name!r}: partition_by: column {column!r} is {dtype}; a folder's name can be of text, integers, booleans, "
                     "dates and times: cast it first"
@@ -46,13 +52,29 @@ class PartitionedParquetSink(ParquetSink):
         if len(self.partition_by) == len(schema):
             raise FlowError(f"sink {name!r}: partition_by: all columns are in the folders' names, and none is left for the files")
 
+    def refused(self, frame: pl.DataFrame) -> pl.Series | None:
+        texts = [name for name in self.partition_by if isinstance(frame.schema[name], pl.String)]
+        if not texts:
+            return None
+        # A byte may become three. Where even that fits, nothing else needs to be looked at.
+        size = {name: pl.col(name).str.len_bytes().fill_null(len(_NULL)) * 3 + len(quote(name, safe="")) + 1 for name in texts}
+        others = sum(len(quote(name, safe="")) + 2 * len(_NULL) for name in self.partition_by)
+        long = [*(one > _LONGEST_NAME for one in size.values()), pl.sum_horizontal(*size.values()) > self._room - others]
+        doubtful = frame.select(pl.any_horizontal(*long, *(pl.col(name).eq_missing("") for name in texts))).to_series()
+        if not doubtful.any():
+            return None
+        parts = frame.filter(doubtful).select(pl.col(self.partition_by).cast(pl.String))
+        why = {values: self._refused(values) for values in parts.unique().iter_rows()}
+        reasons = iter([why[values] for values in parts.iter_rows()])
+        return pl.Series([next(reasons) if is_doubtful else None for is_doubtful in doubtful], dtype=pl.String)
+
     def encode(self, frame: pl.DataFrame) -> bytes:
-        pieces: list[bytes] = []
-        index: list[tuple[str, int]] = []
+        # By folder, and not by value: whatever values may look alike in a path, a folder has one file of an epoch and slot.
+        parts: dict[str, list[pl.DataFrame]] = {}
         for part in frame.partition_by(self.partition_by, maintain_order=True):
-            data = encode_parquet(part.drop(self.partition_by))
-            pieces.append(data)
-            index.append((self._folder_of(part), len(data)))
+            parts.setdefault(self._folder_of(part), []).append(part.drop(self.partition_by))
+        pieces = [encode_parquet(pl.concat(part)) for part in parts.values()]
+        index = [(folder, len(data)) for folder, data in zip(parts, pieces, strict=True)]
         described = json.dumps(index).encode()
         return b"".join([*pieces, described, len(described).to_bytes(_LENGTH, "big")])
 
@@ -62,11 +84,10 @@ class PartitionedParquetSink(ParquetSink):
         for staged in files:
             for folder, piece in self._pieces(staged):
                 place = root / folder
-                if not place.is_dir():
-                    place.mkdir(parents=True, exist_ok=True)
-                    touched.update(above for above in place.parents if above == root or root in above.parents)
-                publish_one(place / f"part-{epoch:010d}-{staged.file.slot:04d}.parquet", piece)
-                touched.add(place)
+                place.mkdir(parents=True, exist_ok=True)
+                publish_one(place / f"part-{epoch:010d}-{staged.file.slot:04d}.parquet", piece, root)
+                # Those above it, too: another replica may have made the folder, and not have come to syncing it.
+                touched.update(one for one in (place, *place.parents) if one == root or root in one.parents)
         for place in sorted(touched, reverse=True):
             sync_folder(place)
 
@@ -88,20 +109,35 @@ class PartitionedParquetSink(ParquetSink):
             at += size
         return found
 
+    @property
+    def _room(self) -> int:
+        """Bytes of a path that are left for folders when the sink's own folder and a file's name are in it."""
+        return _LONGEST_PATH - len(os.fsencode(self.path)) - len("//part-0000000000-0000.parquet")
+
     def _folder_of(self, part: pl.DataFrame) -> str:
-        values = part.select(pl.col(self.partition_by).cast(pl.String)).row(0)
-        names = [f"{quote(column, safe='')}={_name(value)}" for column, value in zip(self.partition_by, values, strict=True)]
-        for name, column in zip(names, self.partition_by, strict=True):
+        return "/".join(self._names(part.select(pl.col(self.partition_by).cast(pl.String)).row(0)))
+
+    def _names(self, values: Sequence[str | None]) -> list[str]:
+        return [f"{quote(column, safe='')}={_name(value)}" for column, value in zip(self.partition_by, values, strict=True)]
+
+    def _refused(self, values: tuple[str | None, ...]) -> str | None:
+        """Why these values cannot be folders' names; None where they can."""
+        names = self._names(values)
+        for column, value, name in zip(self.partition_by, values, names, strict=True):
+            if value == "":
+                return f"the value of '{column}' is empty, which cannot be a folder's name: fill it in before the sink"
             if len(name) > _LONGEST_NAME:
-                raise BadInput(f"parquet({self.path!r}): a value of {column!r} is too long for a folder's name: {name[:60]}…")
-        return "/".join(names)
+                return f"the value of '{column}' is too long for a folder's name: '{name[:60]}…' has {len(name)} bytes of {_LONGEST_NAME}"
+        size = len("/".join(names))
+        return None if size <= self._room else f"the values of partition_by are too long for a path: {size} bytes of {self._room}"
 
 
 def parquet(path: str | os.PathLike[str], partition_by: str | Sequence[str] | None = None) -> ParquetSink:
     """A sink that writes Parquet files into a folder, each visible only when its epoch is committed.
 
     ``partition_by`` puts rows into folders by the values of these columns: with ``md.parquet("out/", partition_by=["day"])`` a row is in
-    ``out/day=2026-03-01/``, and ``pl.read_parquet("out/", hive_partitioning=True)`` has the column again.
+    ``out/day=2026-03-01/``, and ``pl.read_parquet("out/", hive_partitioning=True)`` has the column again. Rows whose value cannot be a
+    folder's name (empty text, or more than 255 bytes with the column's name) are dead letters.
 
     A start publishes the last epoch again: where its files were moved away, they come back under the same names.
     """
@@ -122,5 +158,11 @@ def _piece(staged: Staged, data: bytes) -> Staged:
 
 
 def _name(value: str | None) -> str:
-    """A value as a part of a path; what a path gives a meaning to is written as %XX."""
-    return _NULL if value is None else quote(value, safe=" ,+@()~!&$;")
+    """A value as a part of a path; what a path gives a meaning to is written as %XX, and so is what would look like null.
+
+    >>> _name("10:05"), _name(None), _name("__HIVE_DEFAULT_PARTITION__")
+    ('10%3A05', '__HIVE_DEFAULT_PARTITION__', '%5F_HIVE_DEFAULT_PARTITION__')
+    """
+    if value is None:
+        return _NULL
+    return f"%5F{_NULL[1:]}" if value == _NULL else quote(value, safe=" ,+@()~!&$;")

@@ -14,6 +14,8 @@ from typing import Any, Protocol, runtime_checkable
 
 import polars as pl
 
+from meander.errors import Corrupted
+
 
 @dataclass(frozen=True)
 class StagedFile:
@@ -37,8 +39,13 @@ class Staged:
 
     file: StagedFile
     get: Callable[[], bytes]
+    """StagedGone where the file is not in the store any more."""
     local: Path | None
     """The staged file's own path where the store is a directory, so that it can be linked, not copied."""
+
+
+class StagedGone(Corrupted):
+    """A staged file that the log names is not in the store. Where a later epoch is committed it was published, and collected."""
 
 
 def is_done_by_one(sink: Sink) -> bool:
@@ -71,3 +78,15 @@ class ChecksColumns(Protocol):
 
     def check(self, schema: pl.Schema, name: str) -> None:
         """FlowError where rows with these columns cannot go into it; called when the flow is written."""
+
+
+@runtime_checkable
+class RefusesRows(Protocol):
+    """A sink that cannot publish every value."""
+
+    def refused(self, frame: pl.DataFrame) -> pl.Series | None:
+        """Why a row cannot be published, null for those that can; None where all can.
+
+        Asked in the task, before anything is staged: what is committed must be publishable, or the flow would never get on. Refused rows
+        are dead letters.
+        """

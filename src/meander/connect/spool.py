@@ -14,8 +14,10 @@ from pathlib import Path
 
 import polars as pl
 
+from meander.clock import SystemClock
 from meander.connect import arrow_ipc
 from meander.connect.sink import Staged
+from meander.durable import appear
 from meander.errors import ConfigError
 
 _NAME = re.compile(r"epoch-(\d+)\.arrow")
@@ -43,9 +45,7 @@ class SpoolSink:
         frame = arrow_ipc.gather(files)
         if frame is None:
             return
-        temporary = target.with_name(f".{target.name}.{os.getpid()}")
-        temporary.write_bytes(arrow_ipc.encode(frame))
-        os.replace(temporary, target)
+        appear(target, arrow_ipc.encode(frame), Path(self.path) / ".meander", SystemClock())
 
     def describe(self) -> str:
         return "memory"
@@ -69,4 +69,5 @@ def empty_spool(folder: Path) -> None:
     """Forget what an earlier run has left."""
     with contextlib.suppress(FileNotFoundError):
         for entry in os.scandir(folder):
-            os.unlink(entry.path)
+            if entry.is_file():
+                os.unlink(entry.path)

@@ -109,7 +109,7 @@ class Loop:
         with self._fenced_first():
             for sink in self._parts.sinks.values():
                 sink.open()
-            self.publish(self.log.manifest) if self.siblings is None else self.siblings.publish_theirs()
+            self.publish(self.log.manifest) if self.siblings is None else self.siblings.recover()
             self.input.release(self.log.manifest.recent)
             self.tidy.sweep()
 
@@ -213,12 +213,16 @@ class Loop:
             return False
         entry, before, manifest = committing
         committed = self._clock.monotonic()
-        self.publish(manifest)
+        by_us = True
+        if self.siblings is None:
+            self.publish(manifest)
+        else:
+            by_us = self.siblings.publish(manifest)
         published = self._clock.monotonic()
         self._runner.settle()
         self.tidy.published(before)
         if self.siblings is not None:
-            self.siblings.committed(entry)
+            self.siblings.committed(entry, by_us)
         if entry["drops"] or entry["forgets"] or entry["restarts"]:
             self.tidy.dropped(before, manifest)
         self.input.release(decision.seen)

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 import polars as pl
 
 from meander.connect.arrow_ipc import read_staged
-from meander.connect.sink import Sink, Staged, StagedFile
+from meander.connect.sink import Sink, Staged, StagedFile, StagedGone
 from meander.engine.epoch import Outcome
-from meander.errors import ConfigError, Corrupted
+from meander.errors import ConfigError
 from meander.state.manifest import Manifest
 from meander.state.store import Store
 
@@ -41,7 +41,7 @@ def _staged(store: Store, file: StagedFile) -> Staged:
     def get() -> bytes:
         data = store.get(file.name)
         if data is None:
-            raise Corrupted(f"staged file '{file.name}' is named by the log but is not in store {store.url}")
+            raise StagedGone(f"staged file '{file.name}' is named by the log but is not in store {store.url}")
         return data
 
     return Staged(file, get, store.local(file.name))

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from meander.clock import Clock
-from meander.connect.sink import is_done_by_one
+from meander.connect.sink import StagedGone, is_done_by_one
 from meander.engine.cohort import Cohort, choices_in, choices_of
 from meander.engine.epoch import Decision, Outcome
-from meander.errors import Corrupted, Retryable
+from meander.errors import Retryable
 from meander.state.log import Taken
-from meander.state.manifest import Json
+from meander.state.manifest import Json, Manifest
 
 if TYPE_CHECKING:
     from meander.engine.loop import Loop
@@ -35,6 +35,8 @@ class Siblings:
         """The entries of the last epochs, to compare ours with."""
         self._plan = ""
         """The plan that the epoch before us ran under."""
+        self._delivered = 0
+        """The last epoch that is known to this process to be in the sinks that one replica publishes. A start knows of none."""
 
     @property
     def _by_one(self) -> tuple[str, ...]:
@@ -123,10 +125,7 @@ class Siblings:
             self._loop.plan_changed(manifest)
         self.cohort.reached(manifest.epoch)
         self.publish_theirs()
-        manifest = self._loop.log.manifest
-        if self._by_one and manifest.by == self.cohort.name and manifest.staged and not self.cohort.is_published(manifest.epoch):
-            self._loop.publish(manifest, self._by_one)
-            self._loop.tidy.unwanted(self.cohort.say_published(manifest.epoch))
+        self.stand_in(wait=False)
 
     def append(self, entry: Json) -> None:
         """Append an entry that holds whatever siblings have appended before it."""
@@ -188,14 +187,14 @@ class Siblings:
         """What an epoch's entry says for the others."""
         return {"by": self.cohort.name, "digests": outcome.digests}
 
-    def committed(self, entry: Json) -> None:
-        """We were the first, and have published the epoch."""
+    def committed(self, entry: Json, by_us: bool) -> None:
+        """We were the first. The epoch is published, ``by_us`` or by siblings that have gone on from it."""
         epoch = entry["epoch"]
         self._remember(entry)
         self.cohort.reached(epoch)
         self._loop.tidy.unwanted(self.cohort.decision_before(epoch))
-        if self._by_one:
-            self._loop.tidy.unwanted(self.cohort.say_published(epoch))
+        if self._by_one and by_us:
+            self._say_delivered(epoch)
 
     def _read_news(self) -> None:
         for entry, before, after in self._loop.log.news():
@@ -222,33 +221,57 @@ class Siblings:
 
     # -- output ---------------------------------------------------------------------------------------------------
 
+    def recover(self) -> None:
+        """At the start: publish what is committed and may not be published. Our name says nothing: the process that had it is dead."""
+        self.publish_theirs()
+        if self._by_one:
+            self.cohort.look()  # a committer that lives publishes its epoch itself
+            self.stand_in(wait=False)
+
     def publish_theirs(self) -> None:
         """Whoever has committed the last epoch may have died before it was published. Where there is a later one, it was published."""
         while True:
             manifest = self._loop.log.manifest
-            try:
-                self._loop.publish(manifest, [name for name in manifest.staged if name not in self._by_one])
+            if self.publish(manifest, [name for name in manifest.staged if name not in self._by_one]):
                 return
-            except (Corrupted, FileNotFoundError):
-                self._read_news()
-                if self._loop.log.manifest.epoch == manifest.epoch:
-                    raise
+            self._read_news()
+            if self._loop.log.manifest.epoch == manifest.epoch:
+                return  # the entries behind it are collected, too: the next look goes to the log's end
+
+    def publish(self, manifest: Manifest, sinks: Sequence[str] | None = None) -> bool:
+        """Publish the last epoch, unless it is not the last any more: who commits an epoch has seen to it that the one before is published.
+
+        False where siblings have done so, and collected what was staged, while we stood still.
+        """
+        try:
+            self._loop.publish(manifest, sinks)
+            return True
+        except StagedGone:
+            if not self._loop.log.has_later_epoch():
+                raise
+            return False
 
     def stand_in(self, wait: bool) -> bool:
-        """Publish the last epoch in sinks that one replica publishes, if the one that committed it died before it did. ``wait`` for it.
+        """Publish the last epoch in sinks that one replica publishes, if the process that committed it died before it did. ``wait`` for it.
 
         Whether it is published.
         """
         log = self._loop.log
-        while self._by_one and (manifest := log.manifest).epoch and manifest.by != self.cohort.name and manifest.staged:
+        while self._by_one and (manifest := log.manifest).epoch > self._delivered and manifest.staged:
             if self.cohort.is_published(manifest.epoch):
+                self._delivered = manifest.epoch
                 return True
-            if manifest.by is None or not self.cohort.is_alive(manifest.by):
-                self._loop.publish(manifest, self._by_one)
-                self._loop.tidy.unwanted(self.cohort.say_published(manifest.epoch))
+            # By us: another process had our name, and died before it said that it has published the epoch.
+            ours_to_do = manifest.by in (None, self.cohort.name) or not self.cohort.is_alive(manifest.by)
+            if ours_to_do and self.publish(manifest, self._by_one):
+                self._say_delivered(manifest.epoch)
                 return True
             if not wait or self.cohort.is_leaving:
                 return False
             self._clock.sleep(_POLL)
             self.keep_up()
         return True
+
+    def _say_delivered(self, epoch: int) -> None:
+        self._loop.tidy.unwanted(self.cohort.say_published(epoch))
+        self._delivered = epoch

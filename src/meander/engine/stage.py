@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from meander.clock import Clock
 from meander.connect.parquet import encode_parquet
+from meander.connect.sink import RefusesRows
 from meander.coordinate.routing import groups_of
 from meander.engine.compiled import Compiled
 from meander.engine.evaluate import DeadLetter, evaluate
@@ -166,7 +167,7 @@ class StageTask:
             self.report.tried |= {node.name for node in new if not came.isdisjoint(node.inputs)}
         if mine:
             for sink in level.sinks:
-                rows_out = values.get(sink.inputs[0], [])
+                rows_out = [self._publishable(sink, rows) for rows in values.get(sink.inputs[0], [])]
                 self._digest(sink.name, (rows.frame for rows in rows_out))
                 self._collect(sink.name, rows_out)
                 self.report.handed_on(number, sum(rows.frame.height for rows in rows_out))
@@ -305,6 +306,16 @@ class StageTask:
         self.report.segments[table] = SegmentRef(name, rows.height, data.size, common.epoch, groups)
 
     # -- sinks and dead letters -----------------------------------------------------------------------------------
+
+    def _publishable(self, node: Node, rows: Rows) -> Rows:
+        """Without the rows that a sink could not publish once they are committed."""
+        sink = self.compiled.sinks[node.name].sink
+        reasons = sink.refused(rows.frame) if isinstance(sink, RefusesRows) and rows.frame.height else None
+        if reasons is None:
+            return rows
+        for reason in reasons.drop_nulls().unique(maintain_order=True):
+            self._refuse(node.name, rows.filter((reasons == reason).fill_null(value=False)), reason, mine=True, bad=True)
+        return rows.filter(reasons.is_null())
 
     def _collect(self, sink: str, rows: list[Rows]) -> None:
         self._collected.setdefault(sink, []).extend(r.frame for r in rows if r.frame.height)

@@ -145,10 +145,11 @@ class Tidy:
             needed |= _lasting(after)
             self.dropped(before, after)
         self._take_stock_of_entries()
-        for name in self._store.list("decide/"):
-            _, owner, epoch = name.split("/")
-            if (int(owner), int(epoch)) < (self._start.generation, self._start.epoch):
-                self._due.append(name)
+        for folder in ("decide/", "published/"):
+            for name in self._store.list(folder):
+                _, owner, epoch = name.split("/")
+                if (int(owner), int(epoch)) < (self._start.generation, self._start.epoch):
+                    self._due.append(name)
         for folder in ("segments/", "staged/", "seen/"):
             for name in self._store.list(folder):
                 if name not in needed and self._is_left_behind(name):

@@ -249,6 +249,15 @@ class Log:
         """Whether the log has gone on so far that the entries after ours are collected. Lists the snapshots, which are few."""
         return _is_in_a_hole(self._store, self.manifest.position + 1)  # what is still there, ``news`` has read before
 
+    def has_later_epoch(self) -> bool:
+        """Whether a replica has committed an epoch behind ours. Takes nothing up. Fenced at the generation's end."""
+        for entry in entries_after(self._store, self.manifest):
+            if entry["kind"] == "takeover":
+                raise self._fenced()
+            if entry["kind"] == "epoch":
+                return True
+        return self.is_behind()
+
     def catch_up(self) -> Manifest:
         """Go to the log's end, wherever that is. Fenced where it is another generation's."""
         manifest = read_manifest(self._store)

@@ -12,7 +12,6 @@ import atexit
 import contextlib
 import fcntl
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -23,11 +22,8 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 
 from meander.clock import Clock, SystemClock
+from meander.durable import make_folder, sweep, sync_folder, temporary, write
 from meander.errors import Busy, ConfigError, Retryable
-
-# A large file (a compaction's) goes to the disk piece by piece: one sync of it all would hold up the small ones of the epochs.
-_WRITE_AT_ONCE = 16 << 20
-_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{16}")
 
 
 class Store(Protocol):
@@ -103,24 +99,24 @@ class DirStore:
         try:
             fd = self._open(path)
             try:
-                _write(fd, data)
+                write(fd, data)
             finally:
                 os.close(fd)
-            _sync_folder(path.parent)
+            sync_folder(path.parent)
         except OSError as error:
             raise Retryable(f"store {self.url}: '{name}' cannot be written: {error}") from error
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         path = self._place(name)
         try:
-            with self._temporary(path) as (staged, fd):
-                _write(fd, data)
+            with temporary(path, self._clock, self._open) as (staged, fd):
+                write(fd, data)
                 try:
                     os.link(staged, path)
                     created = True
                 except FileExistsError:
                     created = False
-            _sync_folder(path.parent)
+            sync_folder(path.parent)
             return created
         except OSError as error:
             raise Retryable(f"store {self.url}: '{name}' cannot be written: {error}") from error
@@ -141,7 +137,7 @@ class DirStore:
         path = self.root / name
         if path.parent not in self._made:
             try:
-                _make_folder(path.parent)
+                make_folder(path.parent, self.root)
             except OSError as error:
                 raise ConfigError(f"store {self.url}: the folder cannot be made ({error}); name a folder that can be written") from error
             self._made.add(path.parent)
@@ -153,27 +149,8 @@ class DirStore:
             return os.open(path, flags, 0o644)
         except FileNotFoundError:  # the store was deleted and made anew since this process made the folder
             self._made.discard(path.parent)
-            _make_folder(path.parent)
+            make_folder(path.parent, self.root)
             return os.open(path, flags, 0o644)
-
-    @contextlib.contextmanager
-    def _temporary(self, path: Path) -> Iterator[tuple[Path, int]]:
-        """A file beside ``path``, locked as long as it is there and its writer lives: a sweep can tell it from what a dead process left."""
-        while True:
-            staged = path.parent / f".{path.name}.{self._clock.new_id()}"
-            fd = self._open(staged)
-            try:
-                with contextlib.suppress(OSError):  # a file system without locks: no sweep removes anything there
-                    fcntl.flock(fd, fcntl.LOCK_EX)
-                if os.fstat(fd).st_nlink == 0:
-                    continue  # swept in the moment before it was locked
-                yield staged, fd
-                return
-            finally:
-                try:
-                    staged.unlink(missing_ok=True)
-                finally:
-                    os.close(fd)
 
     def _walk(self, folder: Path, prefix: str) -> Iterator[str]:
         try:
@@ -280,7 +257,7 @@ class Lock:
         path = store.local(f"lock/{name}")
         if path is None:
             return
-        _make_folder(path.parent)
+        make_folder(path.parent, path.parent)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
@@ -308,43 +285,5 @@ def sweep_temporary(store: Store, folder: str) -> None:
     finds the file gone: it fails, the name is not written, and the caller may try again.
     """
     root = store.local(folder)
-    for place, _, names in os.walk(root) if root is not None else ():
-        for name in names:
-            if _TEMPORARY.fullmatch(name):
-                with contextlib.suppress(OSError):  # gone, in use, or not ours to remove: the next start looks again
-                    _remove_unlocked(os.path.join(place, name))
-
-
-def _remove_unlocked(path: str) -> None:
-    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.unlink(path)
-    finally:
-        os.close(fd)
-
-
-def _write(fd: int, data: bytes | pa.Buffer) -> None:
-    view = memoryview(data)
-    while len(view):
-        view = view[os.write(fd, view[:_WRITE_AT_ONCE]) :]
-        if len(view):
-            os.fdatasync(fd)
-    os.fsync(fd)
-
-
-def _make_folder(folder: Path) -> None:
-    """Make a folder and its parents, durably."""
-    if folder.is_dir():
-        return
-    _make_folder(folder.parent)
-    folder.mkdir(exist_ok=True)
-    _sync_folder(folder.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    if root is not None:
+        sweep(root)

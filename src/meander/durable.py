@@ -1,0 +1,147 @@
+"""Files that survive power loss and are never seen half: what the store in a folder and the sinks that write files do alike.
+
+A name is durable when its file was synced before it got the name, and its folder after. A folder is durable when the folder above it was
+synced after it was made, whoever made it: a process that finds it there cannot know whether its maker has come to that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+
+from meander.clock import Clock
+
+# A large file (a compaction's) goes to the disk piece by piece: one sync of it all would hold up the small ones of the epochs.
+_WRITE_AT_ONCE = 16 << 20
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{16}")
+CANNOT_LINK = {errno.EXDEV, errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS}
+"""What a file system says when it cannot link here."""
+_UNNAMED: int | None = getattr(os, "O_TMPFILE", None)
+_NO_UNNAMED = CANNOT_LINK | {errno.EISDIR, errno.EINVAL, errno.ENOENT}
+"""And when it has no files without a name, or no /proc to link them from."""
+
+
+def write(fd: int, data: bytes | memoryview | pa.Buffer) -> None:
+    """All of the bytes, on the disk."""
+    view = memoryview(data)
+    while len(view):
+        view = view[os.write(fd, view[:_WRITE_AT_ONCE]) :]
+        if len(view):
+            os.fdatasync(fd)
+    os.fsync(fd)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def make_folder(folder: Path, root: Path) -> None:
+    """A folder at or below ``root`` is there, durably: so are those above it, up to ``root`` or the first that was there."""
+    above = (folder, *folder.parents)
+    missing = [one for one in above if not one.is_dir()]
+    for one in reversed(missing):
+        one.mkdir(exist_ok=True)
+    for one in above:
+        if one in missing:
+            sync_folder(one.parent)
+        elif one == root or root in one.parents:
+            with contextlib.suppress(PermissionError):  # above the root a folder may be passed and not be read: it is not ours
+                sync_folder(one.parent)
+
+
+@contextlib.contextmanager
+def temporary(path: Path, clock: Clock, open_file: Callable[[Path], int]) -> Iterator[tuple[Path, int]]:
+    """A file beside ``path``, locked as long as it is there and its writer lives: a sweep can tell it from what a dead process left."""
+    while True:
+        staged = path.parent / f".{path.name}.{clock.new_id()}"
+        fd = open_file(staged)
+        try:
+            with contextlib.suppress(OSError):  # a file system without locks: no sweep removes anything there
+                fcntl.flock(fd, fcntl.LOCK_EX)
+            if os.fstat(fd).st_nlink == 0:
+                continue  # swept in the moment before it was locked
+            yield staged, fd
+            return
+        finally:
+            try:
+                staged.unlink(missing_ok=True)
+            finally:
+                os.close(fd)
+
+
+def sweep(folder: Path) -> None:
+    """Remove the temporary files that processes left in a folder, and in those below it, when they died. One of a live process stays."""
+    for place, _, names in os.walk(folder):
+        for name in names:
+            if _TEMPORARY.fullmatch(name):
+                with contextlib.suppress(OSError):  # gone, in use, or not ours to remove: the next start looks again
+                    _remove_unlocked(os.path.join(place, name))
+
+
+def appear(target: Path, data: bytes, hidden: Path, clock: Clock) -> bool:
+    """Have a file appear under a name, whole, with its bytes on the disk; its name is durable when its folder is synced next.
+
+    False where the name is taken. However many processes do this at once, one of them makes the file, and nobody sees it half or sees
+    anything else: until then it has no name. Where a file system has no such files they are in the folder ``hidden``, which is swept.
+    """
+    if _UNNAMED is not None:
+        try:
+            return _appear_from_nowhere(target, data, _UNNAMED)
+        except OSError as error:
+            if error.errno not in _NO_UNNAMED or not target.parent.is_dir():
+                raise
+    hidden.mkdir(exist_ok=True)
+    with temporary(hidden / target.name, clock, _new_file) as (staged, fd):
+        write(fd, data)
+        try:
+            os.link(staged, target)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            if error.errno not in CANNOT_LINK:
+                raise
+            # No links at all. Who comes second puts a file in place of the first one's in one step, with the same bytes.
+            os.rename(staged, target)
+        return True
+
+
+def _appear_from_nowhere(target: Path, data: bytes, unnamed: int) -> bool:
+    folder = os.open(target.parent, os.O_RDONLY)
+    try:
+        fd = os.open(target.parent, unnamed | os.O_WRONLY | os.O_CLOEXEC, 0o644)
+        try:
+            write(fd, data)
+            # With a folder given, Python follows the link in /proc, which plain link(2) does not.
+            os.link(f"/proc/self/fd/{fd}", target, src_dir_fd=folder, follow_symlinks=True)
+            return True
+        except FileExistsError:
+            return False
+        finally:
+            os.close(fd)
+    finally:
+        os.close(folder)
+
+
+def _new_file(path: Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+
+
+def _remove_unlocked(path: str) -> None:
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.unlink(path)
+    finally:
+        os.close(fd)
