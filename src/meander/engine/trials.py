@@ -66,6 +66,7 @@ class Once:
 
     rewritten: Rewritten = NOTHING
     restarts: tuple[str, ...] = ()
+    changes_sources: bool = False
 
 
 @dataclass(frozen=True)
