@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meander.coordinate.watermarks import Rule, advance, flushed, low
+from meander.coordinate.watermarks import Rule, advance, flushed, heard_from, low
 from meander.plan.windows import FOREVER, NEVER
 
 Heard = dict[str, int]
@@ -69,3 +69,15 @@ def test_who_follows_several_watermarks_goes_by_the_slowest_less_its_delay() -> 
     assert low(times, ["x", "y"], 5, "late") == 15
     assert low(times, ["x", "z"], 5, "mark") == NEVER, "one of which nothing is known holds all back"
     assert low(times, [], 0, "mark") == FOREVER
+
+
+def test_partitions_of_a_source_that_begins_anew_hold_nobody_back() -> None:
+    times = advance({}, {"w": Rule(0, None)}, {"w": {"s/0": 5, "s/1": 3, "other/0": 9}}, 0.0)
+    anew = advance(heard_from(times, {"other": None}), {"w": Rule(0, None)}, {"w": {"s/0": 7}}, 1.0)
+    assert (times["w"]["mark"], anew["w"]["mark"]) == (3, 7)
+
+
+def test_partitions_that_a_source_has_no_more_hold_nobody_back() -> None:
+    times = advance({}, {"w": Rule(0, None)}, {"w": {"s/0": 5, "s/1": 4, "s/2": 3}}, 0.0)
+    fewer = advance(heard_from(times, {"s": 2}), {"w": Rule(0, None)}, {"w": {"s/0": 20}}, 1.0)
+    assert fewer["w"]["mark"] == 4, "the one that is left and has not spoken since still counts"

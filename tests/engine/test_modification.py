@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -396,3 +397,44 @@ def test_a_restart_does_not_end_a_probation_that_no_row_has_come_to(tmp_path: Pa
     assert (again.manifest.plan["version"], again.modifier.plan.version) == (2, 2)
     assert [record["verdict"] for record in again.modifier.history()] == ["in force", "taken back"]
     assert again.manifest.totals.get("dead_letters", 0) == 0
+
+
+@dataclass(frozen=True)
+class Partitioned(Script):
+    partitions: int = 1
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_source_with_fewer_partitions_does_not_stop_the_watermark(tmp_path: Path, resume: bool) -> None:
+    columns: dict[str, Any] = {"k": pl.Int64(), "ts": pl.Datetime("us")}
+
+    def at(*seconds: int) -> Any:
+        return tuple((partition, ((1, second * 1_000_000),)) for partition, second in enumerate(seconds))
+
+    flow, out = md.Flow("timed"), md.memory()
+    events = flow.source("events", Partitioned(columns, (at(1, 2), at(3, 4)), 2)).watermark("ts", grace="0s")
+    events.key_by("k").window(md.tumbling("10s")).aggregate(md.count().alias("n"), name="windows").sink("out", out)
+    local = Local(flow, tmp_path)
+    local.run()
+    began = () if not resume else (at(1), at(3))
+    trial = local.propose(Replace("events", Partitioned(columns, (*began, at(5), at(12), at(25)), 1), resume=resume))
+    local.run()
+    assert trial.done.done()
+    trial.done.result(0)
+    assert local.manifest.times[next(iter(local.manifest.times))]["mark"] == 25_000_000
+    assert [row["n"] for row in out.frame().to_dicts()] == [5, 1]
+
+
+def test_a_source_that_has_fewer_partitions_after_a_restart_does_not_stop_the_watermark(tmp_path: Path) -> None:
+    columns: dict[str, Any] = {"ts": pl.Datetime("us")}
+
+    def start(epochs: Any, partitions: int) -> Local:
+        flow = md.Flow("timed")
+        flow.source("events", Partitioned(columns, epochs, partitions)).watermark("ts", grace="0s").sink("out", md.memory())
+        return Local(flow, tmp_path)
+
+    first = (((0, ((1_000_000,),)), (1, ((2_000_000,),))),)
+    start(first, 2).run()
+    again = start((*first, ((0, ((9_000_000,),)),)), 1)
+    again.run()
+    assert next(iter(again.manifest.times.values()))["mark"] == 9_000_000

@@ -92,11 +92,12 @@ class Modelled:
             self.expected.pop(canonical(key), None)
 
     def compact(self, slot: int, begin: int, count: int) -> None:
-        """Merge any stretch of a slot's runs."""
+        """Merge any stretch of a slot's runs; segments of one sequence are one run."""
         groups = groups_of(self.routing, slot % slots_of(self.routing))
         alive = sorted(self._alive(slot % slots_of(self.routing)), key=lambda s: s.sequence)
-        begin %= max(1, len(alive))
-        inputs = tuple(alive[begin : begin + count])
+        sequences = sorted({s.sequence for s in alive})
+        begin %= max(1, len(sequences))
+        inputs = tuple(s for s in alive if s.sequence in sequences[begin : begin + count])
         if inputs:
             self._merge(Merge("t", tuple(self.keys), inputs, groups, begin == 0))
 

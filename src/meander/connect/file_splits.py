@@ -138,12 +138,10 @@ class FilesCursor:
             self._partial, grown = self._before
             told = set() if agreed is None else {split.payload["path"] for split in agreed.splits if "taken_with" in split.payload}
             self._grown = [one for one in grown if one.name not in told] + self._grown
+            chosen = {split.payload["path"]: split.payload for split in given.splits}
             for name in mine - taken - ({self._partial["name"]} if self._partial else set()):
-                back = self._as_it_is(name)
-                if back is None:
-                    self._discovery.forget(name)
-                else:
-                    heapq.heappush(self._waiting, back)
+                # As it was: a file that has changed or gone meanwhile is found out when it is its turn. Nothing can fail here.
+                heapq.heappush(self._waiting, Found(chosen[name]["mtime_ns"], name, chosen[name]["size"]))
         if agreed is not None:
             known = mine | ({self._partial["name"]} if self._partial else set())
             self._elsewhere |= taken - known
@@ -244,6 +242,8 @@ class FilesCursor:
             stat = os.stat(os.path.join(self._folder, name))
         except FileNotFoundError:
             return None
+        except OSError as error:
+            raise Retryable(f"files {self._folder}: '{name}' cannot be looked at ({error.strerror}); check the folder") from error
         return Found(stat.st_mtime_ns, name, stat.st_size)
 
     def _cut(self, file: Found) -> Iterator[Split]:

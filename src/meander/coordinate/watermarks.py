@@ -7,7 +7,7 @@ at or below the mark after e, and takes as late what had closed before. The mark
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,16 +44,30 @@ def _advance(before: Json, rule: Rule, heard: Mapping[str, int], now: float) -> 
     return {"heard": known, "late": mark, "mark": max(mark, min(active) - rule.grace) if active else mark}
 
 
-def heard_from(times: Mapping[str, Json], sources: Collection[str]) -> dict[str, Json]:
-    """The times without partitions of sources that are gone: nothing more comes from these, and they must not hold the others back.
+def heard_from(times: Mapping[str, Json], sources: Mapping[str, int | None]) -> dict[str, Json]:
+    """The times without partitions that are gone: nothing more comes from these, and they must not hold the others back.
 
-    >>> heard_from({"w": {"mark": 3, "heard": {"old/0": [3, 0.0], "new/1": [9, 0.0]}}}, {"new"})
-    {'w': {'mark': 3, 'heard': {'new/1': [9, 0.0]}}}
+    ``sources`` are those that go on where they are, each with the number of its partitions where that is known. One that begins anew
+    is not among them: what it had said before is of rows that do not come again, and its new partitions have not spoken yet.
+
+    >>> times = {"w": {"mark": 3, "heard": {"old/0": [3, 0.0], "new/0": [9, 0.0], "new/1": [7, 0.0]}}}
+    >>> heard_from(times, {"new": None})
+    {'w': {'mark': 3, 'heard': {'new/0': [9, 0.0], 'new/1': [7, 0.0]}}}
+    >>> heard_from(times, {"new": 1})
+    {'w': {'mark': 3, 'heard': {'new/0': [9, 0.0]}}}
     """
     return {
-        name: {**value, "heard": {part: at for part, at in value.get("heard", {}).items() if part.rpartition("/")[0] in sources}}
+        name: {**value, "heard": {partition: at for partition, at in value.get("heard", {}).items() if _goes_on(partition, sources)}}
         for name, value in times.items()
     }
+
+
+def _goes_on(partition: str, sources: Mapping[str, int | None]) -> bool:
+    source, _, number = partition.rpartition("/")
+    if source not in sources:
+        return not source  # rows that have crossed an exchange are of no source's partition
+    count = sources[source]
+    return count is None or not number.isdigit() or int(number) < count
 
 
 def flushed(times: Mapping[str, Json], closed: int) -> dict[str, Json]:

@@ -81,7 +81,10 @@ def apart(due: Iterable[tuple[Merge, str, int]], busy: Iterable[str]) -> Iterato
 
 def finished_merge(merge: Merge, name: str, rows: int, size: int) -> Json:
     newest = max(ref.sequence for ref in merge.inputs)
-    output = SegmentRef(name, rows, size, newest, merge.groups)
+    read = 0
+    for ref in merge.inputs:
+        read |= ref.groups & merge.groups
+    output = SegmentRef(name, rows, size, newest, read)  # it has rows of no other key group
     return {
         "table": merge.table,
         "inputs": [ref.name for ref in merge.inputs],

@@ -12,6 +12,7 @@ from meander.coordinate.routing import groups_of, slots_of
 from meander.engine.compaction import Compactor, merge_entry, still_holds
 from meander.engine.parts import COMFORTABLE_RUNS, share_of_input
 from meander.engine.tidy import Tidy
+from meander.errors import Retryable
 from meander.state.log import Taken
 from meander.state.manifest import Json, operator_of
 from meander.state.seen import flush_seen
@@ -49,14 +50,25 @@ class Housekeeping:
             self.tidy.restock(log.manifest)
         self.compactor.consider(log.manifest, loop.routing, {name: slots_of(table) for name, table in loop.routing.items()})
         if log.due_for_snapshot() and not idle:
-            before = log.manifest
-            try:
-                log.snapshot(flush_seen(self._store, self._clock, before))
-                self.tidy.dropped(before, log.manifest)
-                self.tidy.snapshotted(log.manifest)
-            except Taken as taken:  # the next time will do
-                loop.make_way(taken)
+            self._take_snapshot()
         self.tidy.collect(log.manifest)
+
+    def _take_snapshot(self) -> None:
+        """Where something is in the way, the next time will do. What an entry's fate is, though, must be known before the next one."""
+        log = self._loop.log
+        before = log.manifest
+        try:
+            names = flush_seen(self._store, self._clock, before)
+        except Retryable:
+            return
+        try:
+            is_written = log.snapshot(names)
+        except Taken as taken:
+            self._loop.make_way(taken)
+            return
+        self.tidy.dropped(before, log.manifest)
+        if is_written:
+            self.tidy.snapshotted(log.manifest)
 
     def finish_merges(self, timeout: float) -> None:
         """Let no merge be under way: what one gives out stands where it was made, and whoever takes over would not have it."""

@@ -19,8 +19,8 @@ class Input:
     def __init__(self, store: Store, clock: Clock, log: Log, sources: Mapping[str, Source]) -> None:
         self._store, self._clock, self._log = store, clock, log
         self._decided = 0.0
-        self._chosen: dict[str, Choice | None] = {}
-        """What sources have given for a decision that is not made yet: their cursors have moved on, so it must not be forgotten."""
+        self._chosen: dict[str, tuple[Cursor, Choice | None]] = {}
+        """What cursors have given for a decision that is not made yet: they have moved on, so it must not be forgotten."""
         self.cursors: dict[str, Cursor] = {name: self.open(name, source) for name, source in sources.items()}
 
     def open(self, name: str, source: Source, anew: bool = False) -> Cursor:
@@ -29,11 +29,17 @@ class Input:
         return source.cursor({}, set()) if anew else source.cursor(manifest.offsets.get(name, {}), load_seen(self._store, manifest, name))
 
     def reopen(self, sources: Mapping[str, Source]) -> None:
-        """Be where the log is, whatever was given since."""
-        for name, cursor in self.cursors.items():
-            cursor.close()
-            self.cursors[name] = self.open(name, sources[name])
-        self._chosen = {}
+        """Be where the log is, whatever was given since. All or nothing: the store may not answer."""
+        opened: dict[str, Cursor] = {}
+        try:
+            for name, source in sources.items():
+                opened[name] = self.open(name, source)
+        except BaseException:
+            for cursor in opened.values():
+                cursor.close()
+            raise
+        self.close()
+        self.cursors, self._chosen = opened, {}
 
     def close(self) -> None:
         for cursor in self.cursors.values():
@@ -69,9 +75,9 @@ class Input:
         offsets: dict[str, Json] = {}
         seen: dict[str, list[str]] = {}
         for name, cursor in self.cursors.items():
-            if name not in self._chosen:
-                self._chosen[name] = cursor.choose(now, everything)
-        chosen, self._chosen = self._chosen, {}
+            if name not in self._chosen or self._chosen[name][0] is not cursor:  # a source that was tried gave it, and is not in force
+                self._chosen[name] = (cursor, cursor.choose(now, everything))
+        chosen, self._chosen = {name: self._chosen[name][1] for name in self.cursors}, {}
         for name, choice in chosen.items():
             if choice is None:
                 continue

@@ -82,7 +82,7 @@ class Loop:
         self._listener = listener
         self._work_ahead = ahead
         self.trials = Trials(self, clock)
-        self._setup = Once()
+        self._setup = Once(changes_sources=True)  # since the last run they may have other partitions
         self.tidy = Tidy(store, log.manifest, retain, lambda segments: self.collected(segments), deletions)
         self.housekeeping = Housekeeping(self, store, clock, compactor, self.tidy, alone=cohort is None)
         self._next: tuple[Decision, Any] | None = None
@@ -270,7 +270,7 @@ class Loop:
         before = Setup(self._parts, program, self.routing, self.input.cursors)
         self._parts, self.routing, self.input.cursors = setup.parts, setup.routing, setup.cursors
         self._keys = setup.parts.tables()
-        self._setup = Once(setup.rewritten, setup.restarts)
+        self._setup = Once(setup.rewritten, setup.restarts, setup.parts.sources != before.parts.sources)
         return before
 
     def setup_of(self, parts: Parts, program: Any) -> Setup:
@@ -473,7 +473,7 @@ class Loop:
         for name, added in outcome.segments.items():
             segments.setdefault(name, []).extend(added)
         evict = evictions(timed, before, decision.now, decision.flush)
-        known = heard_from(before.times, self._parts.sources) if self._setup.restarts else before.times
+        known = heard_from(before.times, self._going_on()) if self._setup.changes_sources else before.times
         times = advance(known, self._parts.rules, outcome.heard, decision.now)
         return {
             "kind": "epoch",
@@ -495,6 +495,11 @@ class Loop:
             **({} if self.siblings is None else self.siblings.signed(outcome)),
             "counts": {"epochs": 1, **outcome.counts},
         }
+
+    def _going_on(self) -> dict[str, int | None]:
+        """The sources that do not begin anew with this epoch, with the numbers of their partitions where they say so."""
+        sources = {name: source for name, source in self._parts.sources.items() if name not in self._setup.restarts}
+        return {name: getattr(source, "partitions", None) for name, source in sources.items()}
 
     def _keys_of(self, table: str) -> tuple[str, ...]:
         return self._keys[whole_table(table)]

@@ -59,7 +59,11 @@ class Siblings:
 
     def agree(self, mine: Decision) -> Decision | None:
         """The decision that counts, ours or a sibling's; the cursors are behind it. None where the epoch is long over."""
-        agreed = self.cohort.agree(mine)
+        try:
+            agreed = self.cohort.agree(mine)
+        except BaseException:  # whether it counts is not known: the cursors go back, and follow what is found when the epoch's turn comes
+            self._loop.input.follow(choices_of(mine), {})
+            raise
         if agreed is not mine:
             self._loop.input.follow(choices_of(mine), {} if agreed is None else choices_of(agreed), 0.0 if agreed is None else agreed.now)
         if agreed is not None:

@@ -66,6 +66,7 @@ class Once:
 
     rewritten: Rewritten = NOTHING
     restarts: tuple[str, ...] = ()
+    changes_sources: bool = False
 
 
 @dataclass(frozen=True)
@@ -245,6 +246,7 @@ class Trials:
             earlier = self._unproven = trial.earlier
             assert trial.former is not None
             back = replace(trial.former, routing={**trial.former.routing, **_kept(loop.routing, trial.former.routing)})
+            back = replace(back, cursors=loop.input.cursors)  # the sources are the same, and may have been opened anew
             back = replace(back, rewritten=Rewritten(loop.tables_beside(back.parts)))
             mine = loop.install(back, frozenset() if earlier is None else earlier.watched)
             for name in back.parts.sinks.keys() - mine.parts.sinks.keys():  # after a restart they were not opened yet
@@ -291,7 +293,9 @@ class Trials:
 
     def _go_back(self, before: Setup, swaps: tuple[str, ...]) -> None:
         loop = self._loop
-        mine = loop.install(before, frozenset() if self._unproven is None else self._unproven.watched)
+        now = loop.input.cursors  # a source that is the same may have been opened anew meanwhile
+        cursors = {name: cursor if name in swaps else now.get(name, cursor) for name, cursor in before.cursors.items()}
+        mine = loop.install(replace(before, cursors=cursors), frozenset() if self._unproven is None else self._unproven.watched)
         _close(mine, swaps)
 
     def _refuse(self, trial: Trial, why: str) -> None:

@@ -39,19 +39,23 @@ class Merge:
 def choose_merge(table: str, keys: tuple[str, ...], alive: Sequence[SegmentRef], groups: int) -> Merge | None:
     """The next merge for one slot's key groups, or None where its runs are few enough.
 
-    Looks for the newest stretch of neighbours of about one size: the cheapest that shortens the list.
+    Looks for the newest stretch of neighbours of about one size: the cheapest that shortens the list. Segments of one sequence
+    are one run, each with key groups of its own: slots that a rescale made one have left several. A stretch never ends between
+    them. The merged segment has the sequence of its newest input and all key groups of its inputs, so it would stand beside a
+    segment of the same sequence that it did not read, and nothing would say which of their rows is the newer one.
     """
     ordered = sorted(alive, key=lambda s: s.sequence)
-    end = len(ordered)
-    while end >= FEWEST:
-        begin, total, largest = end - 1, ordered[end - 1].rows, ordered[end - 1].rows
-        while begin > 0 and end - begin < MOST and ordered[begin - 1].rows <= _RATIO * max(largest, total / (end - begin)):
+    runs = [tuple(run) for _, run in itertools.groupby(ordered, key=lambda s: s.sequence)]
+    rows = [sum(segment.rows for segment in run) for run in runs]
+    for end in range(len(runs), 0, -1):
+        begin, count, total, largest = end - 1, len(runs[end - 1]), rows[end - 1], rows[end - 1]
+        while begin > 0 and count < MOST and rows[begin - 1] <= _RATIO * max(largest, total / (end - begin)):
             begin -= 1
-            total += ordered[begin].rows
-            largest = max(largest, ordered[begin].rows)
-        if end - begin >= FEWEST:
-            return Merge(table, keys, tuple(ordered[begin:end]), groups, begin == 0)
-        end -= 1
+            count += len(runs[begin])
+            total += rows[begin]
+            largest = max(largest, rows[begin])
+        if count >= FEWEST:
+            return Merge(table, keys, tuple(itertools.chain.from_iterable(runs[begin:end])), groups, begin == 0)
     return None
 
 

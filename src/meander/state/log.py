@@ -288,16 +288,23 @@ class Log:
     def due_for_snapshot(self) -> bool:
         return self._since_snapshot >= SNAPSHOT_EVERY
 
-    def snapshot(self, names: Json) -> None:
-        """Write the manifest down whole. It says nothing that the log does not: losing it loses no data.
+    def snapshot(self, names: Json) -> bool:
+        """Write the manifest down whole, if the store answers: whether it did. It says nothing that the log does not.
+
+        One that is not written, or not known to be, is written again when it is asked for again: it stays due. The log is whole
+        without it, so nothing fails and nothing waits.
 
         ``names`` are the files that hold the recent names from now on. They get an entry of their own: a file that only a
         snapshot knew of would be swept by a successor.
         """
         manifest = self.append({"kind": "names", "seen": names}) if names != self.manifest.seen else self.manifest
         name = snapshot_name(manifest.generation, manifest.position)
-        self._store.put_if_absent(name, json.dumps(manifest.to_json(), separators=(",", ":")).encode())
+        try:
+            self._store.put_if_absent(name, json.dumps(manifest.to_json(), separators=(",", ":")).encode())
+        except Retryable:
+            return False
         self._since_snapshot = 0
+        return True
 
 
 def _is_in_a_hole(store: Store, position: int) -> bool:

@@ -15,7 +15,10 @@ Invariants, and what breaks otherwise:
 - an epoch entry's number is the manifest's plus one: a gap would lose input, a repeat would double it
 - a segment's key groups are disjoint from those of every other segment with the same sequence: otherwise two rows
   of one key would be the newest
-- compaction may only take key groups from segments it has read: otherwise an update made meanwhile is lost
+- compaction may only take key groups from segments it has read, and no segment that it has not read may stand between or
+  beside them: otherwise an older row would hide an update
+
+The last two are checked where a merge is applied, so before its entry is appended. A merge that breaks one is Corrupted.
 """
 
 from __future__ import annotations
@@ -182,10 +185,23 @@ class Manifest:
         output = SegmentRef.from_json(merge["output"])
         inputs = set(merge["inputs"])
         segments = []
+        read = 0  # the key groups that it takes from the segments up to here, which are in the order of their sequences
         for segment in table.segments:
-            kept = segment.without(output.groups) if segment.name in inputs else segment
+            kept = segment
+            if segment.name in inputs:
+                inputs.remove(segment.name)
+                read |= segment.groups & output.groups
+                kept = segment.without(output.groups)
+            elif segment.sequence <= output.sequence and segment.groups & (output.groups if segment.sequence == output.sequence else read):
+                raise Corrupted(
+                    f"the merge into '{output.name}' (sequence {output.sequence}) would put older rows of table '{merge['table']}' "
+                    f"beside or above those of '{segment.name}' (sequence {segment.sequence}), which it has not read"
+                )
             if kept.groups:
                 segments.append(kept)
+        if inputs or output.groups & ~read:
+            missing = ", ".join(sorted(inputs)) or f"no segment for some of its key groups ({output.groups & ~read:x})"
+            raise Corrupted(f"the merge into '{output.name}' has read what table '{merge['table']}' does not have: {missing}")
         if output.rows:
             segments.append(output)
         segments.sort(key=lambda s: s.sequence)
