@@ -179,8 +179,7 @@ class Modifier:
         setup = self._loop.setup_of(replace(parts, plan={**parts.plan, **marks}), Program.of(compiled))
         before = self._loop.install(setup, frozenset())
         self._loop.settle_setup()
-        for name in parts.sinks.keys() - before.parts.sinks.keys():
-            parts.sinks[name].open()
+        parts.open_sinks(before.parts)
         self._in_force(plan, compiled)
 
     def recover(self, given: Plan) -> None:

@@ -186,8 +186,7 @@ class Trials:
                 old = loop.attempt(decision, 3)
             setup = self._setup(trial)
             before = loop.install(setup, trial.watched)
-            for name in setup.parts.sinks.keys() - before.parts.sinks.keys():
-                setup.parts.sinks[name].open()
+            setup.parts.open_sinks(before.parts)
             if trial.swaps:
                 decision = loop.decide(epoch, everything)
             tried = loop.timed_for(decision or Decision(epoch, loop.input.now(), (), {}))
@@ -247,8 +246,7 @@ class Trials:
             back = replace(trial.former, routing={**trial.former.routing, **_kept(loop.routing, trial.former.routing)})
             back = replace(back, rewritten=Rewritten(loop.tables_beside(back.parts)))
             mine = loop.install(back, frozenset() if earlier is None else earlier.watched)
-            for name in back.parts.sinks.keys() - mine.parts.sinks.keys():  # after a restart they were not opened yet
-                back.parts.sinks[name].open()
+            back.parts.open_sinks(mine.parts)  # after a restart they were not opened yet
             trial.reverted(decision.epoch, why)
             if earlier is not None:
                 self._prove(earlier, loop.timed_for(decision))
