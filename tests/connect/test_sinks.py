@@ -21,7 +21,7 @@ from meander.connect.discard import discard
 from meander.connect.foreach_batch import foreach_batch
 from meander.connect.memory import memory
 from meander.connect.partitioned import PartitionedParquetSink, parquet
-from meander.connect.sink import Sink, Staged, StagedFile
+from meander.connect.sink import Sink, Staged, StagedFile, for_tasks
 from meander.errors import BadInput, ConfigError, Corrupted, FlowError
 
 FRAME = pl.DataFrame({"k": ["a", None, "c"], "n": [1, 2, 3], "t": pl.Series([0, 1, 2]).cast(pl.Datetime("us"))})
@@ -105,14 +105,15 @@ def test_foreach_batch_passes_every_epoch_with_rows_and_repeats_are_the_function
     assert calls == [(1, 6), (1, 3)]
 
 
-def test_foreach_batch_travels_without_its_function() -> None:
+def test_foreach_batch_travels_to_tasks_without_its_function() -> None:
     lock = threading.Lock()  # cannot be pickled
 
     def save(frame: pl.DataFrame, epoch: int) -> None:
         with lock:
             raise AssertionError
 
-    copy = pickle.loads(pickle.dumps(foreach_batch(save)))
+    copy = pickle.loads(pickle.dumps(for_tasks(foreach_batch(save))))
+    assert copy.canonical() == foreach_batch(save).canonical()
     assert copy.encode(FRAME)
     with pytest.raises(ConfigError, match="driver"):
         copy.publish(1, [])

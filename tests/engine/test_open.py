@@ -56,3 +56,16 @@ def test_a_function_that_cannot_travel_is_named(tmp_path: Path) -> None:
     with pytest.raises(md.FlowError, match=r"map_batches 'enrich': it cannot be sent to executors \(TypeError: .*lock"):
         flow(holds_a_lock).start(tmp_path / "state")
     assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.parametrize("folder", ["in", "out", "parts"])
+def test_dead_letters_need_a_folder_that_no_source_reads_and_no_sink_writes(tmp_path: Path, folder: str) -> None:
+    (tmp_path / "in").mkdir()
+    made = md.Flow("f")
+    orders = made.source("orders", md.files(tmp_path / "in", schema={"k": "string", "v": "long"}))
+    orders.sink("out", md.parquet(tmp_path / "out"))
+    orders.sink("parts", md.parquet(tmp_path / "parts", partition_by="k"))
+    (tmp_path / "letters").symlink_to(tmp_path / folder)
+    with pytest.raises(md.FlowError, match=r"dead letters go into .*, which (source|sink) '.*' (reads|writes into): give dead_letters="):
+        made.start(tmp_path / "state", dead_letters=str(tmp_path / "letters"))
+    assert not (tmp_path / "state").exists()

@@ -18,7 +18,7 @@ Epochs come in order, one at a time; epochs without rows are not passed on.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import polars as pl
@@ -35,6 +35,8 @@ class ForeachBatchSink:
     """Calls ``function(frame, epoch)`` once per epoch with rows; see the module for what it must do about repetition."""
 
     function: Function | None
+    name: str
+    """The function's: it counts in digests, also of a copy without the function."""
     done_by_one: ClassVar[bool] = True
 
     def encode(self, frame: pl.DataFrame) -> bytes:
@@ -50,7 +52,7 @@ class ForeachBatchSink:
             function(frame, epoch)
 
     def describe(self) -> str:
-        return f"foreach_batch {getattr(self.function, '__qualname__', 'function')}"
+        return f"foreach_batch {self.name}"
 
     def canonical(self) -> str:
         return self.describe()
@@ -60,9 +62,9 @@ class ForeachBatchSink:
             raise ConfigError("foreach_batch: this copy of the sink is an executor's and has no function; publish on the driver")
         return self.function
 
-    def __reduce__(self) -> tuple[type[ForeachBatchSink], tuple[None]]:
-        # The function may hold connections and locks that cannot be pickled, and executors only encode.
-        return (ForeachBatchSink, (None,))
+    def for_tasks(self) -> ForeachBatchSink:
+        """The function may hold connections and locks that cannot be pickled, and executors only encode."""
+        return replace(self, function=None)
 
 
 def foreach_batch(fn: Function) -> ForeachBatchSink:
@@ -72,4 +74,4 @@ def foreach_batch(fn: Function) -> ForeachBatchSink:
     """
     if not callable(fn):
         raise FlowError(f"foreach_batch: {fn!r} is not a function; give one that takes (frame, epoch)")
-    return ForeachBatchSink(fn)
+    return ForeachBatchSink(fn, getattr(fn, "__qualname__", type(fn).__qualname__))

@@ -53,6 +53,12 @@ def is_done_by_one(sink: Sink) -> bool:
     return bool(getattr(sink, "done_by_one", False))
 
 
+def for_tasks(sink: Sink) -> Sink:
+    """A sink as tasks have it, which only encode: without what stays on the driver."""
+    stripped: Callable[[], Sink] = getattr(sink, "for_tasks", lambda: sink)
+    return stripped()
+
+
 class Sink(Protocol):
     """A sink's description: immutable and picklable (what is live stays on the driver)."""
 

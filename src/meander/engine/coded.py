@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pyspark import cloudpickle
 
-from meander.engine.compiled import ship_user_modules
+from meander.engine.compiled import leave_behind, ship_user_modules
 from meander.errors import ConfigError, FlowError
 from meander.plan.become import Become
 from meander.plan.modify import Change, Insert, Replace, StateFunction
@@ -29,12 +29,16 @@ class Coded:
 
 def pack_coded(changes: Sequence[Change], upgrade: Mapping[str, StateFunction] | None = None, guard: Any = None) -> bytes:
     """FlowError where something cannot travel."""
-    coded = Coded(tuple(changes), dict(upgrade or {}), guard)
-    for change in coded.changes:
+    sent: list[Change] = []
+    for change in changes:
         if isinstance(change, Become):
             ship_user_modules([node.op for node in change.plan.nodes])
+            # A sink that the flow has already stays the one that runs: its function is not needed there.
+            change = replace(change, plan=leave_behind(change.plan, change.plan.schemas))
         elif isinstance(change, Replace | Insert):
             ship_user_modules([change.op])
+        sent.append(change)
+    coded = Coded(tuple(sent), dict(upgrade or {}), guard)
     try:
         packed: bytes = cloudpickle.dumps(coded)  # type: ignore[no-untyped-call]
     except Exception as error:

@@ -6,20 +6,21 @@ Compiled once per process and plan, from the plan's pickled bytes; tasks find it
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from pyspark import cloudpickle
 
+from meander.connect.sink import for_tasks
 from meander.coordinate.watermarks import Rule
 from meander.engine.operators import make_ready
 from meander.engine.operators.contract import Stateful
 from meander.errors import FlowError
 from meander.plan.eventtime import Watermark
 from meander.plan.graph import Node, Plan
-from meander.plan.operators import MapBatches, SinkOp, SourceOp
+from meander.plan.operators import MapBatches, Operator, SinkOp, SourceOp
 from meander.plan.stages import levels
 
 
@@ -107,7 +108,33 @@ def _compile_level(plan: Plan, level_of: dict[str, int], number: int) -> Level:
 
 
 def pack_plan(plan: Plan) -> bytes:
-    """The plan's bytes, with the code of functions that executors cannot import."""
+    """The plan's bytes for executors, with the code of functions that they cannot import, and without what only the driver calls."""
+    return _pack(_for_tasks(plan, {node.name for node in plan.nodes}), "sent to executors")
+
+
+def pack_whole(plan: Plan, purpose: str, spare: Collection[str] = ()) -> bytes:
+    """The plan's bytes for another driver. Of sinks in ``spare`` the function may stay behind, where it cannot be pickled."""
+    return _pack(leave_behind(plan, spare), purpose)
+
+
+def leave_behind(plan: Plan, spare: Collection[str]) -> Plan:
+    """The plan without the functions of these sinks that cannot be pickled."""
+    return _for_tasks(plan, {node.name for node in plan.nodes if node.name in spare and not _can_travel(node.op)})
+
+
+def _for_tasks(plan: Plan, names: Collection[str]) -> Plan:
+    sinks = {node.name: node.op.sink for node in plan.nodes if isinstance(node.op, SinkOp) and node.name in names}
+    return plan.with_ends({name: SinkOp(for_tasks(sink)) for name, sink in sinks.items()})
+
+
+def _can_travel(op: Operator) -> bool:
+    try:
+        return bool(_pickle(op))
+    except Exception:
+        return False
+
+
+def _pack(plan: Plan, purpose: str) -> bytes:
     try:
         return _pickle(plan)
     except Exception as error:
@@ -116,10 +143,10 @@ def pack_plan(plan: Plan) -> bytes:
                 _pickle(node.op)
             except Exception as cause:
                 raise FlowError(
-                    f"{node.op.kind} {node.name!r}: it cannot be sent to executors ({type(cause).__name__}: {cause}); a lock, a connection "
+                    f"{node.op.kind} {node.name!r}: it cannot be {purpose} ({type(cause).__name__}: {cause}); a lock, a connection "
                     "or an open file that a function refers to stays where it is: make it inside the function, on first use"
                 ) from cause
-        raise FlowError(f"flow {plan.flow!r}: it cannot be sent to executors ({type(error).__name__}: {error})") from error
+        raise FlowError(f"flow {plan.flow!r}: it cannot be {purpose} ({type(error).__name__}: {error})") from error
 
 
 def _pickle(thing: object) -> bytes:
@@ -133,6 +160,7 @@ def ship_user_modules(operators: Sequence[Any]) -> None:
     for op in operators:
         if isinstance(op, MapBatches):
             functions.append(op.fn)
+        functions.append(getattr(getattr(op, "sink", op), "function", None))  # a sink may come without its operator
         functions.extend(type(getattr(agg, "user", agg)) for agg in getattr(op, "aggs", ()))
         processor = getattr(op, "processor", None)
         if processor is not None:

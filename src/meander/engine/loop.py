@@ -107,8 +107,7 @@ class Loop:
     def recover(self) -> None:
         """Finish what the last generation committed and may not have published."""
         with self._fenced_first():
-            for sink in self._parts.sinks.values():
-                sink.open()
+            self._parts.open_sinks()
             self.publish(self.log.manifest) if self.siblings is None else self.siblings.recover()
             self.input.release(self.log.manifest.recent)
             self.tidy.sweep()

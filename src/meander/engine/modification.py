@@ -22,7 +22,7 @@ from pyspark import cloudpickle
 
 from meander.clock import Clock
 from meander.connect.spark_stream import SparkStreamSource
-from meander.engine.compiled import Compiled, compile_plan
+from meander.engine.compiled import Compiled, compile_plan, pack_whole
 from meander.engine.epoch import Program
 from meander.engine.loop import Loop
 from meander.engine.parts import Parts
@@ -80,6 +80,8 @@ class _Planned:
     plan: Plan
     effects: Effects
     program: Program
+    packed: bytes
+    """The plan for the store."""
 
 
 class Modifier:
@@ -123,7 +125,7 @@ class Modifier:
         planned = self._plan(request.changes, request.rules)
         plan, effects, compiled, program = planned.plan, planned.effects, planned.program.compiled, planned.program
         now = self._loop.log.manifest
-        packed = f"plan/{hashlib.sha256(program.packed).hexdigest()[:32]}.packed"
+        packed = f"plan/{hashlib.sha256(planned.packed).hexdigest()[:32]}.packed"
         parts = self._make_parts(compiled)
         marks = {"started": _started(now, self.plan), "packed": packed, "modification": request.id, "since": now.epoch + 1}
         parts = replace(parts, plan={**parts.plan, **marks})
@@ -134,7 +136,7 @@ class Modifier:
             raise FlowError(f"source '{swaps[0]}' cannot be changed while several replicas run: what they have decided is of it")
 
         def persist(epoch: int) -> None:
-            self._store.put_if_absent(packed, program.packed)
+            self._store.put_if_absent(packed, planned.packed)
             put_plan(self._store, compiled)
             record = {
                 "id": request.id, "author": request.author, "at": self._clock.now(), "epoch": epoch, "effects": effects.to_json(),
@@ -179,8 +181,7 @@ class Modifier:
         setup = self._loop.setup_of(replace(parts, plan={**parts.plan, **marks}), Program.of(compiled))
         before = self._loop.install(setup, frozenset())
         self._loop.settle_setup()
-        for name in parts.sinks.keys() - before.parts.sinks.keys():
-            parts.sinks[name].open()
+        parts.open_sinks(before.parts)
         self._in_force(plan, compiled)
 
     def recover(self, given: Plan) -> None:
@@ -224,7 +225,9 @@ class Modifier:
         for node in self.plan.nodes:
             if isinstance(node.op, SourceOp) and isinstance(node.op.source, SparkStreamSource) and node.name not in plan.schemas:
                 raise FlowError(f"remove {node.name!r}: a streaming DataFrame has a query and a checkpoint of its own, and stays")
-        self._planned = _Planned(self.plan, changes, rules, plan, effects, program)
+        # A function that only the driver calls is the flow's own, and there at every start, unless it comes with a modification.
+        packed = pack_whole(plan, "stored, and a restart could not go on with it", self.plan.schemas.keys() - effects.touched)
+        self._planned = _Planned(self.plan, changes, rules, plan, effects, program, packed)
         return self._planned
 
     def _unproven(self, marks: Json, given: Plan) -> Trial:

@@ -73,12 +73,12 @@ def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: 
     compiled = compile_plan(plan)
     if settings.replica is not None:
         _check_can_be_replicated(compiled, settings)
-    _check_folders(compiled)
     ship_user_modules([node.op for node in compiled.plan.nodes])
     pack_plan(plan)  # a function that cannot travel is named here
     store = open_store(store_url)
     refuse_file(store)
     letters = _dead_letters(store, settings)
+    _check_folders(compiled, letters)
     seen = newest_generation(store)
     shared = settings.replica is not None
     previous = _lock(store, clock, settings.takeover, shared)
@@ -111,7 +111,7 @@ def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: 
         deletions = None if store.local("") is not None else ThreadPoolExecutor(1, thread_name_prefix="meander-deletions")
         if deletions is not None:  # what is not removed by then, the next start sweeps
             close.insert(0, lambda: deletions.shutdown(wait=True, cancel_futures=True))
-        parts = _parts(compiled, letters)
+        parts = _checked_parts(compiled, letters)  # a plan that was modified has other folders than the flow that was given
         loop = Loop(
             store,
             clock,
@@ -219,8 +219,8 @@ def _parts(compiled: Compiled, dead_letters: str) -> Parts:
 
 
 def _checked_parts(compiled: Compiled, dead_letters: str) -> Parts:
-    """Those of a plan that is not the first: what is refused at the start is refused here, too."""
-    _check_folders(compiled)
+    """Those of any plan that comes into force: what is refused of a flow that is started is refused here, too."""
+    _check_folders(compiled, dead_letters)
     ship_user_modules([node.op for node in compiled.plan.nodes])
     return _parts(compiled, dead_letters)
 
@@ -249,10 +249,17 @@ def _check_can_be_replicated(compiled: Compiled, settings: Settings) -> None:
         raise ConfigError("a replicated flow cannot have an autoscaler: its replicas would each have an opinion; rescale it by hand")
 
 
-def _check_folders(compiled: Compiled) -> None:
-    """A file that one source puts away is gone for another; a flow that reads what it writes, or writes a folder twice, is a mistake."""
+def _check_folders(compiled: Compiled, dead_letters: str) -> None:
+    """A file that one source puts away is gone for another; a flow that reads what it writes, or writes a folder twice, is a mistake.
+
+    Dead letters have the names that a sink's files have: in one folder the two would meet.
+    """
     read = {name: op.source for name, op in compiled.sources.items() if isinstance(op.source, FilesSource)}
+    letters, own = os.path.realpath(dead_letters), "give dead_letters= a folder of its own"
     written: dict[str, str] = {}
+    for name, source in read.items():
+        if os.path.realpath(source.path) == letters:
+            raise FlowError(f"dead letters go into {dead_letters}, which source '{name}' reads: {own}")
     for name, source in read.items():
         for other, its in read.items():
             if source.archive and other != name and os.path.realpath(its.path) == os.path.realpath(source.path):
@@ -261,6 +268,8 @@ def _check_folders(compiled: Compiled) -> None:
         if not isinstance(op.sink, ParquetSink):
             continue
         folder = os.path.realpath(op.sink.path)
+        if folder == letters:
+            raise FlowError(f"dead letters go into {dead_letters}, which sink '{name}' writes into: {own}")
         reader = next((other for other, source in read.items() if os.path.realpath(source.path) == folder), None)
         if reader is not None:
             raise FlowError(f"sink '{name}' writes into {op.sink.path}, which source '{reader}' reads: give the sink a folder of its own")

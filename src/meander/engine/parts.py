@@ -37,6 +37,12 @@ class Parts:
     timed: Mapping[str, Timed] = field(default_factory=dict)
     """The stateful operators that follow time."""
 
+    def open_sinks(self, before: Parts | None = None) -> None:
+        """Open the sinks; with ``before``, those alone that it does not have: new ones, and others under an old name."""
+        for name, sink in self.sinks.items():
+            if before is None or before.sinks.get(name) != sink:
+                sink.open()
+
     def tables(self) -> dict[str, tuple[str, ...]]:
         return {name: keys for tables in self.keyed.values() for name, keys in tables.items()}
 

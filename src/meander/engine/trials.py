@@ -187,8 +187,7 @@ class Trials:
                 old = loop.attempt(decision, 3)
             setup = self._setup(trial)
             before = loop.install(setup, trial.watched)
-            for name in setup.parts.sinks.keys() - before.parts.sinks.keys():
-                setup.parts.sinks[name].open()
+            setup.parts.open_sinks(before.parts)
             if trial.swaps:
                 decision = loop.decide(epoch, everything)
             tried = loop.timed_for(decision or Decision(epoch, loop.input.now(), (), {}))
@@ -249,8 +248,7 @@ class Trials:
             back = replace(back, cursors=loop.input.cursors)  # the sources are the same, and may have been opened anew
             back = replace(back, rewritten=Rewritten(loop.tables_beside(back.parts)))
             mine = loop.install(back, frozenset() if earlier is None else earlier.watched)
-            for name in back.parts.sinks.keys() - mine.parts.sinks.keys():  # after a restart they were not opened yet
-                back.parts.sinks[name].open()
+            back.parts.open_sinks(mine.parts)  # after a restart they were not opened yet
             trial.reverted(decision.epoch, why)
             if earlier is not None:
                 self._prove(earlier, loop.timed_for(decision))

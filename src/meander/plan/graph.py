@@ -7,6 +7,7 @@ makes a new Plan with the next version; it never changes one.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import re
@@ -77,6 +78,12 @@ class Plan:
         """The names of the operators that read this one, in topological order."""
         self.node(name)
         return tuple(node.name for node in self.nodes if name in node.inputs)
+
+    def with_ends(self, ends: Mapping[str, Operator]) -> Plan:
+        """The same plan with other sources and sinks of the same columns under some names."""
+        made = copy.copy(self)
+        object.__setattr__(made, "nodes", tuple(Node(n.name, ends.get(n.name, n.op), n.inputs) for n in self.nodes))
+        return made
 
     def record(self) -> dict[str, Any]:
         """The plan as plain data (JSON), from sources to sinks: what its digest is made of, and what ``diff`` needs to say what changed."""

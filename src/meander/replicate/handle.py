@@ -149,7 +149,7 @@ def start_replicas(
     flow: Planned, store: str | Path, replicas: Any, spark: Any = None, clock: Clock | None = None, **options: Any
 ) -> Replicas:
     """What ``Flow.start(..., replicas=n)`` does: see there. ``spark`` is the master of each replica's own Spark, or its settings."""
-    from meander.engine.compiled import pack_plan  # knows how functions travel
+    from meander.engine.compiled import pack_whole  # knows how functions travel
 
     if isinstance(replicas, bool) or not isinstance(replicas, int) or replicas < 1:
         raise ConfigError(f"replicas={replicas!r}: a whole number from 1 up is needed")
@@ -158,7 +158,7 @@ def start_replicas(
     refuse_file(place)
     plan, memories = _spooled(flow.plan(), place)
     logs = place.local("logs") or Path("meander-logs") / flow.name
-    packed, plan_bytes = logs.absolute() / f"{flow.name}.flow", pack_plan(plan)
+    packed, plan_bytes = logs.absolute() / f"{flow.name}.flow", pack_whole(plan, "sent to replicas")
 
     def prepare(adopting: bool) -> Callable[[], None]:
         chosen, let_go = find_zookeeper(settings.get("replication", ""), settings.get("zookeeper"), logs)
