@@ -140,7 +140,7 @@ def compare(before: Layout, after: Layout, retired: Iterable[str] = ()) -> Compa
         was_so, is_so = before.rest.get(fact, "none"), after.rest.get(fact, "none")
         if was_so != is_so:
             hard.append(f"its {fact} was {was_so} and would be {is_so}" if fact != "description" else "what it stores may be another thing")
-    widened: list[str] = []
+    widened = [] if hard else [key for key, dtype in after.keys.items() if dtype != before.keys[key]]
     added = tuple(name for name in after.columns if name not in before.columns)
     removed = tuple(name for name in before.columns if name not in after.columns)
     again = "was removed from it before, and old segments still have it: choose another alias"
