@@ -13,7 +13,7 @@ from tests.local import Local, Script, constants
 import meander as md
 from meander.errors import FlowError
 from meander.plan.layout import Layout, compare, is_wider
-from meander.plan.modify import Replace, StateRules
+from meander.plan.modify import Insert, Remove, Replace, StateRules, modify
 from meander.plan.schemas import show_type
 from meander.state import compaction as compaction_module
 from meander.state.hashing import hash_series
@@ -190,3 +190,67 @@ def test_a_wider_key_and_a_new_aggregate_with_a_value_for_open_windows_come_toge
     local.run(flush=True)
     first = {k: (n, s) for frame in out.epochs().values() for k, start, _, n, s in frame.rows() if start.second == 0 and start.minute == 0}
     assert first == {k: (2, 5010) if k % 3 == 0 else (1, 5000) for k in range(12)}
+
+
+# -- the time of what stands before an operator ---------------------------------------------------------------------
+
+
+def two_windows(first: Any) -> Operator:
+    return lambda s: (
+        s.key_by("k").window(first).aggregate(md.sum("v").alias("n"), name="op")
+        .key_by("k").window(md.tumbling("10s")).aggregate(md.sum("n").alias("n"), name="behind")
+    )  # fmt: skip
+
+
+STEPS = epochs_of([(1, 1, 1.0)], [(1, 1, 5.0)], [(1, 1, 16.0)], [(1, 1, 30.0)], [(1, 1, 60.0)], [(1, 1, 61.0)])
+
+
+def test_a_window_behind_one_that_becomes_a_session_goes_by_the_time_of_sessions(tmp_path: Path) -> None:
+    out, wanted = md.memory(), md.memory()
+    sessions = Replace("op", md.aggregate(md.sum("v").alias("n"), window=md.session("5s")))
+    Local(flow_of(two_windows(md.session("5s")), wanted, epochs=STEPS, grace="0s"), tmp_path / "wanted", 1).run(flush=True)
+    local = Local(flow_of(two_windows(md.tumbling("5s")), out, epochs=STEPS, grace="0s"), tmp_path / "changed", 1, ahead=False)
+    with pytest.raises(FlowError, match="'behind' cannot go on with its state: its time was window_end -1 of time and would be window_end"):
+        local.propose(sessions, drop=["op"])
+    local.propose(sessions, drop=["op", "behind"])
+    local.run(flush=True)
+    assert shown(out) == shown(wanted)
+    Local(flow_of(two_windows(md.session("5s")), out, epochs=STEPS, grace="0s"), tmp_path / "changed", 1)  # the edited file goes on
+
+
+TIMED: dict[str, Operator] = {
+    "window": WIDER["window"],
+    "two windows": WIDER["two windows"],
+    "processor": WIDER["processor"],
+    **{name: SAME_INPUT[name] for name in ("session", "deduplicate for a time", "latest", "top of a window")},
+    "join": lambda s: s.join(s.select("k", "ts", "at"), on="k", within="10s", name="op"),
+    "right join": lambda s: s.join(s.select("k", "ts", "at", pl.col("v").alias("w")), on="k", within="10s", how="right", name="op"),
+    "join as of": lambda s: s.join_latest(s.select("k", "ts", "at", pl.col("v").alias("w")), on="k", as_of=True, name="op"),
+    "window of a join": lambda s: (
+        s.join(s.select("k", "ts", "at", pl.col("v").alias("w")), on="k", within="10s", how="right", name="op")
+        .window(md.tumbling("10s")).aggregate(md.count().alias("n"), name="behind")
+    ),
+}  # fmt: skip
+
+
+def by_column(operator: Operator, name: str, column: str) -> md.Flow:
+    flow = md.Flow("f")
+    rows = flow.source("a", Script(COLUMNS, MANY)).with_columns(pl.col("ts").alias("at"), name="more")
+    operator(rows.watermark(column, name=name)).sink("out", md.memory())
+    return flow
+
+
+@pytest.mark.parametrize("name", TIMED)
+def test_operators_go_by_the_watermark_that_stands_before_them_now(name: str) -> None:
+    before, written = by_column(TIMED[name], "time", "ts").plan(), by_column(TIMED[name], "other", "at").plan()
+    changes = [Remove("time"), Insert("other", md.watermark("at"), after="more")]
+    after, _ = modify(before, changes, StateRules(drop=True))
+    assert after.digest() == written.digest()
+    with pytest.raises(FlowError, match="cannot go on with its state"):
+        modify(before, changes)
+
+
+@pytest.mark.parametrize("name", [name for name in TIMED if name not in ("processor", "latest")])
+def test_a_watermark_that_an_operator_needs_is_not_removed(name: str) -> None:
+    with pytest.raises(FlowError, match=r"'op'.* its rows have no event time; write \.watermark"):
+        modify(by_column(TIMED[name], "time", "ts").plan(), [Remove("time")], StateRules(drop=True))
