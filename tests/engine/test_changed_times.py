@@ -254,3 +254,22 @@ def test_operators_go_by_the_watermark_that_stands_before_them_now(name: str) ->
 def test_a_watermark_that_an_operator_needs_is_not_removed(name: str) -> None:
     with pytest.raises(FlowError, match=r"'op'.* its rows have no event time; write \.watermark"):
         modify(by_column(TIMED[name], "time", "ts").plan(), [Remove("time")], StateRules(drop=True))
+
+
+# -- windows --------------------------------------------------------------------------------------------------------
+
+AGGREGATES = {"n": md.count().alias("n"), "s": md.sum("v").alias("s"), "all": md.collect("v").alias("all"), "m": md.max("k").alias("m")}
+
+
+def windowed(keyed: bool, window: Any, aggs: str = "n s all", **options: Any) -> Operator:
+    made = tuple(AGGREGATES[name] for name in aggs.split())
+    return lambda s: (s.key_by("k") if keyed else s).window(window).aggregate(*made, **options, name="op")
+
+
+def test_a_sliding_window_without_a_key_does_not_become_a_tumbling_one(tmp_path: Path) -> None:
+    tumbling = Replace("op", md.aggregate(*(AGGREGATES[name] for name in ("n", "s", "all")), window=md.tumbling("5s")))
+    local = Local(flow_of(windowed(False, md.sliding("10s", "5s")), md.memory()), tmp_path, 1)
+    with pytest.raises(FlowError, match=r"sliding\(10s, 5s\) and would be tumbling\(5s\): without a key, .* give drop_state=True"):
+        local.propose(tumbling)
+    keyed = flow_of(windowed(True, md.sliding("10s", "5s")), md.memory()).plan()
+    assert modify(keyed, [tumbling])[1].state["op"].kind == "kept"

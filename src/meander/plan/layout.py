@@ -217,6 +217,11 @@ def _window_problems(before: Layout, after: Layout) -> list[str]:
         found.append(f"its windows were {was.describe()} and would be {now.describe()}, which are not made of the same pieces")
     elif now.size > was.size:
         found.append(f"its windows would grow from {show_duration(was.size)} to {show_duration(now.size)}: what they need was dropped")
+    elif not before.keys and was.shares_panes != now.shares_panes:
+        found.append(
+            f"its windows were {was.describe()} and would be {now.describe()}: without a key, pieces of windows that overlap are in one "
+            "slot, and those of windows side by side in all of them"
+        )
     if after.lateness > before.lateness:
         found.append(
             f"lateness would grow from {show_duration(before.lateness)} to {show_duration(after.lateness)}: windows that late rows would "

@@ -174,7 +174,7 @@ def timing_of(place: Place, op: WindowAggregate) -> tuple[pl.Datetime, Timing]:
 def hash_panes(frame: pl.DataFrame, keys: Sequence[str], window: Window, column: str = PANE) -> Hashes:
     """A key's rows stay in the key's group, whatever their time: windows share panes. Time is the key where there is no other."""
     whole = hash_keys(frame.select(*keys, column))
-    if not keys and window.per_pane == 1:
+    if not keys and not window.shares_panes:
         return whole
     return spread_within_groups(hash_keys(frame.select(keys)) if keys else np.zeros(frame.height, np.uint64), whole)
 
