@@ -170,7 +170,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "remove a join": (lambda: Remove("pairs"), "it has 2 inputs, so that 'pairs_out' would not know which to read"),
     "a processor without a key": (lambda: Insert("p", md.process(Counter), after="left_time"), "it has no key"),
     "a column that a join needs": (lambda: Insert("gone", md.select("v", "ts"), after="left_time", before="pairs"), "left side.*'k'"),
-    "the time of a join": (lambda: Insert("gone", md.select("k", "v"), after="left_time", before="pairs"), "the time of its input"),
+    "the time of a join": (lambda: Insert("gone", md.select("k", "v"), after="left_time", before="pairs"), "its rows have no event time"),
 }
 
 

@@ -35,6 +35,7 @@ from meander.state.hashing import Hashes, key_groups_of
 from meander.state.manifest import operator_of
 from meander.state.segment import HASH, Segment, SegmentRef, encode_segment
 from meander.state.store import Store
+from meander.state.table import conform
 
 DEAD_LETTERS = "__dead_letters"
 _SMALL_SPLIT = 4096
@@ -242,6 +243,8 @@ class StageTask:
             if keyed.timing is None or not keyed.is_over(table, mark) or keyed.is_due(table, mark, mark):
                 self._write_segment(table, rows, mask)
         lap("state write")
+        if emitted is not None:
+            emitted = Emitted(_as_planned(keyed, emitted.frame), emitted.hashes)
         self._digest(name, [*desk.written.values(), *([] if emitted is None else [emitted.frame])])
         self._dead.extend(desk.dead)
         self.report.closed = max(self.report.closed, desk.closed)
@@ -349,6 +352,12 @@ class StageTask:
         now = self.clock.monotonic()
         self.report.seconds[part] = self.report.seconds.get(part, 0.0) + now - began
         return now
+
+
+def _as_planned(keyed: Stateful, frame: pl.DataFrame) -> pl.DataFrame:
+    """The rows that leave an operator, with the types that the plan says. Slots whose types differ could be committed and not published."""
+    assert frame.columns == keyed.schema.names(), f"'{keyed.name}' gives out {frame.columns}, and not {keyed.schema.names()}"
+    return conform(frame, keyed.schema)
 
 
 def digest_of(frame: pl.DataFrame) -> int:

@@ -41,7 +41,8 @@ def rewrite_tables(
             hashes: Hashes = rows.get_column(HASH).to_numpy()
             state = conform(rows, old)
             upgraded = upgrades[operator](state)
-            if upgraded.height != rows.height or not upgraded.select(table.keys).equals(state.select(table.keys)):
+            keys = {key: new[key] for key in table.keys}  # a key can become wider with the upgrade
+            if upgraded.height != rows.height or not conform(upgraded, keys).equals(conform(state, keys)):
                 raise FlowError(f"upgrade of '{operator}': it must return every row of the state it is given, with its key, in order")
             data = encode_segment(conform(upgraded, new).insert_column(0, pl.Series(HASH, hashes)))
             written = f"segments/{name}/{manifest.generation:08d}-{manifest.epoch:010d}-upgrade-{clock.new_id()}.arrow"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, Protocol, Self, runtime_checkable
 
 import polars as pl
 
@@ -46,6 +46,17 @@ class HasLate(Protocol):
 
     @property
     def has_late(self) -> bool: ...
+
+
+@runtime_checkable
+class GoesByTime(Protocol):
+    """A stateful operator that was told the time of its input when it was made, and is told again when what stands before it changes."""
+
+    @property
+    def by_event_time(self) -> bool: ...
+
+    def retimed(self, times: Sequence[Time], schemas: Sequence[pl.Schema]) -> Self:
+        """The same operator for these times and columns of its inputs. Asked only where it goes by event time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,6 +106,13 @@ class WindowAggregate:
     @property
     def has_late(self) -> bool:
         return self.time is not None
+
+    @property
+    def by_event_time(self) -> bool:
+        return self.time is not None
+
+    def retimed(self, times: Sequence[Time], schemas: Sequence[pl.Schema]) -> Self:
+        return replace(self, time=times[0].column, shift=times[0].shift)
 
     def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
         (schema,) = expect_inputs(self.kind, name, inputs, 1)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import polars as pl
 
@@ -114,6 +114,14 @@ class Join:
         return self.bounds is not None
 
     @property
+    def by_event_time(self) -> bool:
+        return self.times is not None
+
+    def retimed(self, times: Sequence[Time], schemas: Sequence[pl.Schema]) -> Self:
+        right = self.matching.names(list(schemas[0]), list(schemas[1])).get(times[1].column)
+        return replace(self, times=_side_times(times), right_time=right)
+
+    @property
     def outer(self) -> tuple[bool, bool]:
         """Whether rows of the left, and of the right, come out also without a partner."""
         return self.how in ("left", "full"), self.how in ("right", "full")
@@ -214,6 +222,13 @@ class JoinLatest:
     def has_late(self) -> bool:
         return self.times is not None
 
+    @property
+    def by_event_time(self) -> bool:
+        return self.times is not None
+
+    def retimed(self, times: Sequence[Time], schemas: Sequence[pl.Schema]) -> Self:
+        return replace(self, times=_side_times(times))
+
     def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
         left, right = expect_inputs(self.kind, name, inputs, 2)
         what = f"join_latest {name!r}"
@@ -238,6 +253,11 @@ class JoinLatest:
 
     def code(self) -> str:
         return ""
+
+
+def _side_times(times: Sequence[Time]) -> tuple[SideTime, SideTime]:
+    left, right = (SideTime(time.column, time.shift) for time in times)
+    return left, right
 
 
 @dataclass(frozen=True)

@@ -140,7 +140,7 @@ def compare(before: Layout, after: Layout, retired: Iterable[str] = ()) -> Compa
         was_so, is_so = before.rest.get(fact, "none"), after.rest.get(fact, "none")
         if was_so != is_so:
             hard.append(f"its {fact} was {was_so} and would be {is_so}" if fact != "description" else "what it stores may be another thing")
-    widened: list[str] = []
+    widened = [] if hard else [key for key, dtype in after.keys.items() if dtype != before.keys[key]]
     added = tuple(name for name in after.columns if name not in before.columns)
     removed = tuple(name for name in before.columns if name not in after.columns)
     again = "was removed from it before, and old segments still have it: choose another alias"
@@ -217,6 +217,11 @@ def _window_problems(before: Layout, after: Layout) -> list[str]:
         found.append(f"its windows were {was.describe()} and would be {now.describe()}, which are not made of the same pieces")
     elif now.size > was.size:
         found.append(f"its windows would grow from {show_duration(was.size)} to {show_duration(now.size)}: what they need was dropped")
+    elif not before.keys and was.shares_panes != now.shares_panes:
+        found.append(
+            f"its windows were {was.describe()} and would be {now.describe()}: without a key, pieces of windows that overlap are in one "
+            "slot, and those of windows side by side in all of them"
+        )
     if after.lateness > before.lateness:
         found.append(
             f"lateness would grow from {show_duration(before.lateness)} to {show_duration(after.lateness)}: windows that late rows would "

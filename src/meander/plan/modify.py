@@ -18,7 +18,7 @@ from meander.connect.source import Source
 from meander.errors import FlowError
 from meander.plan.become import Become, become, check_ends, check_swap
 from meander.plan.effects import Effects, Fate, tell_effects
-from meander.plan.eventtime import HasLate, Late, Watermark, time_of
+from meander.plan.eventtime import GoesByTime, HasLate, Late, Time, Watermark, no_time, time_of
 from meander.plan.graph import Node, Plan, check_name, sort_nodes
 from meander.plan.joins import Join, JoinLatest
 from meander.plan.layout import Comparison, Layout, compare, layout_of
@@ -196,12 +196,10 @@ def _operator(given: Any, name: str) -> Operator | Unplaced:
 
 
 def _place(plan: Plan, nodes: Mapping[str, Node]) -> tuple[Node, ...]:
-    """Every operator in its place: those that are only described learn what is around them."""
+    """Every operator in its place: those that are only described learn what is around them, and those that go by time which it is now."""
     for node in nodes.values():
         for name in node.inputs:
             _known(plan.flow, nodes, name)
-    if not any(isinstance(node.op, Unplaced) for node in nodes.values()):
-        return _late_follow(nodes)
     former = {node.name: node.op for node in plan.nodes}
     schemas: dict[str, pl.Schema] = {}
     placed: list[Node] = []
@@ -211,9 +209,24 @@ def _place(plan: Plan, nodes: Mapping[str, Node]) -> tuple[Node, ...]:
             node = Node(
                 node.name, node.op.placed(node.name, node.inputs, former.get(node.name), schemas[node.inputs[0]], time), node.inputs
             )
+        elif isinstance(node.op, GoesByTime) and node.op.by_event_time:
+            node = _retimed(node, placed, schemas)
         schemas[node.name] = node.op.output_schema([schemas[name] for name in node.inputs], node.name)
         placed.append(node)
     return _late_follow({node.name: node for node in placed})
+
+
+def _retimed(node: Node, before: Sequence[Node], schemas: Mapping[str, pl.Schema]) -> Node:
+    """An operator that goes by the time of what stands before it, which may be another than when it was made."""
+    assert isinstance(node.op, GoesByTime)
+    times: list[Time] = []
+    for name in node.inputs:
+        time = time_of(before, schemas, name)
+        if time is None:
+            raise no_time(f"{node.op.kind} {node.name!r}", name, schemas[name])
+        times.append(time)
+    op: Any = node.op.retimed(times, [schemas[name] for name in node.inputs])
+    return node if vars(op) == vars(node.op) else Node(node.name, op, node.inputs)
 
 
 def _late_follow(nodes: Mapping[str, Node]) -> tuple[Node, ...]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
 import polars as pl
 
@@ -31,6 +31,13 @@ class Deduplicate:
     @property
     def has_late(self) -> bool:
         return self.ttl is not None
+
+    @property
+    def by_event_time(self) -> bool:
+        return self.ttl is not None
+
+    def retimed(self, times: Sequence[Time], schemas: Sequence[pl.Schema]) -> Self:
+        return replace(self, time=times[0].column, shift=times[0].shift)
 
     def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
         (schema,) = expect_inputs(self.kind, name, inputs, 1)
@@ -133,6 +140,13 @@ class WindowTop:
     @property
     def has_late(self) -> bool:
         return self.time is not None
+
+    @property
+    def by_event_time(self) -> bool:
+        return self.time is not None
+
+    def retimed(self, times: Sequence[Time], schemas: Sequence[pl.Schema]) -> Self:
+        return replace(self, time=times[0].column, shift=times[0].shift)
 
     def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
         (schema,) = expect_inputs(self.kind, name, inputs, 1)

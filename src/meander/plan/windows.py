@@ -41,6 +41,11 @@ class Window:
         return self.size // self.step
 
     @property
+    def shares_panes(self) -> bool:
+        """Whether windows overlap, so that a pane is in several of them."""
+        return self.per_pane > 1
+
+    @property
     def bucket(self) -> int:
         """How much time is stored together: whole panes, and not many buckets per window."""
         return self.pane * max(1, -(-max(_SECOND, self.size // _BUCKETS) // self.pane))

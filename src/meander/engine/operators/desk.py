@@ -93,11 +93,16 @@ class Desk:
         """
         return find_rows(*self.stored(table, hashes), keys, hashes, self.key_groups, apart, columns)
 
-    def scan(self, table: str, keys: Sequence[str]) -> pl.DataFrame:
-        """All rows of a table that are this slot's. For buckets that are due: whatever else there is must not be read whole."""
+    def scan(self, table: str, keys: Sequence[str], types: Mapping[str, pl.DataType] | None = None) -> pl.DataFrame:
+        """All rows of a table that are this slot's. For buckets that are due: whatever else there is must not be read whole.
+
+        ``types`` are the columns as this version of the plan has them, for operators that go on with the state of older versions:
+        otherwise the columns are those of the slot's newest segment, and two slots can have different ones.
+        """
         frames = [self.written[table]] if table in self.written else []
         for ref in sorted(self.segments.get(table, ()), key=lambda r: r.sequence, reverse=True):
             frame = self.scan_segment(ref).frame()
             mine = in_groups(frame.get_column(HASH).to_numpy(), ref.groups & self.groups, self.key_groups)
             frames.append(frame if mine.all() else frame.filter(pl.Series(mine)))
-        return merge_segments(frames, keys, drop_deleted=True)
+        like = None if types is None else {HASH: pl.UInt64(), **types}
+        return merge_segments(frames, keys, drop_deleted=True, like=like)

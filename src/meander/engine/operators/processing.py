@@ -295,5 +295,5 @@ def make_processing(place: Place, op: Process) -> Processing:
         shift=0 if time is None else time.shift,
         zone=dtype.time_zone if isinstance(dtype, pl.Datetime) else None,
         follows=Timing(by_clock=True, flushes=False) if time is None else Timing(time.marks, time.delay),
-        wheel=Wheel(place.node.name, op.keys),
+        wheel=Wheel(place.node.name, {key: place.schema()[key] for key in op.keys}),
     )

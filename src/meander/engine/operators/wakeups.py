@@ -17,7 +17,7 @@ Tables of a processor ``p``, each in buckets:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,7 +39,12 @@ class Wheel:
     """The wake-ups of one operator."""
 
     operator: str
-    keys: tuple[str, ...]
+    types: Mapping[str, pl.DataType]
+    """Of the key's columns: a wake-up that an older version of the plan wrote may have narrower ones."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return tuple(self.types)
 
     def tables(self) -> dict[str, tuple[str, ...]]:
         kinds = [f"{kind}-{level}" for kind in (_EVENT, _CLOCK, _LATER) for level in range(_LEVELS)]
@@ -79,7 +84,7 @@ class Wheel:
             over = self.is_over(table, evict)
             if not over and not self.is_due(table, late, evict):
                 continue
-            rows = desk.scan(table, (*self.keys, AT))
+            rows = desk.scan(table, (*self.keys, AT), {**self.types, AT: pl.Int64()})
             if kind != _SOON:
                 if over:
                     moved.append((clock, rows.filter(pl.col(AT) > evict)))

@@ -127,7 +127,7 @@ class WindowAggregation(Stateful):
         return fold_before(rows, hash_panes(rows.frame, self.keys, self.windowing.window), self.identity, self.parts, seat)
 
     def work(self, desk: Desk, arrived: Sequence[Partial]) -> Emitted | None:
-        merge = WindowMerge(self.name, self.windowing, self.keys, self.parts, desk)
+        merge = WindowMerge(self.name, self.windowing, {key: self.schema[key] for key in self.keys}, self.parts, desk)
         if arrived:
             folded = fold_after(arrived, self.identity, self.parts)
             desk.lap("fold")
@@ -174,7 +174,7 @@ def timing_of(place: Place, op: WindowAggregate) -> tuple[pl.Datetime, Timing]:
 def hash_panes(frame: pl.DataFrame, keys: Sequence[str], window: Window, column: str = PANE) -> Hashes:
     """A key's rows stay in the key's group, whatever their time: windows share panes. Time is the key where there is no other."""
     whole = hash_keys(frame.select(*keys, column))
-    if not keys and window.per_pane == 1:
+    if not keys and not window.shares_panes:
         return whole
     return spread_within_groups(hash_keys(frame.select(keys)) if keys else np.zeros(frame.height, np.uint64), whole)
 
@@ -182,8 +182,10 @@ def hash_panes(frame: pl.DataFrame, keys: Sequence[str], window: Window, column:
 class WindowMerge:
     """One operator in one epoch: merges what has arrived, and makes rows of the windows that are to be emitted."""
 
-    def __init__(self, name: str, windowing: Windowing, keys: tuple[str, ...], parts: Mapping[str, Part], desk: Desk) -> None:
-        self._name, self._windowing, self._keys, self._parts, self._desk = name, windowing, keys, parts, desk
+    def __init__(self, name: str, windowing: Windowing, keys: Mapping[str, pl.DataType], parts: Mapping[str, Part], desk: Desk) -> None:
+        self._name, self._windowing, self._keys, self._parts, self._desk = name, windowing, tuple(keys), parts, desk
+        self._types = {**keys, PANE: pl.Int64(), **{name: part.dtype for name, part in parts.items()}}
+        """The columns of a pane in this version of the plan."""
         self._window = windowing.window
         self._new: list[pl.DataFrame] = []
 
@@ -219,13 +221,11 @@ class WindowMerge:
     def _closing(self, late: int, evict: int) -> pl.DataFrame:
         live = self._desk.buckets(self._name)
         due = [self._panes(name) for bucket, name in live if self._windowing.is_due(bucket, late, evict)]
-        return self._windows(pl.concat(due, how="vertical_relaxed"), late + 1, evict + 1) if due else self._nothing()
+        return self._windows(pl.concat(due), late + 1, evict + 1) if due else self._nothing()
 
     def _panes(self, table: str) -> pl.DataFrame:
         """All panes of a bucket, with the columns that this version of the plan has."""
-        rows = self._desk.scan(table, (*self._keys, PANE))
-        types = {name: part.dtype for name, part in self._parts.items()}
-        rows = conform(rows, {**{name: rows.schema[name] for name in (HASH, *self._keys, PANE)}, **types})
+        rows = self._desk.scan(table, (*self._keys, PANE), self._types)
         return rows.with_columns([fill_empty(rows.get_column(name), part) for name, part in self._parts.items()])
 
     def _windows(self, panes: pl.DataFrame, first: int, end: int | None) -> pl.DataFrame:
