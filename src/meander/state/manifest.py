@@ -69,7 +69,11 @@ def whole_table(table: str) -> str:
 
 @dataclass(frozen=True)
 class Table:
-    """One stateful operator's state: its key columns and its segments, oldest first."""
+    """One stateful operator's state: its key columns and its segments, oldest first.
+
+    A table that was merged to nothing keeps one segment without key groups: nobody looks anything up in it, and it says which columns
+    the table has.
+    """
 
     keys: tuple[str, ...]
     segments: tuple[SegmentRef, ...] = ()
@@ -80,11 +84,11 @@ class Table:
     @property
     def rows(self) -> int:
         """Stored rows; a key that was updated since its last compaction counts more than once."""
-        return sum(s.rows for s in self.segments)
+        return sum(s.rows for s in self.segments if s.groups)
 
     @property
     def bytes(self) -> int:
-        return sum(s.bytes for s in self.segments)
+        return sum(s.bytes for s in self.segments if s.groups)
 
 
 @dataclass(frozen=True)
@@ -154,7 +158,8 @@ class Manifest:
         tables = {name: table for name, table in self.tables.items() if name not in forgets}
         for name, added in entry["tables"].items():
             before = tables.get(name, Table(tuple(added["keys"])))
-            tables[name] = replace(before, segments=before.segments + tuple(SegmentRef.from_json(s) for s in added["segments"]))
+            alive = tuple(s for s in before.segments if s.groups)
+            tables[name] = replace(before, segments=alive + tuple(SegmentRef.from_json(s) for s in added["segments"]))
         for name in entry.get("drops", ()):
             tables.pop(name, None)
         recent = {name: list(names) for name, names in self.recent.items() if name not in restarts}
@@ -204,6 +209,9 @@ class Manifest:
             raise Corrupted(f"the merge into '{output.name}' has read what table '{merge['table']}' does not have: {missing}")
         if output.rows:
             segments.append(output)
+        if not segments:  # nothing is left: readers still need the columns
+            newest = max(table.segments, key=lambda s: s.sequence)
+            segments = [newest.without(newest.groups)]
         segments.sort(key=lambda s: s.sequence)
         return replace(self, tables={**self.tables, merge["table"]: replace(table, segments=tuple(segments))})
 
