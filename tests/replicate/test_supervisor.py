@@ -17,8 +17,7 @@ import pytest
 
 import meander as md
 from meander.clock import SystemClock
-from meander.engine import cohort
-from meander.replicate import courtesy, signs
+from meander.replicate import courtesy
 from meander.replicate.asks import SUPERVISOR, ask, live_supervisor
 from meander.replicate.process import is_running
 from meander.replicate.restarts import Death, Patience, Restarts
@@ -84,10 +83,6 @@ def pid(supervisor: Supervisor, name: str) -> int:
 def done(supervisor: Supervisor, future: Future[list[str]]) -> list[str]:
     until(supervisor, future.done)
     return future.result()
-
-
-def test_a_silent_replica_is_one_for_its_supervisor_as_long_as_for_its_siblings() -> None:
-    assert signs.SILENT_AFTER == cohort.DEAD_AFTER
 
 
 def test_a_killed_replica_comes_back_and_the_others_are_left_alone(stage: Stage) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from meander import errors
 from meander.clock import Clock
 from meander.errors import ConfigError, MeanderError, Retryable
-from meander.replicate.signs import FOLDER, SILENT_AFTER, parse
+from meander.state.signs import FOLDER, SILENT_AFTER, parse
 from meander.state.store import Store
 
 SUPERVISOR = f"{FOLDER}supervisor"
@@ -56,13 +56,14 @@ def raised(said: Json) -> MeanderError:
 
 def live_supervisor(store: Store, clock: Clock) -> Json | None:
     """What the supervisor of a store says of itself; None where there is none, or it has not said anything for some seconds."""
-    first = now = parse(store.get(SUPERVISOR))
+    first = data = store.get(SUPERVISOR)
     until = clock.monotonic() + SILENT_AFTER
-    while first is not None and clock.monotonic() < until:
+    while data is not None and clock.monotonic() < until:
         clock.sleep(_LOOK_EVERY)
-        now = parse(store.get(SUPERVISOR)) or (None if store.get(SUPERVISOR) is None else first)
-        if now is None or now != first:
-            return now
+        data = store.get(SUPERVISOR)
+        said = None if data == first else parse(data)
+        if said is not None and {"process", "host"} <= said.keys():
+            return said
     return None
 
 

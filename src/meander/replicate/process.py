@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from meander.replicate.signs import parse
+from meander.state.signs import parse
 
 ENDED = "MEANDER_REPLICA_ENDED"
 _TAIL_BYTES = 8192

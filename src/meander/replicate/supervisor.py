@@ -26,8 +26,8 @@ from meander.replicate.courtesy import Courtesy
 from meander.replicate.member import Change, Member, Steps, names
 from meander.replicate.process import Adopted, Child, Ended, is_running, last_lines
 from meander.replicate.restarts import Death, Patience, Restarts
-from meander.replicate.signs import SILENT_AFTER, Sighting, Watch, parse
 from meander.state.log import newest_generation, read_manifest
+from meander.state.signs import SILENT_AFTER, Sighting, Watch, parse
 from meander.state.store import Store
 
 OBSERVE_EVERY = 0.5
@@ -85,8 +85,9 @@ class Supervisor:
         self.logs.mkdir(parents=True, exist_ok=True)
         self._sightings = self._watch.settle()
         for name, seen in sorted(self._sightings.items()):
-            if seen.alive and seen.sign.host == self._host and is_running(seen.sign.process):
-                self._adopt(name, seen)
+            process = seen.sign.process
+            if seen.alive and process is not None and seen.sign.host == self._host and is_running(process):
+                self._adopt(name, process)
             elif not seen.alive:
                 self._store.delete(seen.sign.place)  # of a process that could not say goodbye
         adopted = list(self._members)
@@ -106,9 +107,9 @@ class Supervisor:
         return self
 
     def _refuse_beside_another(self) -> None:
-        said = parse(self._store.get(SUPERVISOR))
-        if said is None or (said.get("host") == self._host and not is_running(int(said["process"]))):
-            return
+        said = parse(self._store.get(SUPERVISOR)) or {}
+        if said.get("host") == self._host and isinstance(said.get("process"), int) and not is_running(said["process"]):
+            return  # it need not be watched to be known as dead
         live = live_supervisor(self._store, self._clock)
         if live is not None:
             raise Busy(
@@ -116,9 +117,9 @@ class Supervisor:
                 "Change the number of its replicas with `meander replicas add` and `drain`, or stop it first"
             )
 
-    def _adopt(self, name: str, seen: Sighting) -> None:
+    def _adopt(self, name: str, pid: int) -> None:
         now = self._clock.monotonic()
-        process = Adopted(seen.sign.process, self._log(name), self._ended(name))
+        process = Adopted(pid, self._log(name), self._ended(name))
         self._members[name] = Member(name, Restarts(self._patience), "running", process, now, came_up=now, adopted=True)
         self._members[name].courtesy = Courtesy.overdue(process.pid)
         self._tell(f"replica {name} runs already (process {process.pid}): adopted")
@@ -325,7 +326,7 @@ class Supervisor:
             self._tell(f"replica {member.name} is at work, after {now - member.launched:.1f} s")
         if seen.sign.epoch != member.epoch:
             member.epoch, member.epoch_since = seen.sign.epoch, now
-        member.url = seen.sign.url
+        member.url = None if seen.sign.said is None else seen.sign.said.url
 
     def _trouble(self, member: Member, seen: Sighting | None, now: float) -> str | None:
         """Why a process that is there should not go on."""
