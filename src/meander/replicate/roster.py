@@ -17,7 +17,7 @@ def read_roster(store: Store, clock: Clock) -> dict[str, Any]:
     known = {one["name"]: one for one in supervisor.get("replicas", ())} if supervisor else {}
     seen = Watch(store, clock).settle()
     epoch = max([read_manifest(store).epoch, *(one.sign.epoch for one in seen.values())])
-    keeps = keeper(name for name, one in seen.items() if one.alive)
+    keeps = keeper(one.sign for one in seen.values() if one.alive)
     rows = []
     for name in sorted(seen.keys() | known.keys()):
         sighting, told = seen.get(name), known.get(name, {})

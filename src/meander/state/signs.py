@@ -178,10 +178,13 @@ def parse(data: bytes | None) -> dict[str, Any] | None:
     return said if isinstance(said, dict) else None
 
 
-def keeper(alive: Iterable[str]) -> str | None:
-    """Who keeps house: the first by name of those that live.
+def keeper(alive: Iterable[Sign]) -> str | None:
+    """Who keeps house among those that live: the leader or, where replicas have none, the first by name.
 
-    >>> keeper(["b", "a"]), keeper([])
-    ('a', None)
+    Of two that believe that they lead, the one with the later candidature has replaced the other.
     """
-    return min(alive, default=None)
+    there = [(sign.name, sign.said) for sign in alive if sign.said is not None]
+    if any(said.leads is not None for _, said in there):
+        leaders = [(said.leads_as or "", name) for name, said in there if said.leads]
+        return max(leaders)[1] if leaders else None
+    return min((name for name, _ in there), default=None)
