@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import threading
+import time
+
 import pytest
 
-from meander.clock import FakeClock
+from meander.clock import FakeClock, SystemClock
+from meander.engine import cohort
 from meander.engine.cohort import DEAD_AFTER, Cohort
 from meander.replicate.asks import SUPERVISOR, live_supervisor
 from meander.state.signs import LONGEST_LOOK, SILENT_AFTER, Said, Watch, place_of
@@ -129,3 +134,28 @@ def test_a_supervisor_whose_words_cannot_be_read_is_waited_for_as_long_as_any_ot
     said = live_supervisor(store, Meanwhile())
     assert said is not None
     assert said["process"] == 7
+
+
+def test_whatever_the_store_raises_a_replica_goes_on_to_give_signs_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cohort, "BEAT", 0.01)
+    store = MemoryStore()
+    a = Cohort(store, SystemClock(), "a", 1).start()
+    failed = threading.Event()
+
+    def fails(prefix: str) -> list[str]:
+        failed.set()
+        raise OSError(errno.EACCES, "not allowed")
+
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(store, "list", fails)
+            assert failed.wait(10)
+        before = store.get(place_of(1, "a"))
+        deadline = time.monotonic() + 10
+        while store.get(place_of(1, "a")) == before and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(0.05)
+        assert store.get(place_of(1, "a")) != before
+        assert a._thread.is_alive()
+    finally:
+        a.close()

@@ -366,12 +366,17 @@ class Cohort:
 
     def _watch(self) -> None:
         # An event, not the clock's sleep: leaving must not wait for the next beat.
+        told = ""
         while not self._stop.wait(BEAT):
             try:
                 self.beat()
                 self.look()
             except Retryable:
                 continue  # the store is away: so it is for the others
+            except Exception as error:  # whatever it is: a replica that says nothing any more is dead to the others
+                if str(error) != told:
+                    told = str(error)
+                    _LOG.exception(f"replica '{self.name}' cannot give a sign of life; it tries again")
 
 
 def _seen_again(before: Sibling | None, sign: Sign, now: float, deaf: float) -> Sibling:

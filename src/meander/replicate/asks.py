@@ -25,10 +25,10 @@ _LOOK_EVERY = 0.2
 Json = dict[str, Any]
 
 
-def asked(store: Store) -> list[Json]:
-    """The wishes that wait, the oldest first."""
-    found = [wish for name in store.list(_ASKED) if (wish := parse(store.get(name))) is not None and "id" in wish]
-    return sorted(found, key=lambda wish: (wish.get("at", 0.0), wish["id"]))
+def asked(store: Store) -> dict[str, Json]:
+    """The wishes that wait, by what they are answered under; one that cannot be read is an empty one."""
+    found = {name.removeprefix(_ASKED): store.get(name) for name in sorted(store.list(_ASKED))}
+    return {identity: parse(data) or {} for identity, data in found.items() if data is not None}
 
 
 def answer(store: Store, identity: str, said: Json) -> None:
@@ -76,7 +76,7 @@ def ask(store: Store, clock: Clock, what: str, timeout: float, tell: Callable[[s
             "Start it again with the same `meander run ... --replicas N`: it takes up those that run"
         )
     identity = clock.new_id()
-    store.put_if_absent(f"{_ASKED}{identity}", json.dumps({"id": identity, "do": what, "at": clock.now(), **more}).encode())
+    store.put_if_absent(f"{_ASKED}{identity}", json.dumps({"do": what, **more}).encode())
     tell(f"asked the supervisor (process {supervisor['process']} on {supervisor['host']}); waiting until it is done")
     until, heard, last = clock.monotonic() + timeout, clock.monotonic(), supervisor.get("number")
     while clock.monotonic() < until:

@@ -111,7 +111,7 @@ class Adopted:
 def how_it_ended(pid: int, code: int | None, record: Path, log: Path) -> Ended:
     """What a process says of its end itself; where it could say nothing, what can be concluded. ``code`` is None where nobody knows."""
     said = parse(_read(record))
-    if said is not None and said.get("process") == pid:
+    if said is not None and said.get("process") == pid and "outcome" in said:
         return Ended(str(said["outcome"]), str(said.get("error") or ""), said.get("kind"))
     if code == 0:
         return Ended("finished")
