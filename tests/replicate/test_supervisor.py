@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -17,8 +19,7 @@ import pytest
 
 import meander as md
 from meander.clock import SystemClock
-from meander.engine import cohort
-from meander.replicate import courtesy, signs
+from meander.replicate import courtesy
 from meander.replicate.asks import SUPERVISOR, ask, live_supervisor
 from meander.replicate.process import is_running
 from meander.replicate.restarts import Death, Patience, Restarts
@@ -84,10 +85,6 @@ def pid(supervisor: Supervisor, name: str) -> int:
 def done(supervisor: Supervisor, future: Future[list[str]]) -> list[str]:
     until(supervisor, future.done)
     return future.result()
-
-
-def test_a_silent_replica_is_one_for_its_supervisor_as_long_as_for_its_siblings() -> None:
-    assert signs.SILENT_AFTER == cohort.DEAD_AFTER
 
 
 def test_a_killed_replica_comes_back_and_the_others_are_left_alone(stage: Stage) -> None:
@@ -264,6 +261,61 @@ def test_it_is_asked_through_the_store(stage: Stage) -> None:
     assert asking.communicate()[0].count("replica") >= 2
     assert states(supervisor) == {"b": "running"}
     assert stage.store.list("replicas/asked/") == stage.store.list("replicas/answered/") == []
+
+
+WRONG = {
+    "count": b'{"do": "add", "count": "x"}',
+    "no name": b'{"do": "drain"}',
+    "no sense": b'{"do": ["add"], "count": {}}',
+    "half": b'{"do": "add", "cou',
+    "list": b"[1]",
+    "empty": b"",
+}
+
+
+def test_a_wish_that_makes_no_sense_is_refused_and_the_next_one_is_fulfilled(stage: Stage) -> None:
+    supervisor = stage.start(1)
+    for identity, wish in WRONG.items():
+        stage.store.put(f"replicas/asked/{identity}", wish)
+    until(supervisor, lambda: len(stage.store.list("replicas/answered/")) == len(WRONG))
+    said = [json.loads(stage.store.get(name) or b"") for name in stage.store.list("replicas/answered/")]
+    assert all(one["kind"] == "ConfigError" and "does not understand" in one["error"] for one in said)
+    assert stage.store.list("replicas/asked/") == []
+    asking = threading.Thread(target=ask, args=(stage.store, SystemClock(), "add", 20.0), kwargs={"count": 1})
+    asking.start()
+    until(supervisor, lambda: not asking.is_alive())
+    assert all_running(supervisor, "a", "b")()
+
+
+def test_whatever_the_store_raises_the_supervisor_goes_on_to_look(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    supervisor = stage.start(1)
+    until(supervisor, all_running(supervisor, "a"))
+
+    def fails(prefix: str) -> list[str]:
+        raise OSError(errno.EACCES, "not allowed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stage.store, "list", fails)
+        until(supervisor, lambda: any("cannot look after the store: PermissionError" in line for line in stage.told))
+    said = json.loads(stage.store.get(SUPERVISOR) or b"")["number"]
+    until(supervisor, lambda: json.loads(stage.store.get(SUPERVISOR) or b"")["number"] > said)
+
+
+def test_a_replica_that_cannot_be_started_now_is_started_later_and_the_others_go_on(stage: Stage) -> None:
+    supervisor = stage.start(1)
+    until(supervisor, all_running(supervisor, "a"))
+    log = stage.folder / "logs" / "replica-b.log"
+    log.with_suffix(".before.log").mkdir()  # what the system says does not matter
+    (log.with_suffix(".before.log") / "full").touch()
+    log.touch()
+    added = supervisor.add()
+    until(supervisor, lambda: any("replica b: it cannot be started" in line for line in stage.told))
+    for _ in range(5):
+        supervisor.step()
+        time.sleep(0.1)
+    assert states(supervisor) == {"a": "running", "b": "waiting"}
+    log.unlink()
+    assert done(supervisor, added) == ["b"]
 
 
 def test_where_there_is_no_supervisor_asking_says_so(stage: Stage) -> None:

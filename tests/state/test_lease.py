@@ -131,3 +131,12 @@ def test_a_lease_refuses_a_second_process_and_ends_soon_after_kill_9(redis_url: 
     finally:
         owner.kill()
         owner.communicate()
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"7"])
+def test_a_lease_that_cannot_be_read_is_watched_as_any_other(data: bytes) -> None:
+    store, clock = MemoryStore(), FakeClock()
+    store.put("lease/00000003", data)
+    assert live_owner(store, 3, clock) is None
+    assert clock.monotonic() == pytest.approx(SECONDS)
+    assert live_owner(store, 3, Meanwhile(lambda now: store.put("lease/00000003", b"{"))) == (None if data == b"{" else "unknown process")

@@ -178,12 +178,36 @@ def test_a_writer_killed_amid_its_puts_leaves_whole_objects_or_none(url: str) ->
         for folder in ("log", "segments"):
             names = store.list(f"{folder}/")
             for name in names:
-                if (
-                    folder == "log" or store.local("") is None
-                ):  # a plain put of a folder is durable, not atomic: only what the log names is read
-                    assert store.get(name) == int(name.split("/")[1]).to_bytes(4, "big") * (1 << 18), f"{name} is torn"
+                assert store.get(name) == int(name.split("/")[1]).to_bytes(4, "big") * (1 << 18), f"{name} is torn"
             assert {f"{folder}/{n}" for n in acknowledged} <= set(names)
     assert acknowledged
+
+
+def test_a_put_that_fails_leaves_what_was_there_before_and_nothing_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, write = DirStore(tmp_path), os.write
+    store.put("replicas/1/a", b"the first")
+
+    def full(fd: int, data: Any) -> int:
+        if len(data) > 1:
+            return write(fd, data[:1])
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(Retryable, match="no space left"):
+        store.put("replicas/1/a", b"the second")
+    assert store.get("replicas/1/a") == b"the first"
+    assert list((tmp_path / "replicas" / "1").iterdir()) == [tmp_path / "replicas" / "1" / "a"]
+
+
+def test_a_lock_holds_also_where_the_disk_is_too_full_for_its_owners_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    lock = Lock(DirStore(tmp_path), "1")
+    with pytest.raises(Busy, match="unknown process"):
+        Lock(DirStore(tmp_path), "1")
+    lock.release()
 
 
 def test_a_torn_write_of_a_dead_process_is_not_listed(tmp_path: Path) -> None:

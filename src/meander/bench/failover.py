@@ -31,7 +31,7 @@ from meander.bench.statistics import Json
 from meander.bench.steady import Feed, Sight, batch_name, drained, meander_names, timeline
 from meander.replicate.courtesy import Courtesy
 from meander.replicate.process import session_members
-from meander.replicate.signs import parse
+from meander.state.signs import parse
 
 SYSTEMS = ("leaderless", "leader", "passive", "spark")
 FAULTS = ("driver", "executor", "pause")

@@ -9,7 +9,7 @@ A replica that dies takes nothing along, whatever it was doing: its siblings are
 paused, takes up what was committed meanwhile and goes on from there.
 
 Signs of life (``replicas/<generation>/<name>``) decide nothing but who merges segments, writes snapshots and removes garbage: the first by
-name among those that live. Two who believe that they are the first do no harm.
+name among those that live. Two who believe that they are the first do no harm. Signs that cannot be read age as all others (``signs``).
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ from meander.connect.source import Choice, Split
 from meander.engine.epoch import Decision
 from meander.errors import Divergent, Retryable
 from meander.state.manifest import Json
+from meander.state.signs import LONGEST_LOOK, SILENT_AFTER, Said, Sign, place_of, read_signs
 from meander.state.store import Store
 
 BEAT = 0.5
-DEAD_AFTER = 3.0
+DEAD_AFTER = SILENT_AFTER
 _BEHIND_EVERY = 1.0
 _LOG = logging.getLogger("meander")
 
@@ -108,7 +109,7 @@ class Sibling:
     """A replica as its signs of life show it."""
 
     name: str
-    said: Json
+    sign: Sign
     changed: float
     """When it said something new last, by our own clock."""
     since: float = 0.0
@@ -128,6 +129,8 @@ class Cohort:
         self._steps = 0
         self._is_stepping = False
         self._siblings: dict[str, Sibling] = {}
+        self._listened = clock.monotonic()
+        """When we looked for the others last."""
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._leaving = threading.Event()
@@ -161,7 +164,7 @@ class Cohort:
         if self._thread.is_alive():
             self._thread.join()
         try:
-            self._store.delete(self._sign(self.name))
+            self._store.delete(place_of(self._generation, self.name))
         except Retryable:
             return  # then they find out by themselves
 
@@ -268,7 +271,8 @@ class Cohort:
             return
         patience = 2 * self._election.deposes_after
         for one in self.siblings():
-            if one.said.get("step") is not None and one.said.get("epoch") == epoch and one.said.get("leads_as") == leader:
+            said = one.sign.said
+            if said is not None and said.step is not None and (said.epoch, said.leads_as) == (epoch, leader):
                 self._depose_late(self._election, leader, one.since, patience, f"for '{one.name}' to decide an epoch")
 
     def _leader(self, election: Leading) -> str | None:
@@ -311,6 +315,9 @@ class Cohort:
     def siblings(self) -> list[Sibling]:
         """The others that live."""
         now = self._clock.monotonic()
+        if now - self._listened > DEAD_AFTER:  # we were paused, or the store was away: nobody is dead for that
+            with contextlib.suppress(Retryable):
+                self.look()
         with self._lock:
             return [one for one in self._siblings.values() if now - one.changed < DEAD_AFTER]
 
@@ -331,50 +338,51 @@ class Cohort:
     def beat(self) -> None:
         self._number += 1
         leads = None if self._election is None else self._election.leads()
-        said = {
-            "name": self.name,
-            "number": self._number,
-            "epoch": self._epoch,
-            "process": os.getpid(),
-            "host": socket.gethostname(),
-            "url": self.url,
-            "at": self._clock.now(),
-            "leads": leads,
-            "leads_as": self._election.leader() if self._election is not None and leads else None,
-            "step": self._steps if self._is_stepping else None,
-        }
-        self._store.put(self._sign(self.name), json.dumps(said).encode())
+        said = Said(
+            self._number,
+            self._epoch,
+            os.getpid(),
+            socket.gethostname(),
+            self.url,
+            self._clock.now(),
+            leads,
+            self._election.leader() if self._election is not None and leads else None,
+            self._steps if self._is_stepping else None,
+        )
+        self._store.put(place_of(self._generation, self.name), said.to_bytes())
 
     def look(self) -> None:
         """Read the others' signs of life: as many objects as there are replicas."""
-        there = {}
-        for name in self._store.list(self._sign("")):
-            data = self._store.get(name)
-            if data is None:
-                continue
-            try:
-                said = json.loads(data)
-            except ValueError:  # it is just being written: it lives
-                said = {"name": name.rsplit("/", 1)[1], "number": self._clock.monotonic()}
-            there[said["name"]] = said
+        with self._lock:
+            known = [one.sign for one in self._siblings.values()]
+        signs = read_signs(self._store, self._generation, known)
         now = self._clock.monotonic()
         with self._lock:
-            known, self._siblings = self._siblings, {}
-            for name, said in there.items():
-                if name != self.name:
-                    before = known.get(name)
-                    changed = now if before is None or before.said != said else before.changed
-                    stays = before is not None and all(before.said.get(part) == said.get(part) for part in ("step", "epoch"))
-                    self._siblings[name] = Sibling(name, said, changed, before.since if before is not None and stays else now)
-
-    def _sign(self, name: str) -> str:
-        return f"replicas/{self._generation:08d}/{name}"
+            before, self._siblings = self._siblings, {}
+            deaf, self._listened = max(0.0, now - self._listened - LONGEST_LOOK), now
+            for sign in signs:
+                if sign.name != self.name:
+                    self._siblings[sign.name] = _seen_again(before.get(sign.name), sign, now, deaf)
 
     def _watch(self) -> None:
         # An event, not the clock's sleep: leaving must not wait for the next beat.
+        told = ""
         while not self._stop.wait(BEAT):
             try:
                 self.beat()
                 self.look()
             except Retryable:
                 continue  # the store is away: so it is for the others
+            except Exception as error:  # whatever it is: a replica that says nothing any more is dead to the others
+                if str(error) != told:
+                    told = str(error)
+                    _LOG.exception(f"replica '{self.name}' cannot give a sign of life; it tries again")
+
+
+def _seen_again(before: Sibling | None, sign: Sign, now: float, deaf: float) -> Sibling:
+    """What is known of a sibling after a look. The time for which we were ``deaf`` is no silence of its."""
+    if before is None:
+        return Sibling(sign.name, sign, now, now)
+    was, said = before.sign.said, sign.said
+    stays = was is not None and said is not None and (was.step, was.epoch) == (said.step, said.epoch)
+    return Sibling(sign.name, sign, before.changed + deaf if before.sign.data == sign.data else now, before.since if stays else now)

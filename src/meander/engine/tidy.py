@@ -20,6 +20,12 @@ from meander.state.log import entry_name, history, read_snapshot, snapshot_name,
 from meander.state.manifest import Manifest
 from meander.state.store import Store, sweep_temporary
 
+_WRITTEN = (
+    *("log/", "manifest/", "plan/", "probe/", "modifications/", "segments/", "staged/", "seen/"),
+    *("decide/", "diverged/", "published/", "replicas/"),
+)
+"""Every folder in which a process may have died inside a put."""
+
 
 class Tidy:
     """The garbage of one generation's work, and when it may go."""
@@ -155,13 +161,7 @@ class Tidy:
                 if name not in needed and self._is_left_behind(name):
                     self._due.append(name)
         self._remove()
-        for folder in (
-            "log/",
-            "manifest/",
-            "plan/",
-            "probe/",
-            "modifications/",
-        ):  # what is put if absent; all else has the generation in its name
+        for folder in _WRITTEN:
             sweep_temporary(self._store, folder)
 
     def _is_left_behind(self, name: str) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 from meander import errors
 from meander.clock import Clock
 from meander.errors import ConfigError, MeanderError, Retryable
-from meander.replicate.signs import FOLDER, SILENT_AFTER, parse
+from meander.state.signs import FOLDER, SILENT_AFTER, parse
 from meander.state.store import Store
 
 SUPERVISOR = f"{FOLDER}supervisor"
@@ -25,10 +25,10 @@ _LOOK_EVERY = 0.2
 Json = dict[str, Any]
 
 
-def asked(store: Store) -> list[Json]:
-    """The wishes that wait, the oldest first."""
-    found = [wish for name in store.list(_ASKED) if (wish := parse(store.get(name))) is not None and "id" in wish]
-    return sorted(found, key=lambda wish: (wish.get("at", 0.0), wish["id"]))
+def asked(store: Store) -> dict[str, Json]:
+    """The wishes that wait, by what they are answered under; one that cannot be read is an empty one."""
+    found = {name.removeprefix(_ASKED): store.get(name) for name in sorted(store.list(_ASKED))}
+    return {identity: parse(data) or {} for identity, data in found.items() if data is not None}
 
 
 def answer(store: Store, identity: str, said: Json) -> None:
@@ -56,13 +56,14 @@ def raised(said: Json) -> MeanderError:
 
 def live_supervisor(store: Store, clock: Clock) -> Json | None:
     """What the supervisor of a store says of itself; None where there is none, or it has not said anything for some seconds."""
-    first = now = parse(store.get(SUPERVISOR))
+    first = data = store.get(SUPERVISOR)
     until = clock.monotonic() + SILENT_AFTER
-    while first is not None and clock.monotonic() < until:
+    while data is not None and clock.monotonic() < until:
         clock.sleep(_LOOK_EVERY)
-        now = parse(store.get(SUPERVISOR)) or (None if store.get(SUPERVISOR) is None else first)
-        if now is None or now != first:
-            return now
+        data = store.get(SUPERVISOR)
+        said = None if data == first else parse(data)
+        if said is not None and {"process", "host"} <= said.keys():
+            return said
     return None
 
 
@@ -75,7 +76,7 @@ def ask(store: Store, clock: Clock, what: str, timeout: float, tell: Callable[[s
             "Start it again with the same `meander run ... --replicas N`: it takes up those that run"
         )
     identity = clock.new_id()
-    store.put_if_absent(f"{_ASKED}{identity}", json.dumps({"id": identity, "do": what, "at": clock.now(), **more}).encode())
+    store.put_if_absent(f"{_ASKED}{identity}", json.dumps({"do": what, **more}).encode())
     tell(f"asked the supervisor (process {supervisor['process']} on {supervisor['host']}); waiting until it is done")
     until, heard, last = clock.monotonic() + timeout, clock.monotonic(), supervisor.get("number")
     while clock.monotonic() < until:

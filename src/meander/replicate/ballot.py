@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from meander.errors import ConfigError
 from meander.replicate.process import is_running
-from meander.replicate.signs import parse
+from meander.state.signs import parse
 
 if TYPE_CHECKING:
     from meander.engine.zookeeper import EmbeddedZooKeeper

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from meander.replicate.signs import parse
+from meander.state.signs import parse
 
 ENDED = "MEANDER_REPLICA_ENDED"
 _TAIL_BYTES = 8192
@@ -111,7 +111,7 @@ class Adopted:
 def how_it_ended(pid: int, code: int | None, record: Path, log: Path) -> Ended:
     """What a process says of its end itself; where it could say nothing, what can be concluded. ``code`` is None where nobody knows."""
     said = parse(_read(record))
-    if said is not None and said.get("process") == pid:
+    if said is not None and said.get("process") == pid and "outcome" in said:
         return Ended(str(said["outcome"]), str(said.get("error") or ""), said.get("kind"))
     if code == 0:
         return Ended("finished")

@@ -6,23 +6,24 @@ from typing import Any
 
 from meander.clock import Clock
 from meander.replicate.asks import live_supervisor
-from meander.replicate.signs import Watch, keeper
 from meander.state.log import read_manifest
+from meander.state.signs import Watch, keeper
 from meander.state.store import Store
 
 
 def read_roster(store: Store, clock: Clock) -> dict[str, Any]:
     """The replicas of a store. Takes half a second where all live and three where one does not: that is how long one must watch."""
     supervisor = live_supervisor(store, clock)
-    known = {one["name"]: one for one in supervisor["replicas"]} if supervisor else {}
+    known = {one["name"]: one for one in supervisor.get("replicas", ())} if supervisor else {}
     seen = Watch(store, clock).settle()
     epoch = max([read_manifest(store).epoch, *(one.sign.epoch for one in seen.values())])
-    keeps = keeper(name for name, one in seen.items() if one.alive)
+    keeps = keeper(one.sign for one in seen.values() if one.alive)
     rows = []
     for name in sorted(seen.keys() | known.keys()):
         sighting, told = seen.get(name), known.get(name, {})
         if sighting is not None and told.get("process") not in (None, sighting.sign.process) and not sighting.alive:
             sighting = None  # of the process before this one
+        said = sighting.sign.said if sighting is not None else None
         row = {
             "name": name,
             "state": told.get("state") or ("running" if sighting is not None and sighting.alive else "silent"),
@@ -30,10 +31,10 @@ def read_roster(store: Store, clock: Clock) -> dict[str, Any]:
             "epoch": sighting.sign.epoch if sighting else told.get("epoch"),
             "host": sighting.sign.host if sighting else told.get("host"),
             "process": sighting.sign.process if sighting else told.get("process"),
-            "url": sighting.sign.url if sighting else None,
-            "silent_since": sighting.sign.at if sighting is not None and not sighting.alive else None,
+            "url": said.url if said else None,
+            "silent_since": said.at if said is not None and sighting is not None and not sighting.alive else None,
             "keeps_house": name == keeps,
-            "leads": sighting.sign.said.get("leads") if sighting is not None and sighting.alive else None,
+            "leads": said.leads if said is not None and sighting is not None and sighting.alive else None,
             "supervised": name in known,
             "restarts": told.get("restarts"),
             "error": told.get("error"),

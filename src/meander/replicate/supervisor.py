@@ -26,8 +26,8 @@ from meander.replicate.courtesy import Courtesy
 from meander.replicate.member import Change, Member, Steps, names
 from meander.replicate.process import Adopted, Child, Ended, is_running, last_lines
 from meander.replicate.restarts import Death, Patience, Restarts
-from meander.replicate.signs import SILENT_AFTER, Sighting, Watch, parse
 from meander.state.log import newest_generation, read_manifest
+from meander.state.signs import SILENT_AFTER, Sighting, Watch, parse
 from meander.state.store import Store
 
 OBSERVE_EVERY = 0.5
@@ -71,6 +71,9 @@ class Supervisor:
         self._finished = False
         self.replaced = False
         """Whether another supervisor has taken the store: then the replicas are its own."""
+        self._last_error = ""
+        self._unwanted: list[str] = []
+        """Signs of replicas that have left, to be removed."""
         self._halt = threading.Event()
         self._observer = threading.Thread(target=self._observe_again_and_again, name="meander-supervisor-store", daemon=True)
 
@@ -85,8 +88,9 @@ class Supervisor:
         self.logs.mkdir(parents=True, exist_ok=True)
         self._sightings = self._watch.settle()
         for name, seen in sorted(self._sightings.items()):
-            if seen.alive and seen.sign.host == self._host and is_running(seen.sign.process):
-                self._adopt(name, seen)
+            process = seen.sign.process
+            if seen.alive and process is not None and seen.sign.host == self._host and is_running(process):
+                self._adopt(name, process)
             elif not seen.alive:
                 self._store.delete(seen.sign.place)  # of a process that could not say goodbye
         adopted = list(self._members)
@@ -106,9 +110,9 @@ class Supervisor:
         return self
 
     def _refuse_beside_another(self) -> None:
-        said = parse(self._store.get(SUPERVISOR))
-        if said is None or (said.get("host") == self._host and not is_running(int(said["process"]))):
-            return
+        said = parse(self._store.get(SUPERVISOR)) or {}
+        if said.get("host") == self._host and isinstance(said.get("process"), int) and not is_running(said["process"]):
+            return  # it need not be watched to be known as dead
         live = live_supervisor(self._store, self._clock)
         if live is not None:
             raise Busy(
@@ -116,9 +120,9 @@ class Supervisor:
                 "Change the number of its replicas with `meander replicas add` and `drain`, or stop it first"
             )
 
-    def _adopt(self, name: str, seen: Sighting) -> None:
+    def _adopt(self, name: str, pid: int) -> None:
         now = self._clock.monotonic()
-        process = Adopted(seen.sign.process, self._log(name), self._ended(name))
+        process = Adopted(pid, self._log(name), self._ended(name))
         self._members[name] = Member(name, Restarts(self._patience), "running", process, now, came_up=now, adopted=True)
         self._members[name].courtesy = Courtesy.overdue(process.pid)
         self._tell(f"replica {name} runs already (process {process.pid}): adopted")
@@ -325,7 +329,7 @@ class Supervisor:
             self._tell(f"replica {member.name} is at work, after {now - member.launched:.1f} s")
         if seen.sign.epoch != member.epoch:
             member.epoch, member.epoch_since = seen.sign.epoch, now
-        member.url = seen.sign.url
+        member.url = None if seen.sign.said is None else seen.sign.said.url
 
     def _trouble(self, member: Member, seen: Sighting | None, now: float) -> str | None:
         """Why a process that is there should not go on."""
@@ -344,7 +348,13 @@ class Supervisor:
         return self._first_alone and any(one is not member and one.process is not None for one in self._members.values())
 
     def _launch(self, member: Member, now: float) -> None:
-        member.process = Child(self._command(member.name, member.launches == 0), self._log(member.name), self._ended(member.name))
+        try:
+            member.process = Child(self._command(member.name, member.launches == 0), self._log(member.name), self._ended(member.name))
+        except OSError as error:  # the disk is full, say, or there are too many processes: that passes
+            member.error, delay = f"it cannot be started: {error}", member.record.after(Death(0.0, by_itself=False)) or STEP_EVERY
+            member.next_start = now + delay
+            self._tell(f"replica {member.name}: {member.error}; it is tried again in {delay:g} s")
+            return
         member.courtesy = Courtesy.begin(member.process.pid, now) if member.is_beside(self._members.values()) else None
         member.launches += 1
         member.state, member.launched, member.came_up, member.asked_to_end, member.epoch = "starting", now, None, None, None
@@ -412,8 +422,7 @@ class Supervisor:
             del self._members[member.name]
         seen = self._sightings.get(member.name)
         if seen is not None and seen.sign.host == self._host:
-            with contextlib.suppress(Retryable):
-                self._store.delete(seen.sign.place)
+            self._unwanted.append(seen.sign.place)
             self._sightings = {name: one for name, one in self._sightings.items() if name != member.name}
         self._tell(f"replica {member.name} has left")
 
@@ -455,10 +464,13 @@ class Supervisor:
         if self._number and before is not None and before.get("nonce") not in (None, self._nonce):
             self.replaced = True
             return
+        while self._unwanted:
+            self._store.delete(self._unwanted[0])
+            del self._unwanted[0]
         self._sightings = self._watch.look()
-        for wish in asked(self._store):
-            if wish["id"] not in self._taken_up:
-                self._taken_up[wish["id"]] = self._take_up(wish)
+        for identity, wish in asked(self._store).items():
+            if identity not in self._taken_up:
+                self._taken_up[identity] = self._take_up(wish)
         for identity, future in list(self._taken_up.items()):
             if future.done():
                 self._answer(identity, future)
@@ -468,14 +480,14 @@ class Supervisor:
 
     def _take_up(self, wish: dict[str, Any]) -> Future[list[str]]:
         try:
-            match wish.get("do"):
-                case "add":
-                    return self.add(int(wish.get("count", 1)))
-                case "drain":
-                    return self.drain(str(wish["name"]))
-                case "restart":
-                    return self.restart(wish.get("name"))
-            raise ConfigError(f"the supervisor does not know what {wish.get('do')!r} is; it may be of another version")
+            match wish:
+                case {"do": "add", "count": int(count)}:
+                    return self.add(count)
+                case {"do": "drain", "name": str(name)}:
+                    return self.drain(name)
+                case {"do": "restart", "name": str(name) | (None as name)}:
+                    return self.restart(name)
+            raise ConfigError(f"the supervisor does not understand {json.dumps(wish)}; it may be of another version")
         except MeanderError as error:
             refused: Future[list[str]] = Future()
             refused.set_exception(error)
@@ -490,8 +502,12 @@ class Supervisor:
         while not self._halt.wait(OBSERVE_EVERY):
             try:
                 self.observe()
-            except MeanderError:
+            except Retryable:
                 continue  # the store is away: the replicas wait for it, too
+            except Exception as error:  # whatever it is: a supervisor that says nothing any more is taken for dead, and answers nobody
+                if str(error) != self._last_error:
+                    self._last_error = str(error)
+                    self._tell(f"the supervisor cannot look after the store: {type(error).__name__}: {error}; it tries again")
 
     def _log(self, name: str) -> Path:
         return self.logs / f"replica-{name}.log"

@@ -11,17 +11,20 @@ their right are told apart by the log: its generations fence, and the older one'
 from __future__ import annotations
 
 import json
+import logging
 import os
 import socket
 import threading
 
 from meander.clock import Clock
 from meander.errors import Busy, Retryable
+from meander.state.signs import parse
 from meander.state.store import Store
 
 SECONDS = 5.0
 _BEATS = 5  # per length: a few lost ones are no death
 _LOOKS = 20
+_LOG = logging.getLogger("meander")
 
 
 class Lease:
@@ -72,6 +75,8 @@ class Lease:
                 self.beat()
             except Retryable:
                 continue  # the store is away: so it is for whoever would watch
+            except Exception:  # whatever it is: a lease that nobody renews lets another run take the store
+                _LOG.exception("the lease cannot be renewed; it is tried again")
 
 
 def live_owner(store: Store, generation: int, clock: Clock) -> str | None:
@@ -86,7 +91,7 @@ def live_owner(store: Store, generation: int, clock: Clock) -> str | None:
         now = store.get(_name(generation))
     if now == first or now is None or _is_released(now):  # None: a newer generation has removed it
         return None
-    return str(json.loads(now)["owner"])
+    return str((parse(now) or {}).get("owner", "unknown process"))
 
 
 def refuse_beside_live(store: Store, generation: int, clock: Clock) -> None:
@@ -100,7 +105,7 @@ def refuse_beside_live(store: Store, generation: int, clock: Clock) -> None:
 
 
 def _is_released(data: bytes | None) -> bool:
-    return data is not None and json.loads(data)["number"] is None
+    return (parse(data) or {"number": 0}).get("number") is None
 
 
 def _name(generation: int) -> str:

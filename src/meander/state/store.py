@@ -41,7 +41,7 @@ class Store(Protocol):
         """The bytes of a name without a copy where the store can do that."""
 
     def put(self, name: str, data: bytes | pa.Buffer) -> None:
-        """Write a name that nobody else writes; durable on return."""
+        """Write a name that nobody else writes; durable on return. Readers see all of it, or what was there before."""
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         """Write a name unless it exists; durable on return. False where it existed."""
@@ -97,11 +97,9 @@ class DirStore:
     def put(self, name: str, data: bytes | pa.Buffer) -> None:
         path = self._place(name)
         try:
-            fd = self._open(path)
-            try:
+            with temporary(path, self._clock, self._open) as (staged, fd):
                 write(fd, data)
-            finally:
-                os.close(fd)
+                os.replace(staged, path)
             sync_folder(path.parent)
         except OSError as error:
             raise Retryable(f"store {self.url}: '{name}' cannot be written: {error}") from error
@@ -268,8 +266,9 @@ class Lock:
                 f"store {store.url} is in use by a live run ({owner or 'unknown process'}); nothing was touched. "
                 "Stop that run first, or start with takeover=True if its machine is known to be gone or hung."
             ) from None
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, f"process {os.getpid()}".encode(), 0)
+        with contextlib.suppress(OSError):  # a full disk: the lock holds without its owner's name
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, f"process {os.getpid()}".encode(), 0)
         self._fd = fd
 
     def release(self) -> None:
@@ -279,7 +278,7 @@ class Lock:
 
 
 def sweep_temporary(store: Store, folder: str) -> None:
-    """Remove the temporary files that processes left in a folder when they died inside ``put_if_absent``.
+    """Remove the temporary files that processes left in a folder when they died inside a put.
 
     One of a live process is locked and stays, whichever generation it is of. Where locks do not reach its machine, its put
     finds the file gone: it fails, the name is not written, and the caller may try again.
