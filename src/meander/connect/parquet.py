@@ -44,7 +44,7 @@ class ParquetSink:
     def open(self) -> None:
         folder = Path(self.path)
         try:
-            make_folder(folder, folder)
+            make_folder(folder)
             with tempfile.TemporaryFile(dir=folder):
                 pass
             sweep(folder / _HIDDEN)
