@@ -1,7 +1,7 @@
 """Files that survive power loss and are never seen half: what the store in a folder and the sinks that write files do alike.
 
 A name is durable when its file was synced before it got the name, and its folder after. A folder is durable when the folder above it was
-synced after it was made, whoever made it: a process that finds it there cannot know whether its maker has come to that.
+synced after it was made, whoever made it: a process that finds it there cannot know whether its maker has come to that, or was killed.
 """
 
 from __future__ import annotations
@@ -47,18 +47,21 @@ def sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
-def make_folder(folder: Path, root: Path) -> None:
-    """A folder at or below ``root`` is there, durably: so are those above it, up to ``root`` or the first that was there."""
-    above = (folder, *folder.parents)
-    missing = [one for one in above if not one.is_dir()]
+def make_folder(folder: Path) -> None:
+    """A folder is there, durably, and so is each above it that was made here.
+
+    No folder is made in one whose own name is not durable: so of a folder that is there only its own name may not be.
+    """
+    missing = []
+    there = folder
+    while not there.is_dir() and there != there.parent:
+        missing.append(there)
+        there = there.parent
+    with contextlib.suppress(PermissionError):  # a folder that may be passed and not be read: it is not ours, and neither is what is in it
+        sync_folder(there.parent)
     for one in reversed(missing):
         one.mkdir(exist_ok=True)
-    for one in above:
-        if one in missing:
-            sync_folder(one.parent)
-        elif one == root or root in one.parents:
-            with contextlib.suppress(PermissionError):  # above the root a folder may be passed and not be read: it is not ours
-                sync_folder(one.parent)
+        sync_folder(one.parent)
 
 
 @contextlib.contextmanager

@@ -75,6 +75,7 @@ class Run:
         self._stepping = threading.RLock()
         self._changing = threading.Lock()
         self._stop = threading.Event()
+        loop.stops = self._stop.is_set
         self._wake = threading.Event()
         self._failure: BaseException | None = None
         self._told = False

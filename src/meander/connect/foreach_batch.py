@@ -12,7 +12,9 @@ rows and ignore an epoch that is not above the last one stored:
             connection.execute_many("insert into totals values (?, ?, ?)", frame.rows())
             connection.execute("insert into applied values (?)", [epoch])
 
-Epochs come in order, one at a time; epochs without rows are not passed on.
+Epochs come in order, one at a time; epochs without rows are not passed on. An OSError (a connection that is refused or broken is one) or
+``md.Retryable`` says that the function cannot do it now: the flow waits, and calls it again with the same epoch. Any other exception ends
+the run.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ has the last epoch in both; put the old files beside the new ones, and each epoc
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import tempfile
@@ -43,7 +44,7 @@ class ParquetSink:
     def open(self) -> None:
         folder = Path(self.path)
         try:
-            make_folder(folder, folder)
+            make_folder(folder)
             with tempfile.TemporaryFile(dir=folder):
                 pass
             sweep(folder / _HIDDEN)
@@ -91,7 +92,7 @@ def publish_one(target: Path, staged: Staged, root: Path | None = None) -> None:
             return
         except FileNotFoundError:
             staged.get()  # says so where it is the staged file that is not there, and not the folder
-            raise
+            raise FileNotFoundError(errno.ENOENT, "the output folder is not there", str(target.parent)) from None
         except OSError as error:
             if error.errno not in CANNOT_LINK:
                 raise

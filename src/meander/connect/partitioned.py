@@ -11,6 +11,7 @@ on which Spark fails, and text that is too long.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Sequence
@@ -80,6 +81,8 @@ class PartitionedParquetSink(ParquetSink):
 
     def publish(self, epoch: int, files: list[Staged]) -> None:
         root = Path(self.path)
+        if files and not root.is_dir():  # it is not made anew: what is mounted there may be away
+            raise FileNotFoundError(errno.ENOENT, "the output folder is not there", str(root))
         touched: set[Path] = set()
         for staged in files:
             for folder, piece in self._pieces(staged):

@@ -69,7 +69,10 @@ class Sink(Protocol):
         """Called once on the driver before the first publication: check that the target can be written."""
 
     def publish(self, epoch: int, files: list[Staged]) -> None:
-        """Make the files of one epoch visible, on the driver. Must be idempotent by epoch."""
+        """Make the files of one epoch visible, on the driver. Must be idempotent by epoch.
+
+        An OSError or Retryable says that it cannot be done now: the flow waits, and asks again. When this returns the epoch is durable.
+        """
 
     def describe(self) -> str:
         """One short line for explain and status."""

@@ -34,7 +34,7 @@ from meander.engine.housekeeping import Housekeeping
 from meander.engine.input import Input
 from meander.engine.marks import anything_due, anything_open, evictions, lates, over
 from meander.engine.parts import Parts, check_continuity, route
-from meander.engine.publishing import publish, read_output
+from meander.engine.publishing import Patience, publish, read_output
 from meander.engine.siblings import Siblings
 from meander.engine.tidy import Tidy
 from meander.engine.trials import Once, Setup, Trials
@@ -96,6 +96,8 @@ class Loop:
         """Called when a sibling has committed an epoch under another plan."""
         self.resting: Callable[[], None] = lambda: None
         """Called between epochs when there is no input for one."""
+        self.stops: Callable[[], bool] = lambda: False
+        """Whether the run is to end, asked by what would wait for long."""
         manifest = log.manifest
         check_continuity(store, manifest, parts)
         self.routing = {name: route(manifest, name, parallelism) for name in parts.keyed}
@@ -505,4 +507,12 @@ class Loop:
 
     def publish(self, manifest: Manifest, sinks: Sequence[str] | None = None) -> None:
         """Make the last epoch's output visible, of some sinks or of all."""
-        publish(self._store, self._parts.sinks, manifest, sinks)
+        publish(self._store, self._parts.sinks, manifest, sinks, lambda: Patience(self._clock, self._gives_up))
+
+    def _gives_up(self) -> bool:
+        """Asked while something cannot be published: whether the run is to end. Fenced where another one has replaced it."""
+        with contextlib.suppress(Retryable):
+            self.log.check_owner()
+        if self.siblings is not None:
+            self.siblings.cohort.step_down()  # what does not answer us may answer another replica
+        return self.stops()

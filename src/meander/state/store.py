@@ -135,7 +135,7 @@ class DirStore:
         path = self.root / name
         if path.parent not in self._made:
             try:
-                make_folder(path.parent, self.root)
+                make_folder(path.parent)
             except OSError as error:
                 raise ConfigError(f"store {self.url}: the folder cannot be made ({error}); name a folder that can be written") from error
             self._made.add(path.parent)
@@ -147,7 +147,7 @@ class DirStore:
             return os.open(path, flags, 0o644)
         except FileNotFoundError:  # the store was deleted and made anew since this process made the folder
             self._made.discard(path.parent)
-            make_folder(path.parent, self.root)
+            make_folder(path.parent)
             return os.open(path, flags, 0o644)
 
     def _walk(self, folder: Path, prefix: str) -> Iterator[str]:
@@ -255,7 +255,7 @@ class Lock:
         path = store.local(f"lock/{name}")
         if path is None:
             return
-        make_folder(path.parent, path.parent)
+        make_folder(path.parent)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
