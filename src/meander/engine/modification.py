@@ -23,7 +23,7 @@ from meander.engine.compiled import Compiled, compile_plan, pack_whole
 from meander.engine.epoch import Program
 from meander.engine.loop import Loop
 from meander.engine.parts import Parts
-from meander.engine.resumption import adopt_plan, put_plan
+from meander.engine.resumption import adopt_plan, put_known, put_plan
 from meander.engine.trials import Guard, Rewritten, Trial
 from meander.engine.upgrade import rewrite_tables
 from meander.errors import ConfigError, FlowError, Rejected, Retryable
@@ -123,9 +123,9 @@ class Modifier:
         planned = self._plan(request.changes, request.rules)
         plan, effects, compiled, program = planned.plan, planned.effects, planned.program.compiled, planned.program
         now = self._loop.log.manifest
-        packed = f"plan/{hashlib.sha256(planned.packed).hexdigest()[:32]}.packed"
+        packed = _packed(planned.packed)
         parts = self._make_parts(compiled)
-        marks = {"started": _started(now, self.plan), "packed": packed, "modification": request.id, "since": now.epoch + 1}
+        marks = {"packed": packed, "modification": request.id, "since": now.epoch + 1}
         brought = bring(self._loop.plan.get("brought", {}), self.plan, plan, self._given)
         parts = replace(parts, plan={**parts.plan, **marks, **({"brought": brought} if brought else {})})
         gone = self._gone(effects, parts)
@@ -135,6 +135,7 @@ class Modifier:
             raise FlowError(f"source '{swaps[0]}' cannot be changed while several replicas run: what they have decided is of it")
 
         def persist(epoch: int) -> None:
+            self._persist_former()
             self._store.put_if_absent(packed, planned.packed)
             put_plan(self._store, compiled)
             record = {
@@ -188,7 +189,9 @@ class Modifier:
         self._given = given
         self._loop.plan_changed = self.follow
         plan = self._loop.log.manifest.plan
-        if plan.get("unproven") and self.plan.digest() != given.digest():
+        put_known(self._store, given)
+        put_known(self._store, self.plan)  # a crash may have kept that from being done
+        if plan.get("unproven"):
             self._loop.trials.resume(self._unproven(plan, given))
         if "modification" in plan and read_record(self._store, _verdict(plan["modification"])) is None:
             self._note(_verdict(plan["modification"]), verdict="in force", version=plan["version"], epoch=plan["since"], seconds=None)
@@ -232,14 +235,22 @@ class Modifier:
     def _unproven(self, marks: Json, given: Plan) -> Trial:
         """No row has come to a plan that is in force: it is still on probation, and what was before it is at hand."""
         was, watched = marks["unproven"]["plan"], frozenset(marks["unproven"]["watched"])
-        former = adopt_plan(self._store, was, given).plan if "packed" in was else given
+        former, kept, _ = adopt_plan(self._store, was, given)
         compiled = compile_plan(former)
-        parts = replace(self._make_parts(compiled), plan=was)
+        parts = replace(self._make_parts(compiled), plan={**was, **kept})
         trial = Trial(parts, None, watched, lasting=frozenset(marks["unproven"].get("lasting", watched)))
         trial.former = self._loop.setup_of(parts, Program.of(compiled))
         trial.reverted = lambda epoch, why: self._take_back(marks["modification"], former, epoch, why)
         trial.earlier = self._unproven(was, given) if was.get("unproven") else None
         return trial
+
+    def _persist_former(self) -> None:
+        """The plan as it is, to go back to: the next start may be that of the edited file. The flow's own was not stored before."""
+        if "packed" in self._loop.plan:
+            return
+        former = pack_whole(self.plan, "stored", self.plan.schemas)
+        self._store.put_if_absent(_packed(former), former)
+        self._loop.mark_packed(_packed(former))
 
     def _take_back(self, request_id: str, former: Plan, epoch: int, why: str) -> None:
         self._note(f"modifications/{request_id}.reversal", verdict="taken back", epoch=epoch, why=why)
@@ -252,6 +263,8 @@ class Modifier:
 
     def _in_force(self, plan: Plan, compiled: Compiled) -> None:
         self.plan = plan
+        with contextlib.suppress(Retryable):  # it is the next start's, then
+            put_known(self._store, plan)
         for listener in self.listeners:
             listener(compiled)
 
@@ -259,10 +272,6 @@ class Modifier:
         """A record of what has happened anyway: that it cannot be written now must not undo it."""
         with contextlib.suppress(Retryable):
             self._store.put_if_absent(name, _json({**facts, "decided": self._clock.now()}))
-
-
-def _started(manifest: Manifest, plan: Plan) -> str:
-    return str(manifest.plan.get("started") or manifest.plan.get("digest") or plan.digest())
 
 
 def _code(plan: Plan, effects: Effects) -> dict[str, Json]:
@@ -276,6 +285,10 @@ def _code(plan: Plan, effects: Effects) -> dict[str, Json]:
                 source = inspect.getsource(op.fn)
         found[name] = {"kind": op.kind, "source": source, "hash": op.code() or hashlib.sha256(op.canonical().encode()).hexdigest()[:32]}
     return found
+
+
+def _packed(plan: bytes) -> str:
+    return f"plan/{hashlib.sha256(plan).hexdigest()[:32]}.packed"
 
 
 def _request(request_id: str) -> str:
