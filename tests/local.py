@@ -27,8 +27,9 @@ from meander.engine.compiled import compile_plan
 from meander.engine.epoch import SparkRunner
 from meander.engine.loop import EpochDone, Loop
 from meander.engine.messages import Control, Seen
-from meander.engine.modification import Modifier, put_plan, resume_plan
+from meander.engine.modification import Modifier
 from meander.engine.open import _parts
+from meander.engine.resumption import put_plan, resume_plan
 from meander.engine.trials import Trial
 from meander.plan.modify import StateRules
 from meander.state.compaction import run_merge

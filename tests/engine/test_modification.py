@@ -438,3 +438,48 @@ def test_a_source_that_has_fewer_partitions_after_a_restart_does_not_stop_the_wa
     again = start((*first, ((0, ((9_000_000,),)),)), 1)
     again.run()
     assert next(iter(again.manifest.times.values()))["mark"] == 9_000_000
+
+
+def edited(above: int, clean: Any = same, epochs: Epochs = ONES, out: Any = None) -> md.Flow:
+    flow = md.Flow("changing")
+    positive = flow.source("events", Script(COLUMNS, epochs)).filter(f"v > {above}", name="positive").map_batches(clean, name="clean")
+    positive.key_by("k").aggregate(md.count().alias("n"), md.sum("v").alias("total"), name="totals").sink("out", out or md.memory())
+    return flow
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+@pytest.mark.parametrize("replica", [None, "a"])
+def test_every_file_that_was_started_can_be_started_again(tmp_path: Path, steps: int, replica: str | None) -> None:
+    local = Local(edited(0), tmp_path, replica=replica)
+    local.step()
+    accepted(local, md.Become(edited(1).plan()))
+    local = Local(edited(1), tmp_path, replica=replica)
+    for _ in range(steps):
+        local.step()
+    accepted(local, Replace("positive", md.filter("v > 2")))
+    for above in (1, 0, 2, 1):
+        assert Local(edited(above), tmp_path, replica=replica).modifier.plan.node("positive").op.describe() == "v > 2"
+    with pytest.raises(ConfigError, match="this one differs"):
+        Local(edited(3), tmp_path, replica=replica)
+
+
+@pytest.mark.parametrize("started", ["as it was first", "as it is now"])
+def test_a_start_with_the_edited_file_does_not_end_a_probation(tmp_path: Path, started: str, caplog: pytest.LogCaptureFixture) -> None:
+    epochs, out = epochs_of([(1, 1)], [(1, 4)], [(1, 7)]), md.memory()
+    files = {"as it was first": edited(0, same, epochs, out), "as it is now": edited(0, fails_on_rows, epochs, out)}
+    local = Local(edited(0, same, epochs[:1], out), tmp_path)
+    local.run()
+    accepted(local, md.Become(edited(0, fails_on_rows, epochs[:1], out).plan()))
+    again = Local(files[started], tmp_path)
+    assert again.manifest.plan["version"] == 2
+    again.step()
+    assert (rows(out, 3), again.manifest.plan["version"]) == ([(1, 2, 5)], 1)
+    for flow in files.values():
+        caplog.clear()
+        last = Local(flow, tmp_path)
+        assert last.modifier.plan.version == 1
+        assert ("what the file says was taken back" in caplog.text) == (flow is files["as it is now"])
+    last.run()
+    assert rows(out, 4) == [(1, 3, 12)]
+    assert last.manifest.totals.get("dead_letters", 0) == 0
+    assert [record["verdict"] for record in last.modifier.history()] == ["taken back"]

@@ -112,3 +112,102 @@ def test_an_edited_file_is_sent_with_the_functions_that_can_travel(tmp_path: Pat
     assert isinstance(change, md.Become)
     assert change.plan.digest() == flow.plan().digest()
     assert [change.plan.node(name).op.sink.function is None for name in ("locked", "plain")] == [True, False]  # type: ignore[attr-defined]
+
+
+def counting(folder: Path, source: str = "in") -> md.Flow:
+    flow = md.Flow("counting")
+    orders = flow.source("orders", md.files(folder / source, schema={"k": "string"}))
+    orders.key_by("k").aggregate(md.count().alias("n"), name="totals").sink("out", md.parquet(folder / "out"))
+    return flow
+
+
+def write(folder: Path, name: str, key: str) -> None:
+    folder.mkdir(exist_ok=True)
+    pl.DataFrame({"k": [key]}).write_parquet(folder / f"{name}.parquet")
+
+
+def totals(folder: Path) -> list[tuple[Any, ...]]:
+    return sorted(pl.DataFrame(pl.from_arrow(md.read_state(folder / "state", "totals"))).rows())
+
+
+def all_of(local: Local) -> None:
+    local.loop.look()
+    local.run()
+
+
+def replaced(folder: Path) -> None:
+    """A flow that has read in/, and then one file of in2/."""
+    for number in range(3):
+        write(folder / "in", f"f{number}", "a")
+    write(folder / "in2", "g0", "b")
+    local = Local(counting(folder), folder / "state")
+    all_of(local)
+    trial = local.propose(md.Replace("orders", md.files(folder / "in2", schema={"k": "string"}), resume=False))
+    local.loop.look()
+    while not trial.done.done():
+        local.step()
+        local.loop.look()
+    local.run()
+    local.loop.close()
+
+
+@pytest.mark.parametrize("replica", [None, "a"])
+def test_a_source_that_was_replaced_goes_on_after_a_restart(tmp_path: Path, replica: str | None, caplog: pytest.LogCaptureFixture) -> None:
+    replaced(tmp_path)
+    write(tmp_path / "in2", "g1", "b")
+    for again in range(2):
+        local = Local(counting(tmp_path), tmp_path / "state", replica=replica)
+        all_of(local)
+        local.loop.close()
+        assert totals(tmp_path) == [("a", 3), ("b", 2)]
+        assert caplog.text.count("source 'orders' was changed while the flow ran and goes on so: in force is files parquet") == again + 1
+    assert "`meander apply FLOW.py --restart`" in caplog.text
+
+
+def test_the_edited_file_goes_on_with_the_source_that_it_names_and_an_outdated_one_does_not_bring_the_old_one_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    replaced(tmp_path)
+    write(tmp_path / "in2", "g1", "b")
+    edited = Local(counting(tmp_path, "in2"), tmp_path / "state")
+    all_of(edited)
+    edited.loop.close()
+    assert "was changed while the flow ran" not in caplog.text
+    (tmp_path / "in2").rename(tmp_path / "in3")  # what the file says may move again
+    write(tmp_path / "in3", "g2", "b")
+    moved = Local(counting(tmp_path, "in3"), tmp_path / "state")
+    all_of(moved)
+    moved.loop.close()
+    assert totals(tmp_path) == [("a", 3), ("b", 3)]
+    assert "was changed while the flow ran" not in caplog.text
+    (tmp_path / "in3").rename(tmp_path / "in2")
+    outdated = Local(counting(tmp_path), tmp_path / "state")
+    all_of(outdated)
+    assert totals(tmp_path) == [("a", 3), ("b", 3)]
+    assert "source 'orders' was changed while the flow ran" in caplog.text
+
+
+def test_a_source_that_is_replaced_back_begins_at_its_beginning(tmp_path: Path) -> None:
+    replaced(tmp_path)
+    local = Local(counting(tmp_path), tmp_path / "state")
+    trial = local.propose(md.Become(counting(tmp_path).plan(), resume=False))
+    while not trial.done.done():
+        local.loop.look()
+        local.step()
+    all_of(local)
+    local.loop.close()
+    assert totals(tmp_path) == [("a", 6), ("b", 1)]
+    again = Local(counting(tmp_path), tmp_path / "state")
+    all_of(again)
+    assert totals(tmp_path) == [("a", 6), ("b", 1)]
+
+
+def test_a_sink_that_was_replaced_goes_on_after_a_restart(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    local = Local(passing(tmp_path), tmp_path / "state")
+    local.step()
+    local.propose(md.Replace("out", md.parquet(tmp_path / "out2")))
+    local.step()
+    for out in ("out", "out2", "out"):
+        Local(passing(tmp_path, out), tmp_path / "state").step()
+    assert (published(tmp_path / "out"), published(tmp_path / "out2")) == ([1], [2, 3, 4, 5])
+    assert caplog.text.count("sink 'out' was changed while the flow ran and goes on so") == 2

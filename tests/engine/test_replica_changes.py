@@ -144,3 +144,23 @@ def test_code_that_replicas_would_not_agree_on_is_refused_before_it_runs(tmp_pat
         a.propose(md.Insert("lucky", by_chance, after="kept"))
     b.step()
     assert (b.manifest.epoch, b.modifier.plan.version) == (2, 1)
+
+
+def test_a_sink_that_one_replaces_is_replaced_for_all(tmp_path: Path) -> None:
+    """The plan's digest stays the same: it has no places."""
+
+    def epochs(folder: str) -> list[int]:
+        return sorted({int(file.name.split("-")[1]) for file in (tmp_path / folder).glob("part-*")})
+
+    a, b = (Local(changing(tmp_path), tmp_path / "state", replica=name) for name in "ab")
+    a.step()
+    b.step()
+    trial = a.propose(md.Replace("out", md.parquet(tmp_path / "out2")))
+    a.step()
+    assert trial.done.result(0).epoch == 3
+    b.step()
+    a.step()
+    c = Local(changing(tmp_path), tmp_path / "state", replica="c")
+    c.step()
+    assert (epochs("out"), epochs("out2")) == ([1, 2], [3, 4, 5, 6])
+    assert [one.modifier.plan.version for one in (a, b, c)] == [2, 2, 2]

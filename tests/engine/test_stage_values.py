@@ -20,8 +20,8 @@ from meander.coordinate.routing import groups_of, rebalance, slots_of, spread
 from meander.engine.compaction import due_merges, finished_merge, merge_entry
 from meander.engine.compiled import compile_plan
 from meander.engine.messages import Common, Control, Report, SplitTask
-from meander.engine.modification import put_plan
 from meander.engine.operators.contract import Partial
+from meander.engine.resumption import put_plan
 from meander.engine.stage import Outbox, StageTask
 from meander.engine.tasks import _cut
 from meander.state import compaction as compaction_module

@@ -28,6 +28,7 @@ import polars as pl
 from meander.connect import arrow_ipc
 from meander.connect.sink import Staged
 from meander.errors import ConfigError, FlowError
+from meander.plan.code import code_of
 
 Function = Callable[[pl.DataFrame, int], None]
 
@@ -58,6 +59,13 @@ class ForeachBatchSink:
 
     def canonical(self) -> str:
         return self.describe()
+
+    def place(self) -> str:
+        """With the code, and without what a closure holds that may change or be live."""
+        function = getattr(self.function, "__func__", self.function)
+        cells = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
+        plain = [cell if isinstance(cell, str | bytes | int | float | None) else type(cell) for cell in cells]
+        return f"{self.describe()} {code_of((getattr(function, '__code__', type(function)), plain))}"
 
     def _called(self) -> Function:
         if self.function is None:

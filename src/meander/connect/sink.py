@@ -99,3 +99,11 @@ class RefusesRows(Protocol):
         Asked in the task, before anything is staged: what is committed must be publishable, or the flow would never get on. Refused rows
         are dead letters.
         """
+
+
+@runtime_checkable
+class HasPlace(Protocol):
+    """A sink or a source that ``describe`` does not tell from all others of its kind, and that is no plain data class either."""
+
+    def place(self) -> str:
+        """The same text for the same place, settings and function, in every process."""

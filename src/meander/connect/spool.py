@@ -53,6 +53,9 @@ class SpoolSink:
     def canonical(self) -> str:
         return self.describe()
 
+    def place(self) -> str:
+        return self.describe()
+
 
 def read_spool(folder: Path, known: set[int]) -> dict[int, pl.DataFrame]:
     """The epochs in a folder beside those that are known."""

@@ -290,6 +290,10 @@ class Loop:
         plan = {name: value for name, value in self._parts.plan.items() if name != "unproven"}
         self._parts = replace(self._parts, plan=plan if unproven is None else {**plan, "unproven": unproven})
 
+    def mark_packed(self, name: str) -> None:
+        """The plan in force is in the store."""
+        self._parts = replace(self._parts, plan={**self._parts.plan, "packed": name})
+
     def attempt(self, decision: Decision, attempts: int) -> Outcome:
         """Run an epoch without committing it, and with nothing begun ahead."""
         return self._run(decision, None, lambda: None, attempts)

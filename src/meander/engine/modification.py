@@ -12,13 +12,10 @@ import hashlib
 import inspect
 import json
 import logging
-import pickle
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
-
-from pyspark import cloudpickle
 
 from meander.clock import Clock
 from meander.connect.spark_stream import SparkStreamSource
@@ -26,16 +23,17 @@ from meander.engine.compiled import Compiled, compile_plan, pack_whole
 from meander.engine.epoch import Program
 from meander.engine.loop import Loop
 from meander.engine.parts import Parts
+from meander.engine.resumption import adopt_plan, put_known, put_plan
 from meander.engine.trials import Guard, Rewritten, Trial
 from meander.engine.upgrade import rewrite_tables
-from meander.errors import ConfigError, Corrupted, FlowError, Rejected, Retryable
+from meander.errors import ConfigError, FlowError, Rejected, Retryable
 from meander.plan.effects import Effects
-from meander.plan.graph import Node, Plan
+from meander.plan.graph import Plan
 from meander.plan.modify import Change, StateRules, modify
 from meander.plan.operators import MapBatches, SourceOp
+from meander.plan.places import bring
 from meander.state.history import read_history, read_record
 from meander.state.manifest import Json, Manifest, operator_of, whole_table
-from meander.state.reading import plan_name, plan_record_name
 from meander.state.store import Store
 
 _LOG = logging.getLogger("meander")
@@ -125,10 +123,11 @@ class Modifier:
         planned = self._plan(request.changes, request.rules)
         plan, effects, compiled, program = planned.plan, planned.effects, planned.program.compiled, planned.program
         now = self._loop.log.manifest
-        packed = f"plan/{hashlib.sha256(planned.packed).hexdigest()[:32]}.packed"
+        packed = _packed(planned.packed)
         parts = self._make_parts(compiled)
-        marks = {"started": _started(now, self.plan), "packed": packed, "modification": request.id, "since": now.epoch + 1}
-        parts = replace(parts, plan={**parts.plan, **marks})
+        marks = {"packed": packed, "modification": request.id, "since": now.epoch + 1}
+        brought = bring(self._loop.plan.get("brought", {}), self.plan, plan, self._given)
+        parts = replace(parts, plan={**parts.plan, **marks, **({"brought": brought} if brought else {})})
         gone = self._gone(effects, parts)
         sources = {node.name: node.op for node in self.plan.nodes if isinstance(node.op, SourceOp)}
         swaps = tuple(sorted(n for n in {*sources, *compiled.sources} if sources.get(n) is not compiled.sources.get(n)))
@@ -136,6 +135,7 @@ class Modifier:
             raise FlowError(f"source '{swaps[0]}' cannot be changed while several replicas run: what they have decided is of it")
 
         def persist(epoch: int) -> None:
+            self._persist_former()
             self._store.put_if_absent(packed, planned.packed)
             put_plan(self._store, compiled)
             record = {
@@ -175,7 +175,7 @@ class Modifier:
 
     def follow(self, manifest: Manifest) -> None:
         """A sibling has put another plan in force: have the same. Sources are as they were: among replicas they cannot be changed."""
-        plan, marks = resume_plan(self._store, manifest, self._given)
+        plan, marks, _ = adopt_plan(self._store, manifest.plan, self._given)
         compiled = compile_plan(plan)
         parts = self._make_parts(compiled)
         setup = self._loop.setup_of(replace(parts, plan={**parts.plan, **marks}), Program.of(compiled))
@@ -189,7 +189,9 @@ class Modifier:
         self._given = given
         self._loop.plan_changed = self.follow
         plan = self._loop.log.manifest.plan
-        if plan.get("unproven") and self.plan.digest() != given.digest():
+        put_known(self._store, given)
+        put_known(self._store, self.plan)  # a crash may have kept that from being done
+        if plan.get("unproven"):
             self._loop.trials.resume(self._unproven(plan, given))
         if "modification" in plan and read_record(self._store, _verdict(plan["modification"])) is None:
             self._note(_verdict(plan["modification"]), verdict="in force", version=plan["version"], epoch=plan["since"], seconds=None)
@@ -233,14 +235,22 @@ class Modifier:
     def _unproven(self, marks: Json, given: Plan) -> Trial:
         """No row has come to a plan that is in force: it is still on probation, and what was before it is at hand."""
         was, watched = marks["unproven"]["plan"], frozenset(marks["unproven"]["watched"])
-        former = _load(self._store, was["packed"], given) if "packed" in was else given
+        former, kept, _ = adopt_plan(self._store, was, given)
         compiled = compile_plan(former)
-        parts = replace(self._make_parts(compiled), plan=was)
+        parts = replace(self._make_parts(compiled), plan={**was, **kept})
         trial = Trial(parts, None, watched, lasting=frozenset(marks["unproven"].get("lasting", watched)))
         trial.former = self._loop.setup_of(parts, Program.of(compiled))
         trial.reverted = lambda epoch, why: self._take_back(marks["modification"], former, epoch, why)
         trial.earlier = self._unproven(was, given) if was.get("unproven") else None
         return trial
+
+    def _persist_former(self) -> None:
+        """The plan as it is, to go back to: the next start may be that of the edited file. The flow's own was not stored before."""
+        if "packed" in self._loop.plan:
+            return
+        former = pack_whole(self.plan, "stored", self.plan.schemas)
+        self._store.put_if_absent(_packed(former), former)
+        self._loop.mark_packed(_packed(former))
 
     def _take_back(self, request_id: str, former: Plan, epoch: int, why: str) -> None:
         self._note(f"modifications/{request_id}.reversal", verdict="taken back", epoch=epoch, why=why)
@@ -253,6 +263,8 @@ class Modifier:
 
     def _in_force(self, plan: Plan, compiled: Compiled) -> None:
         self.plan = plan
+        with contextlib.suppress(Retryable):  # it is the next start's, then
+            put_known(self._store, plan)
         for listener in self.listeners:
             listener(compiled)
 
@@ -260,56 +272,6 @@ class Modifier:
         """A record of what has happened anyway: that it cannot be written now must not undo it."""
         with contextlib.suppress(Retryable):
             self._store.put_if_absent(name, _json({**facts, "decided": self._clock.now()}))
-
-
-def put_plan(store: Store, compiled: Compiled) -> None:
-    """What readers, and flows that differ, need to know of a plan."""
-    readers = {name: keyed.reader() for name, keyed in compiled.keyed.items()}
-    store.put_if_absent(plan_name(compiled.digest), cloudpickle.dumps(readers))  # type: ignore[no-untyped-call]
-    store.put_if_absent(plan_record_name(compiled.digest), json.dumps(compiled.plan.record()).encode())
-
-
-def resume_plan(store: Store, manifest: Manifest, plan: Plan) -> tuple[Plan, Json]:
-    """The plan to go on with, given a flow's own: the same, or the store's last one where that was made of it by modifications.
-
-    The second result is what log entries say of it beside version and digest.
-    """
-    stored, digest = manifest.plan, plan.digest()
-    if stored and stored["digest"] == digest and "packed" in stored:  # the flow was modified into this one, and is started as it is now
-        retired = _load(store, stored["packed"], plan).retired
-        return replace(plan, version=stored["version"], retired=retired), {"started": digest, "packed": stored["packed"]}
-    if not stored or stored["digest"] == digest or stored.get("started") != digest or "packed" not in stored:
-        version = stored["version"] if stored and stored["digest"] == digest else plan.version
-        return replace(plan, version=version), {"started": digest}
-    modified = _load(store, stored["packed"], plan)
-    _LOG.warning(
-        f"flow '{plan.flow}' was modified while it ran and goes on so, with plan version {stored['version']} "
-        f"(modification '{stored['modification']}'); run.modifications() has the history"
-    )
-    return modified, {name: stored[name] for name in ("started", "packed", "modification", "since", "unproven") if name in stored}
-
-
-def _load(store: Store, packed: str, given: Plan) -> Plan:
-    """A modified plan of the store, on the ground of the flow that was given. Unpickles: a store is trusted like a checkpoint."""
-    data = store.get(packed)
-    if data is None:
-        raise Corrupted(f"store {store.url}: the modified plan '{packed}' is named by the log and missing")
-    return _graft(pickle.loads(data), given)
-
-
-def _graft(modified: Plan, given: Plan) -> Plan:
-    """Operators that are the same in both are those of the flow that was given: its folders may have moved, and its sinks are live."""
-    mine, theirs = given.record()["operators"], modified.record()["operators"]
-    nodes = []
-    for node in modified.nodes:
-        name = node.name
-        same = name in mine and all(mine[name][part] == theirs[name][part] for part in ("kind", "does", "code"))
-        nodes.append(Node(name, given.node(name).op, node.inputs) if same and not node.op.stateful else node)
-    return Plan(modified.version, modified.flow, tuple(nodes), modified.retired)
-
-
-def _started(manifest: Manifest, plan: Plan) -> str:
-    return str(manifest.plan.get("started") or manifest.plan.get("digest") or plan.digest())
 
 
 def _code(plan: Plan, effects: Effects) -> dict[str, Json]:
@@ -323,6 +285,10 @@ def _code(plan: Plan, effects: Effects) -> dict[str, Json]:
                 source = inspect.getsource(op.fn)
         found[name] = {"kind": op.kind, "source": source, "hash": op.code() or hashlib.sha256(op.canonical().encode()).hexdigest()[:32]}
     return found
+
+
+def _packed(plan: bytes) -> str:
+    return f"plan/{hashlib.sha256(plan).hexdigest()[:32]}.packed"
 
 
 def _request(request_id: str) -> str:

@@ -27,10 +27,11 @@ from meander.engine.epoch import SparkRunner
 from meander.engine.introduction import Introducer
 from meander.engine.loop import EpochDone, Loop
 from meander.engine.migration import Migration
-from meander.engine.modification import Modifier, put_plan, resume_plan
+from meander.engine.modification import Modifier
 from meander.engine.parts import Parts
 from meander.engine.placement import Placement
 from meander.engine.probe import probe_store
+from meander.engine.resumption import put_plan, resume_plan
 from meander.engine.scaling import Autoscaler, LoadMeter
 from meander.engine.session import is_local, prepare_context
 from meander.engine.session import spark as make_session

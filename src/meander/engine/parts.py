@@ -47,6 +47,11 @@ class Parts:
         return {name: keys for tables in self.keyed.values() for name, keys in tables.items()}
 
 
+def in_force(plan: Json) -> tuple[str, str | None]:
+    """What tells a plan from another one in the log: a digest has no places, so a modification may leave it as it is."""
+    return plan["digest"], plan.get("modification")
+
+
 def route(manifest: Manifest, name: str, parallelism: int) -> list[int]:
     """The table to begin with. A flow that was rescaled while it ran stays so when it is started again as it was started before."""
     before = manifest.routing.get(name)

@@ -10,6 +10,7 @@ from meander.clock import Clock
 from meander.connect.sink import StagedGone, is_done_by_one
 from meander.engine.cohort import Cohort, choices_in, choices_of
 from meander.engine.epoch import Decision, Outcome
+from meander.engine.parts import in_force
 from meander.errors import Retryable
 from meander.state.log import Taken
 from meander.state.manifest import Json, Manifest
@@ -33,7 +34,7 @@ class Siblings:
         """The last epoch whose input the cursors are behind."""
         self._judged: dict[int, Json] = {}
         """The entries of the last epochs, to compare ours with."""
-        self._plan = ""
+        self._plan: tuple[str, str | None] = ("", None)
         """The plan that the epoch before us ran under."""
         self._delivered = 0
         """The last epoch that is known to this process to be in the sinks that one replica publishes. A start knows of none."""
@@ -92,7 +93,7 @@ class Siblings:
         epoch = self._loop.log.manifest.epoch
         manifest = self._loop.log.catch_up()
         # A change that is being tried is in force here and not in the log: only an epoch that was committed says otherwise.
-        if manifest.epoch > epoch and manifest.plan["digest"] != self._loop.plan["digest"]:
+        if manifest.epoch > epoch and in_force(manifest.plan) != in_force(self._loop.plan):
             self._loop.plan_changed(manifest)
         self._loop.begin_anew(manifest)
         self._followed = manifest.epoch
@@ -145,7 +146,7 @@ class Siblings:
 
         Who does not lead waits until the leader has committed it, or is none any more: at the latest when it has had its time.
         """
-        began, self._plan = self._clock.monotonic(), self._loop.plan["digest"]
+        began, self._plan = self._clock.monotonic(), in_force(self._loop.plan)
         while self._loop.log.manifest.epoch < decision.epoch and not ((free := self._is_free(began)) and self.cohort.leads()):
             if self.cohort.is_leaving:
                 self._loop.settle_lost(outcome)
@@ -207,7 +208,7 @@ class Siblings:
                     self._loop.input.follow({}, choices_in(entry), entry["now"])
                     self._followed = entry["epoch"]
                 self._remember(entry)
-                if entry["plan"]["digest"] != self._loop.plan["digest"]:
+                if in_force(entry["plan"]) != in_force(self._loop.plan):
                     self._loop.plan_changed(after)
             self._loop.committed_elsewhere(entry, before, after)
 
@@ -215,7 +216,7 @@ class Siblings:
         """A sibling has committed the epoch: what we have made of it is compared with that, and not needed any more."""
         self._loop.settle_lost(outcome if certain else None)
         entry = self._judged.get(decision.epoch)
-        if entry is None or (entry["now"], entry["offsets"], entry["plan"]["digest"]) != (decision.now, decision.offsets, self._plan):
+        if entry is None or (entry["now"], entry["offsets"], in_force(entry["plan"])) != (decision.now, decision.offsets, self._plan):
             return
         if entry["digests"] != outcome.digests:
             self.cohort.object_to(entry, outcome.digests)

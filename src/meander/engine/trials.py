@@ -26,6 +26,7 @@ import polars as pl
 from meander.clock import Clock
 from meander.connect.source import Cursor
 from meander.engine.epoch import Decision, Outcome
+from meander.engine.parts import in_force
 from meander.errors import Fenced, Rejected, Retryable
 from meander.state.manifest import Json, Manifest, Table, operator_of
 
@@ -215,11 +216,11 @@ class Trials:
         marks = {"plan": before.parts.plan, "watched": sorted(trial.watched), "lasting": sorted(trial.lasting)}
         loop.mark_plan(None if proven else marks)
         try:
-            in_force = loop.finish(tried, outcome, began) or loop.log.manifest.plan.get("digest") == trial.parts.plan["digest"]
+            is_in_force = loop.finish(tried, outcome, began) or in_force(loop.log.manifest.plan) == in_force(trial.parts.plan)
         except Retryable as error:
             trial.done.set_exception(Retryable(f"whether the modification is in force cannot be said now: {error}"))
             raise
-        if not in_force:
+        if not is_in_force:
             self._go_back(before, trial.swaps)
             why = "other replicas have gone on without it: it took too long"
             trial.rejected(epoch, why)

@@ -1,0 +1,103 @@
+"""The plan to go on with, from what the log says of it and from the flow that was given; and what the store keeps of plans."""
+
+from __future__ import annotations
+
+import json
+import logging
+import pickle
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from pyspark import cloudpickle
+
+from meander.engine.compiled import Compiled
+from meander.errors import Corrupted
+from meander.plan.graph import Node, Plan
+from meander.plan.operators import Operator
+from meander.plan.places import settle
+from meander.state.manifest import Json, Manifest
+from meander.state.reading import plan_name, plan_record_name
+from meander.state.store import Store
+
+_LOG = logging.getLogger("meander")
+
+
+class Resumed(NamedTuple):
+    """A plan that goes on."""
+
+    plan: Plan
+    marks: Json
+    """What log entries say of it beside flow, version and digest."""
+    told: tuple[str, ...] = ()
+    """Sources and sinks of which the flow that was given says something else than what is in force."""
+
+
+def put_plan(store: Store, compiled: Compiled) -> None:
+    """What readers, and flows that differ, need to know of a plan."""
+    readers = {name: keyed.reader() for name, keyed in compiled.keyed.items()}
+    store.put_if_absent(plan_name(compiled.digest), cloudpickle.dumps(readers))  # type: ignore[no-untyped-call]
+    store.put_if_absent(plan_record_name(compiled.digest), json.dumps(compiled.plan.record()).encode())
+
+
+def put_known(store: Store, plan: Plan) -> None:
+    """This plan was started on a store, or in force there: whatever modifications make of it, its file can be started."""
+    store.put_if_absent(_known(plan.digest()), plan.flow.encode())
+
+
+def resume_plan(store: Store, manifest: Manifest, given: Plan) -> tuple[Plan, Json]:
+    """The plan to go on with, given a flow's own: the same, or the store's last one where that was made of it by modifications.
+
+    The flow may be the one in force, or any that this store was started with or that was in force before. The second result is what
+    log entries say of the plan beside flow, version and digest.
+    """
+    stored, digest = manifest.plan, given.digest()
+    if "packed" not in stored or (digest != stored["digest"] and store.get(_known(digest)) is None):
+        version = stored["version"] if stored and stored["digest"] == digest else given.version
+        return replace(given, version=version), {}
+    found = adopt_plan(store, stored, given)
+    if digest != stored["digest"]:
+        which = f"modification '{stored['modification']}'" if "modification" in stored else "what the file says was taken back"
+        _LOG.warning(
+            f"flow '{given.flow}' was modified while it ran and goes on so, with plan version {stored['version']} "
+            f"({which}); run.modifications() has the history"
+        )
+    for words in found.told:
+        _LOG.warning(f"flow '{given.flow}': {words}")
+    return found.plan, found.marks
+
+
+def adopt_plan(store: Store, stored: Json, given: Plan) -> Resumed:
+    """The plan of a log entry, on the ground of the flow that was given. Unpickles: a store is trusted like a checkpoint."""
+    if "packed" not in stored:  # never modified
+        return Resumed(replace(given, version=stored["version"]), {})
+    data = store.get(stored["packed"])
+    if data is None:
+        raise Corrupted(f"store {store.url}: the modified plan '{stored['packed']}' is named by the log and missing")
+    modified: Plan = pickle.loads(data)
+    settled = settle(stored.get("brought", {}), modified, given)
+    kept: Json = {name: stored[name] for name in ("packed", "modification", "since", "unproven") if name in stored}
+    if settled.brought:
+        kept["brought"] = settled.brought
+    if given.digest() == stored["digest"]:  # the flow was modified into this one, and is started as it is now
+        plan = replace(given, version=stored["version"], retired=modified.retired)
+        return Resumed(plan.with_ends(settled.ends), kept, settled.told)
+    return Resumed(_graft(modified, given, settled.ends), kept, settled.told)
+
+
+def _graft(modified: Plan, given: Plan, ends: Mapping[str, Operator]) -> Plan:
+    """Operators that are the same in both are those of the flow that was given: its folders may have moved, and its sinks are live.
+
+    ``ends`` are sources and sinks that are not.
+    """
+    mine, theirs = given.record()["operators"], modified.record()["operators"]
+    nodes = []
+    for node in modified.nodes:
+        name = node.name
+        same = name in mine and name not in ends and all(mine[name][part] == theirs[name][part] for part in ("kind", "does", "code"))
+        nodes.append(Node(name, given.node(name).op, node.inputs) if same and not node.op.stateful else node)
+    return Plan(modified.version, modified.flow, tuple(nodes), modified.retired)
+
+
+def _known(digest: str) -> str:
+    return f"plan/{digest}.known"

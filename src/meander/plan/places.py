@@ -1,0 +1,97 @@
+"""Sources and sinks that came with modifications: whether they or those of the flow's file are in force at a start. Pure.
+
+A plan's digest has no places, so that folders may move between two runs. A source or a sink that a modification has put in force goes on
+nevertheless, for a file that says what was there before it would read the same input again, or go on in the old folder. So the log keeps
+of each of them (``Brought``, as plain data):
+
+- ``place``: what is in force
+- ``left``: the places that modifications have left: a file that says one of these is older than the modification
+- ``agreed``: whether the file that was started last says what is in force. Then the file counts again, and its folder may move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, is_dataclass
+from typing import Any
+
+from meander.connect.sink import HasPlace
+from meander.plan.code import code_of
+from meander.plan.graph import Plan
+from meander.plan.operators import Operator, SinkOp, SourceOp
+
+Brought = dict[str, Any]
+_LEFT = 8
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What a start goes on with."""
+
+    ends: Mapping[str, Operator]
+    """Sources and sinks that are not the file's."""
+    brought: dict[str, Brought]
+    told: tuple[str, ...]
+    """Where the file says something else than what is in force, in words."""
+
+
+def place_of(op: SourceOp | SinkOp) -> str:
+    """All that tells one source or sink from another: where it is, its limits, its function."""
+    end: object = op.source if isinstance(op, SourceOp) else op.sink
+    if isinstance(end, HasPlace):
+        return end.place()
+    settings = code_of(end) if is_dataclass(end) else ""
+    return f"{op.describe()} {settings}".strip()
+
+
+def bring(brought: Mapping[str, Brought], before: Plan, after: Plan, given: Plan) -> dict[str, Brought]:
+    """The records after a modification. ``given`` is the flow as it was started."""
+    old, mine = _ends(before), _ends(given)
+    found: dict[str, Brought] = {}
+    for name, op in _ends(after).items():
+        if op is old.get(name):
+            if name in brought:
+                found[name] = brought[name]
+            continue
+        place = place_of(op)
+        left = [*brought.get(name, {}).get("left", ()), *([place_of(old[name])] if name in old else [])]
+        left = [one for one in dict.fromkeys(left) if one != place][-_LEFT:]
+        found[name] = {"place": place, "left": left, "agreed": name in mine and place_of(mine[name]) == place}
+    return found
+
+
+def settle(brought: Mapping[str, Brought], modified: Plan, given: Plan) -> Settled:
+    """Which sources and sinks go on. ``modified`` is the stored plan, ``given`` the flow that is started."""
+    stored, mine = _ends(modified), _ends(given)
+    does, says = modified.record()["operators"], given.record()["operators"]
+    ends: dict[str, Operator] = {}
+    now, told = dict(brought), []
+    for name, one in brought.items():
+        if name not in mine or name not in stored or any(does[name][part] != says[name][part] for part in ("kind", "does", "code")):
+            continue  # the file is older than it, and the stored plan has it
+        said = place_of(mine[name])
+        if said == one["place"] or (one["agreed"] and said not in one["left"]):
+            now[name] = {**one, "place": said, "agreed": True}
+            continue
+        ends[name], now[name] = stored[name], {**one, "agreed": False}
+        told.append(_words(name, stored[name], mine[name]))
+    return Settled(ends, now, tuple(told))
+
+
+def _ends(plan: Plan) -> dict[str, SourceOp | SinkOp]:
+    return {node.name: node.op for node in plan.nodes if isinstance(node.op, SourceOp | SinkOp)}
+
+
+def _words(name: str, stored: SourceOp | SinkOp, mine: SourceOp | SinkOp) -> str:
+    is_so, says = stored.describe(), mine.describe()
+    source = isinstance(stored, SourceOp)
+    if says == is_so:  # what `apply` compares is the same
+        says, back = "the same with other settings or code", f"run.replace('{name}', ...{', resume=True' if source else ''})"
+    else:
+        back = (
+            "`meander apply FLOW.py --restart` or run.apply(flow, resume=False)" if source else "`meander apply FLOW.py` or run.apply(flow)"
+        )
+    return (
+        f"{stored.kind} '{name}' was changed while the flow ran and goes on so: in force is {is_so}, the file says {says}. "
+        f"To keep it, write it into the file; to go back to the file's, while the flow runs: {back}"
+    )
