@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -159,6 +160,48 @@ def test_whoever_keeps_whole_rows_refuses_a_wider_key(tmp_path: Path, name: str)
     local = Local(flow_of(SAME_INPUT[name], md.memory(), pl.Int32), tmp_path, 1)
     with pytest.raises(FlowError, match="cannot go on with its state"):
         local.propose(cast_to(pl.Int64))
+
+
+VALUES: dict[str, Callable[[], Any]] = {
+    "sum": lambda: md.sum("x"), "min": lambda: md.min("x"), "max": lambda: md.max("x"), "mean": lambda: md.mean("x"),
+    "std": lambda: md.std("x"), "var": lambda: md.var("x"), "first": lambda: md.first("x"), "last": lambda: md.last("x"),
+    "collect": lambda: md.collect("x"), "count_distinct": lambda: md.count_distinct("x"), "top_k": lambda: md.top_k("x", 2),
+    "quantile": lambda: md.quantile("x", 0.5), "count": lambda: md.count("x"),
+}  # fmt: skip
+WIDER_VALUES = [(pl.Int32, pl.Int64), (pl.UInt8, pl.Int16), (pl.Int32, pl.Float64), (pl.Float32, pl.Float64), (pl.Int64, pl.Float64)]
+
+
+def valued(out: Any, dtype: Any, window: str, *aggs: str) -> md.Flow:
+    kinds: dict[str, Any] = {"tumbling": md.tumbling("10s"), "sliding": md.sliding("10s", "5s")}
+    flow, made = md.Flow("f"), [VALUES[agg]().alias(agg) for agg in aggs]
+    rows = flow.source("a", Script(COLUMNS, MANY)).with_columns((pl.col("v") % 100).cast(dtype).alias("x"), name="cast")
+    keyed = rows.watermark("ts", grace="5s", name="time").key_by("k")
+    op = keyed.aggregate(*made, name="op") if window == "none" else keyed.window(kinds[window]).aggregate(*made, emit="update", name="op")
+    op.sink("out", out)
+    return flow
+
+
+@pytest.mark.parametrize("window", ["none", "tumbling", "sliding"])
+@pytest.mark.parametrize(("before", "after"), WIDER_VALUES)
+def test_wider_values_that_are_kept_are_what_they_would_have_been_from_the_beginning(
+    tmp_path: Path, before: Any, after: Any, window: str
+) -> None:
+    out, wanted, kept = md.memory(), md.memory(), []
+    change = Replace("cast", md.with_columns((pl.col("v") % 100).cast(after).alias("x")))
+    for agg in VALUES:
+        with contextlib.suppress(FlowError):
+            modify(valued(out, before, window, agg).plan(), [change])
+            kept.append(agg)
+    assert {"count", "quantile"} <= set(kept)
+    local = Local(valued(out, before, window, *kept), tmp_path / "changed", 2)
+    local.step()
+    with constants(FEWEST=(compaction_module, 2)):
+        local.propose(change)
+        local.step()
+        local = Local(valued(out, before, window, *kept), tmp_path / "changed", 2)
+        local.run(flush=True)
+    Local(valued(wanted, after, window, *kept), tmp_path / "wanted", 2).run(flush=True)
+    assert shown(out, local.modifier.plan.schema("out")) == shown(wanted)
 
 
 TYPES: dict[str, Any] = {
