@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
+import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar
 
 import polars as pl
 import pytest
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
 from tests.local import Local, Script, constants
 
 import meander as md
+from meander.coordinate.watermarks import low
 from meander.errors import FlowError
 from meander.plan.layout import Layout, compare, is_wider
 from meander.plan.modify import Insert, Remove, Replace, StateRules, modify
 from meander.plan.schemas import show_type
+from meander.plan.windows import FOREVER
 from meander.state import compaction as compaction_module
 from meander.state.hashing import hash_series
 
@@ -154,6 +162,48 @@ def test_whoever_keeps_whole_rows_refuses_a_wider_key(tmp_path: Path, name: str)
         local.propose(cast_to(pl.Int64))
 
 
+VALUES: dict[str, Callable[[], Any]] = {
+    "sum": lambda: md.sum("x"), "min": lambda: md.min("x"), "max": lambda: md.max("x"), "mean": lambda: md.mean("x"),
+    "std": lambda: md.std("x"), "var": lambda: md.var("x"), "first": lambda: md.first("x"), "last": lambda: md.last("x"),
+    "collect": lambda: md.collect("x"), "count_distinct": lambda: md.count_distinct("x"), "top_k": lambda: md.top_k("x", 2),
+    "quantile": lambda: md.quantile("x", 0.5), "count": lambda: md.count("x"),
+}  # fmt: skip
+WIDER_VALUES = [(pl.Int32, pl.Int64), (pl.UInt8, pl.Int16), (pl.Int32, pl.Float64), (pl.Float32, pl.Float64), (pl.Int64, pl.Float64)]
+
+
+def valued(out: Any, dtype: Any, window: str, *aggs: str) -> md.Flow:
+    kinds: dict[str, Any] = {"tumbling": md.tumbling("10s"), "sliding": md.sliding("10s", "5s")}
+    flow, made = md.Flow("f"), [VALUES[agg]().alias(agg) for agg in aggs]
+    rows = flow.source("a", Script(COLUMNS, MANY)).with_columns((pl.col("v") % 100).cast(dtype).alias("x"), name="cast")
+    keyed = rows.watermark("ts", grace="5s", name="time").key_by("k")
+    op = keyed.aggregate(*made, name="op") if window == "none" else keyed.window(kinds[window]).aggregate(*made, emit="update", name="op")
+    op.sink("out", out)
+    return flow
+
+
+@pytest.mark.parametrize("window", ["none", "tumbling", "sliding"])
+@pytest.mark.parametrize(("before", "after"), WIDER_VALUES)
+def test_wider_values_that_are_kept_are_what_they_would_have_been_from_the_beginning(
+    tmp_path: Path, before: Any, after: Any, window: str
+) -> None:
+    out, wanted, kept = md.memory(), md.memory(), []
+    change = Replace("cast", md.with_columns((pl.col("v") % 100).cast(after).alias("x")))
+    for agg in VALUES:
+        with contextlib.suppress(FlowError):
+            modify(valued(out, before, window, agg).plan(), [change])
+            kept.append(agg)
+    assert {"count", "quantile"} <= set(kept)
+    local = Local(valued(out, before, window, *kept), tmp_path / "changed", 2)
+    local.step()
+    with constants(FEWEST=(compaction_module, 2)):
+        local.propose(change)
+        local.step()
+        local = Local(valued(out, before, window, *kept), tmp_path / "changed", 2)
+        local.run(flush=True)
+    Local(valued(wanted, after, window, *kept), tmp_path / "wanted", 2).run(flush=True)
+    assert shown(out, local.modifier.plan.schema("out")) == shown(wanted)
+
+
 TYPES: dict[str, Any] = {
     "int8": pl.Int8(), "int16": pl.Int16(), "int32": pl.Int32(), "int64": pl.Int64(), "uint8": pl.UInt8(), "uint32": pl.UInt32(),
     "uint64": pl.UInt64(), "float32": pl.Float32(), "float64": pl.Float64(), "string": pl.String(), "boolean": pl.Boolean(),
@@ -273,3 +323,157 @@ def test_a_sliding_window_without_a_key_does_not_become_a_tumbling_one(tmp_path:
         local.propose(tumbling)
     keyed = flow_of(windowed(True, md.sliding("10s", "5s")), md.memory()).plan()
     assert modify(keyed, [tumbling])[1].state["op"].kind == "kept"
+
+
+@pytest.mark.parametrize("edited", [False, True])
+@pytest.mark.parametrize("window", [md.tumbling("10s"), md.sliding("10s", "5s")], ids=["tumbling", "sliding"])
+def test_open_windows_come_out_also_when_they_are_to_be_given_out_at_every_change(tmp_path: Path, window: Any, edited: bool) -> None:
+    out = md.memory()
+    few = epochs_of([(1, 1, 1.0), (2, 10, 2.0)], [(1, 100, 3.0)], [(1, 1000, 30.0)], [(1, 1, 31.0)])
+    local = Local(flow_of(windowed(True, window, "n s"), out, epochs=few), tmp_path, 2)
+    local.step()
+    local.propose(Replace("op", md.aggregate(AGGREGATES["n"], AGGREGATES["s"], emit="update")))
+    local.step()
+    emit = {"emit": "update"} if edited else {}
+    Local(flow_of(windowed(True, window, "n s", **emit), out, epochs=few), tmp_path, 2).run(flush=True)
+    rows = [row for frame in out.epochs().values() for row in frame.rows()]
+    assert [row[3:] for row in rows if row[0] == 2 and row[1] == datetime(1970, 1, 1)] == [(1, 10)]
+    assert [row[3:] for row in rows if row[0] == 1 and row[1] == datetime(1970, 1, 1)][-1] == (2, 101)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a window is at some time."""
+
+    panes: int
+    """Its size, in steps of five seconds."""
+    lateness: int
+    emit: str
+    more: bool = False
+    """Whether it has one aggregate more than it began with."""
+
+    def window(self) -> Any:
+        return md.sliding(f"{5 * self.panes}s", "5s") if self.panes > 1 else md.tumbling("5s")
+
+    def aggregates(self) -> list[Any]:
+        return [md.count().alias("n"), md.sum("v").alias("s"), *([md.count().alias("since")] if self.more else [])]
+
+    def change(self) -> Replace:
+        made = md.aggregate(*self.aggregates(), window=self.window(), emit=self.emit, lateness=f"{self.lateness}s")
+        return Replace("op", made)
+
+
+@dataclass
+class Windows:
+    """What windows are, row by row and without a store: the oracle."""
+
+    keyed: bool
+    setting: Setting
+    rows: list[tuple[int | None, int, int, int]] = field(default_factory=list)
+    """Key, value, second and epoch of what was not late."""
+    since: int = 0
+    """The epoch in which there was an aggregate more."""
+    untold: set[tuple[int | None, int]] = field(default_factory=set)
+
+    def value(self, key: int | None, start: int) -> tuple[Any, ...]:
+        mine = [(v, e) for k, v, at, e in self.rows if k == key and start <= at < start + 5 * self.setting.panes]
+        more = (sum(e >= self.since for _, e in mine),) if self.setting.more else ()
+        return (len(mine), sum(v for v, _ in mine), *more)
+
+    def epoch(self, number: int, came: list[tuple[int, int, float]], late: float, evict: float) -> tuple[set[Any], set[Any]]:
+        """The windows that must come out in an epoch, and those that may: each with its value, and not more."""
+        size = 5 * self.setting.panes
+        starts: dict[int, list[int]] = {at: [at // 5 * 5 - 5 * back for back in range(self.setting.panes)] for at in range(60)}
+        touched = set()
+        for k, v, at in came:
+            moment, key = int(at), k if self.keyed else None
+            if starts[moment][0] + size + self.setting.lateness > late:
+                self.rows.append((key, v, moment, number))
+                touched |= {(key, start) for start in starts[moment]}
+                self.untold = self.untold - {(key, moment // 5)} | ({(key, moment // 5)} if self.setting.emit == "closed" else set())
+        closing = {(k, start) for k, _, at, _ in self.rows for start in starts[at] if late < start + size <= evict}
+        again = {(k, start) for k, start in touched if start + size > late - self.setting.lateness}
+        if self.setting.emit == "closed":
+            must = closing | {(k, start) for k, start in again if start + size <= late}
+            return must, must
+        owed = {(k, start) for k, start in closing if any((k, start // 5 + step) in self.untold for step in range(self.setting.panes))}
+        return again | owed, again | closing
+
+
+@st.composite
+def settings_in_order(draw: Any) -> list[Setting]:
+    """Windows that each can go on with the state of the one before."""
+    drawn = draw(st.lists(st.tuples(st.integers(1, 4), st.sampled_from([0, 3, 20]), st.booleans()), min_size=2, max_size=4))
+    sizes, lates, more = zip(*drawn, strict=True)
+    falling = zip(sorted(sizes, reverse=True), sorted(lates, reverse=True), strict=True)
+    emits = [draw(st.sampled_from(["closed", "update"])) for _ in drawn]
+    return [Setting(size, late, emit, has) for (size, late), emit, has in zip(falling, emits, sorted(more), strict=True)]
+
+
+@st.composite
+def rows_in_epochs(draw: Any) -> list[list[tuple[int, int, int]]]:
+    """Rows that come more or less in order."""
+    drawn = draw(
+        st.lists(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 9), st.integers(-9, 8)), max_size=4), min_size=4, max_size=8)
+    )
+    return [[(k, v, max(0, 5 * epoch + at)) for k, v, at in rows] for epoch, rows in enumerate(drawn)]
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    plans=settings_in_order(),
+    came=rows_in_epochs(),
+    keyed=st.booleans(),
+    steps=st.lists(st.integers(1, 2), min_size=3, max_size=3),
+    restart=st.booleans(),
+    parallelism=st.integers(1, 3),
+)
+def test_windows_that_are_changed_give_what_their_rows_say(
+    plans: list[Setting], came: Any, keyed: bool, steps: list[int], restart: bool, parallelism: int
+) -> None:
+    if not keyed:  # without a key a sliding window stays one
+        plans = [replace(plan, panes=max(2, plan.panes)) if plans[0].panes > 1 else plan for plan in plans]
+    out = md.memory()
+    began = plans[0]
+    options = {"emit": began.emit, "lateness": f"{began.lateness}s"}
+
+    def operator(s: Any) -> Any:
+        return (s.key_by("k") if keyed else s).window(began.window()).aggregate(*began.aggregates(), **options, name="op")
+
+    with tempfile.TemporaryDirectory() as folder, constants(FEWEST=(compaction_module, 2)):
+
+        def start() -> Local:
+            return Local(flow_of(operator, out, epochs=epochs_of(*came)), Path(folder), parallelism, ahead=False)
+
+        local, oracle, waiting = start(), Windows(keyed, began, since=0 if began.more else 1 << 40), list(came)
+
+        def step(flush: bool = False) -> bool:
+            times = local.manifest.times
+            late, evict = (low(times, ["time"], 0, which) / SECOND for which in ("late", "mark"))
+            if not local.step(flush=flush):
+                return False
+            epoch = local.manifest.epoch
+            must, may = oracle.epoch(epoch, waiting.pop(0) if waiting and not flush else [], late, FOREVER if flush else evict)
+            frame = out.epochs().get(epoch, pl.DataFrame())
+            given = {(row[0] if keyed else None, int(row[keyed].timestamp())): row[keyed + 2 :] for row in frame.rows()}
+            assert len(given) == frame.height
+            assert must <= given.keys() <= may
+            assert given == {window: oracle.value(*window) for window in given}
+            return True
+
+        for plan, before in zip(plans[1:], steps, strict=False):
+            for _ in range(before):
+                step()
+            if plan == oracle.setting or not waiting:
+                continue
+            event(f"from {oracle.setting.emit} to {plan.emit}")
+            trial = local.propose(plan.change())
+            oracle.setting, was = plan, oracle.setting
+            oracle.since = oracle.since if plan.more == was.more else local.manifest.epoch + 1
+            step()
+            assert trial.done.result(0).effects["state"]["op"].startswith("kept")
+            local = start() if restart else local
+        while step():
+            pass
+        while step(flush=True):
+            pass

@@ -41,7 +41,7 @@ class Plan:
     nodes: tuple[Node, ...]
     """In topological order, whatever the order given; ties keep the order given."""
     retired: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Per stateful operator, state columns that it had once: old segments still have them, so their names are not used again."""
+    """Per stateful operator, what old segments still have: state columns that it had once, whose names are not used again; ``UNTOLD``."""
     _schemas: dict[str, pl.Schema] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:

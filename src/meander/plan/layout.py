@@ -24,6 +24,8 @@ from meander.plan.processing import Process
 from meander.plan.schemas import show_schema, show_type
 from meander.plan.windows import Window, show_duration
 
+UNTOLD = "__untold"
+"""Stands with an operator's retired columns where its older rows have not been given out."""
 _DEFAULT = "a value with the default"
 
 
@@ -41,6 +43,8 @@ class Layout:
     """Everything else that must be equal, by what it is called."""
     window: Window | None = None
     lateness: int = 0
+    emit: str = ""
+    """Of windows: when they are given out."""
 
     def schema(self) -> pl.Schema:
         """The columns of a state row, as an ``upgrade`` is given them."""
@@ -59,6 +63,8 @@ class Comparison:
     """Why it cannot, in words."""
     only_columns: bool = True
     """Whether the problems are those that rewriting rows can solve."""
+    untold: bool = False
+    """Whether what is stored has not been given out, and would be only if it changed."""
     wants: tuple[str, ...] = ()
     """New columns that keys from before must be given a value of: null is one that they could have."""
 
@@ -80,7 +86,7 @@ def layout_of(plan: Plan, name: str) -> Layout:
         marks = sorted(time.marks) if time is not None else []
         columns = _columns(op.aggs, inputs[0], apart=False)
         rest = {"time": "the clock" if op.time is None else _show_time(SideTime(op.time, op.shift), frozenset(marks), time)}
-        return Layout("window", {key: inputs[0][key] for key in op.keys}, columns, {}, rest, node.op.window, op.lateness)
+        return Layout("window", {key: inputs[0][key] for key in op.keys}, columns, {}, rest, node.op.window, op.lateness, op.emit)
     times = [time_of(plan.nodes, plan.schemas, name) for name in node.inputs]
     follows = {"time": "; ".join(_show_time(SideTime(t.column, t.shift), t.marks, t) for t in times if t is not None) or "none"}
     if isinstance(node.op, Process):
@@ -164,7 +170,8 @@ def compare(before: Layout, after: Layout, retired: Iterable[str] = ()) -> Compa
             widened.append(f"{name}.value")
         else:
             hard.append(f"the values of '{name}' are {show_type(was)} and would be {show_type(dtype)}")
-    return Comparison(added, removed, tuple(widened), (*hard, *soft), not hard, wants)
+    untold = (before.emit, after.emit) == ("closed", "update")
+    return Comparison(added, removed, tuple(widened), (*hard, *soft), not hard, untold, wants)
 
 
 def is_wider(before: pl.DataType, after: pl.DataType) -> bool:

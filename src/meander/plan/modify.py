@@ -21,7 +21,7 @@ from meander.plan.effects import Effects, Fate, tell_effects
 from meander.plan.eventtime import GoesByTime, HasLate, Late, Time, Watermark, no_time, time_of
 from meander.plan.graph import Node, Plan, check_name, sort_nodes
 from meander.plan.joins import Join, JoinLatest
-from meander.plan.layout import Comparison, Layout, compare, layout_of
+from meander.plan.layout import UNTOLD, Comparison, Layout, compare, layout_of
 from meander.plan.operators import Operator, SinkOp, SourceOp, Union
 from meander.plan.schemas import did_you_mean, show_schema
 from meander.plan.unplaced import Unplaced
@@ -285,12 +285,12 @@ def _states(before: Plan, after: Plan, rules: StateRules) -> tuple[dict[str, Fat
             retired.pop(name, None)
         elif function is not None:
             upgrades[name], fates[name] = function, Fate("upgraded", found.added, found.removed, found.widened)
-            retired.pop(name, None)
+            retired[name] = (UNTOLD,) if found.untold or UNTOLD in retired.get(name, ()) else ()
         elif found.problems or found.wants:
             raise FlowError(_refusal(name, layout, found))
         else:
             fates[name] = Fate("kept", found.added, found.removed, found.widened)
-            retired[name] = tuple(sorted({*retired.get(name, ()), *found.removed}))
+            retired[name] = tuple(sorted({*retired.get(name, ()), *found.removed, *([UNTOLD] if found.untold else [])}))
     for name in old:
         if name not in new:
             if name not in drop:

@@ -2,6 +2,10 @@
 
 State is one row per key and *pane*, in one table per bucket of time (see ``plan.windows``). The driver drops a bucket when no window
 needs it any more; a task writes nothing into a bucket that goes with this epoch.
+
+A window that is given out whenever it changes may have panes from a plan that gave it out when it closed: nobody has seen these yet. Such
+an operator *owes* them: what it writes is marked as told, and a window with a pane that is not comes out when it closes, once more or at
+last.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ from meander.engine.operators.folding import fold_after, fold_before
 from meander.engine.operators.place import Place, parts_of
 from meander.engine.rows import Rows
 from meander.plan.eventtime import END, START, WindowAggregate
+from meander.plan.layout import UNTOLD
 from meander.plan.windows import Times, Window
 from meander.state.grouping import fold_states, group_rows
 from meander.state.hashing import Hashes, hash_keys, spread_within_groups
@@ -28,7 +33,7 @@ from meander.state.manifest import bucket_of, bucket_table
 from meander.state.segment import HASH
 from meander.state.table import conform, fill_empty, upsert
 
-PANE = "__pane"
+PANE, TOLD = "__pane", "__told"
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,13 @@ class Windowing:
     dtype: pl.Datetime
     emit: str
     lateness: int
+    owes: bool = False
+    """Whether windows may be stored that were to be given out when they close, and now are whenever they change."""
+
+    @property
+    def closes(self) -> bool:
+        """Whether something can come out because it closes."""
+        return self.emit == "closed" or self.owes
 
     def times(self, frame: pl.DataFrame, now: int) -> Times:
         if self.time is None:
@@ -149,13 +161,14 @@ class WindowAggregation(Stateful):
 
     def is_due(self, table: str, late: int, evict: int) -> bool:
         bucket = bucket_of(table)
-        return bucket is not None and self.windowing.emit == "closed" and self.windowing.is_due(bucket, late, evict)
+        return bucket is not None and self.windowing.closes and self.windowing.is_due(bucket, late, evict)
 
 
 def make_windows(place: Place, op: WindowAggregate) -> WindowAggregation:
     dtype, follows = timing_of(place, op)
     assert isinstance(op.window, Window)
-    windowing = Windowing(op.window, op.time, op.shift, dtype, op.emit, op.lateness)
+    owes = op.emit == "update" and UNTOLD in place.plan.retired.get(place.node.name, ())
+    windowing = Windowing(op.window, op.time, op.shift, dtype, op.emit, op.lateness, owes)
     # A window's content is bounded: what aggregates keep of it stays in its row.
     parts = parts_of(op.aggs, place.schema())
     return WindowAggregation(**place.common(op.keys), parts=parts, aggs=op.aggs, windowing=windowing, follows=follows)
@@ -200,13 +213,15 @@ class WindowMerge:
                 *self._desk.stored(table, hashes[here]), keys.filter(mask), hashes[here], mine, self._parts, self._desk.key_groups
             )
             self._new.append(rows)
-            self._desk.write(table, rows)
+            self._desk.write(table, rows.with_columns(pl.lit(True).alias(TOLD)) if self._windowing.owes else rows)
 
     def emit(self) -> pl.DataFrame:
         """The windows to emit: hash, keys, start and state. Ascending by hash."""
         late, evict, slack = self._desk.late, self._desk.evict, self._windowing.lateness
         if self._windowing.emit == "update":
             found = [self._touched(late - slack + 1, None)]
+            if self._windowing.owes:
+                found.append(self._owed(late, evict, found[0]))
         else:
             found = [self._closing(late, evict)]
             if slack:  # a window that has closed and still takes rows is emitted again
@@ -223,9 +238,25 @@ class WindowMerge:
         due = [self._panes(name) for bucket, name in live if self._windowing.is_due(bucket, late, evict)]
         return self._windows(pl.concat(due), late + 1, evict + 1) if due else self._nothing()
 
-    def _panes(self, table: str) -> pl.DataFrame:
+    def _owed(self, late: int, evict: int, given: pl.DataFrame) -> pl.DataFrame:
+        """Windows that close, have panes that nobody was told of, and are not ``given`` in this epoch anyway."""
+        live = self._desk.buckets(self._name)
+        due = [self._panes(name, TOLD) for bucket, name in live if self._windowing.is_due(bucket, late, evict)]
+        if not due:
+            return self._nothing()
+        panes, window = pl.concat(due), [*self._keys, START]
+        closing = self._windows(panes.drop(TOLD), late + 1, evict + 1)
+        owed = self._windows(panes.filter(pl.col(TOLD).is_null()).drop(TOLD), late + 1, evict + 1)
+        if owed.height == 0:
+            return owed
+        found = closing.join(owed.select(HASH, *window), on=[HASH, *window], how="semi", nulls_equal=True, maintain_order="left")
+        if given.height == 0:
+            return found
+        return found.join(given.select(HASH, *window), on=[HASH, *window], how="anti", nulls_equal=True, maintain_order="left")
+
+    def _panes(self, table: str, *also: str) -> pl.DataFrame:
         """All panes of a bucket, with the columns that this version of the plan has."""
-        rows = self._desk.scan(table, (*self._keys, PANE), self._types)
+        rows = self._desk.scan(table, (*self._keys, PANE), {**self._types, **dict.fromkeys(also, pl.Boolean())})
         return rows.with_columns([fill_empty(rows.get_column(name), part) for name, part in self._parts.items()])
 
     def _windows(self, panes: pl.DataFrame, first: int, end: int | None) -> pl.DataFrame:
