@@ -16,8 +16,8 @@ import meander as md
 from meander.connect import arrow_ipc
 from meander.connect.sink import Staged, StagedFile
 from meander.connect.spool import SpoolSink, empty_spool
+from meander.processes import is_running
 from meander.replicate.handle import _settings, _spooled
-from meander.replicate.process import is_running
 from meander.replicate.unwinding import Unwinding
 from meander.state.store import DirStore, MemoryStore
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import os
 import signal
@@ -12,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +21,13 @@ import pytest
 
 import meander as md
 from meander.clock import SystemClock
+from meander.processes import ProcessId, is_running
 from meander.replicate import courtesy
 from meander.replicate.asks import SUPERVISOR, ask, live_supervisor
-from meander.replicate.process import is_running
+from meander.replicate.process import Adopted
 from meander.replicate.restarts import Death, Patience, Restarts
 from meander.replicate.supervisor import Supervisor
+from meander.state.signs import Said, place_of
 from meander.state.store import DirStore
 
 FAKE = Path(__file__).with_name("fake_replica.py")
@@ -353,6 +357,66 @@ def test_what_a_killed_supervisor_leaves_is_adopted_by_the_next(stage: Stage) ->
     assert not is_running(before["b"])
 
 
+@pytest.fixture
+def bystander() -> Iterator[ProcessId]:
+    """A process that has nothing to do with replicas, in a session of its own."""
+    with subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(60)"], start_new_session=True) as process:
+        yield ProcessId.of(process.pid)
+        process.kill()
+
+
+@pytest.mark.parametrize("other", [{"born": "1"}, {"system": "before the last boot"}, {"system": "another container", "born": "1"}])
+def test_a_process_that_only_has_the_number_of_a_replica_is_neither_adopted_nor_killed(
+    other: dict[str, str], stage: Stage, bystander: ProcessId
+) -> None:
+    over, number = threading.Event(), itertools.count()
+    said = replace(bystander, **other)
+
+    def beat() -> None:
+        while not over.wait(0.05):
+            stage.store.put(place_of(1, "a"), Said(next(number), 3, said).to_bytes())
+
+    stage.store.put(place_of(1, "a"), Said(next(number), 3, said).to_bytes())
+    beating = threading.Thread(target=beat)
+    beating.start()
+    try:
+        supervisor = stage.start(1)
+        until(supervisor, all_running(supervisor, "b"))
+        supervisor.stop()
+    finally:
+        over.set()
+        beating.join()
+    lost = Adopted(said, stage.folder / "log", stage.folder / "record")
+    ended = lost.ended()
+    assert ended is not None
+    assert ended.outcome == "killed"
+    lost.terminate()
+    lost.kill()
+    assert bystander.is_running
+
+
+def test_what_an_adopted_replica_leaves_behind_ends_with_it(tmp_path: Path) -> None:
+    """Its JVM, say, which notices only after a while that it is alone."""
+    words = "import subprocess, sys; left = subprocess.Popen([sys.executable, '-S', '-c', 'import time; time.sleep(60)'], stdout=2); "
+    words += "print(left.pid, flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-S", "-c", words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+    ) as leader:
+        assert leader.stdout is not None
+        left = ProcessId.of(int(leader.stdout.readline()))
+        adopted = Adopted(ProcessId.of(leader.pid), tmp_path / "log", tmp_path / "record")
+        assert adopted.ended() is None
+        leader.kill()
+        leader.wait()
+    assert adopted.ended() is not None
+    assert left.is_running
+    adopted.kill()
+    deadline = time.monotonic() + 10
+    while left.is_running and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not left.is_running
+
+
 def test_the_next_supervisor_lets_those_go_that_are_too_many(stage: Stage) -> None:
     lost = stage.start(2)
     until(lost, all_running(lost, "a", "b"))
@@ -377,7 +441,7 @@ def test_a_supervisor_that_was_replaced_lets_go(stage: Stage) -> None:
 
 
 def test_a_name_that_is_used_on_another_machine_is_not_taken(stage: Stage) -> None:
-    said: dict[str, Any] = {"name": "a", "epoch": 3, "process": 1, "host": "elsewhere"}
+    said: dict[str, Any] = {"name": "a", "epoch": 3, "process": 7, "host": "elsewhere", "system": "another", "born": "1"}
     program = """
 import json, sys, time
 for number in range(400):

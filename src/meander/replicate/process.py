@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from meander.processes import ProcessId, stat
 from meander.state.signs import parse
 
 ENDED = "MEANDER_REPLICA_ENDED"
@@ -38,7 +39,7 @@ class Ended:
 class Process(Protocol):
     """A replica's process, whoever has started it."""
 
-    pid: int
+    id: ProcessId
 
     def ended(self) -> Ended | None:
         """How it ended; None while it runs."""
@@ -68,44 +69,37 @@ class Child:
                 start_new_session=True,
                 env={**os.environ, ENDED: str(record), "PYTHONUNBUFFERED": "1"},
             )
-        self.pid = self._process.pid
+        self.id = ProcessId.of(self._process.pid)
 
     def ended(self) -> Ended | None:
         code = self._process.poll()
-        return None if code is None else how_it_ended(self.pid, code, self._record, self._log)
+        return None if code is None else how_it_ended(self.id.pid, code, self._record, self._log)
 
     def terminate(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             self._process.terminate()
 
     def kill(self) -> None:
-        _kill_group(self.pid)
+        _kill_group(self.id)
 
 
 class Adopted:
     """A process that a supervisor before us has started."""
 
-    def __init__(self, pid: int, log: Path, record: Path) -> None:
-        self.pid = pid
-        self._began = _start_time(pid)
+    def __init__(self, process: ProcessId, log: Path, record: Path) -> None:
+        self.id = process
         self._log, self._record = log, record
 
     def ended(self) -> Ended | None:
-        if self._is_there():
-            return None
-        return how_it_ended(self.pid, None, self._record, self._log)
+        return None if self.id.is_running else how_it_ended(self.id.pid, None, self._record, self._log)
 
     def terminate(self) -> None:
-        if self._is_there():
+        if self.id.is_running:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGTERM)
+                os.kill(self.id.pid, signal.SIGTERM)
 
     def kill(self) -> None:
-        if self._is_there():
-            _kill_group(self.pid)
-
-    def _is_there(self) -> bool:
-        return is_running(self.pid) and _start_time(self.pid) == self._began
+        _kill_group(self.id)
 
 
 def how_it_ended(pid: int, code: int | None, record: Path, log: Path) -> Ended:
@@ -144,45 +138,22 @@ def last_lines(log: Path, count: int = _SHOWN_LINES) -> list[str]:
     return [line.rstrip() for line in data.decode(errors="replace").splitlines() if line.strip()][-count:]
 
 
-def is_running(pid: int) -> bool:
-    """Whether a process of this machine runs: one that has ended and that nobody has asked for its exit code does not."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    stat = _stat(pid)
-    return not stat or stat[0] != "Z"
-
-
 def session_members(session: int) -> list[int]:
     """The live processes of a session; empty where there is no /proc."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(IndexError):
-            fields = _stat(int(entry.name))
+            fields = stat(int(entry.name))
             if int(fields[3]) == session and fields[0] != "Z":
                 found.append(int(entry.name))
     return found
 
 
-def _start_time(pid: int) -> str | None:
-    """Tells a process from a later one of the same number, where the system says it."""
-    stat = _stat(pid)
-    return stat[19] if len(stat) > 19 else None
-
-
-def _stat(pid: int) -> list[str]:
-    """Linux's facts about a process, from its state on; none on other systems."""
-    data = _read(Path(f"/proc/{pid}/stat")).decode(errors="replace")
-    return data.rpartition(")")[2].split()
-
-
-def _kill_group(pid: int) -> None:
+def _kill_group(process: ProcessId) -> None:
     """The process, its JVM and its helpers: they are of one group. Also after its death: a JVM notices that only after a while."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)
+    if process.has_number:  # else the group is empty, or was never here
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def _read(path: Path, last: int = 0) -> bytes:
