@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import json
@@ -24,7 +25,7 @@ from meander.clock import SystemClock
 from meander.processes import ProcessId, is_running
 from meander.replicate import courtesy
 from meander.replicate.asks import SUPERVISOR, ask, live_supervisor
-from meander.replicate.process import Adopted
+from meander.replicate.process import Adopted, Child, replicas_here
 from meander.replicate.restarts import Death, Patience, Restarts
 from meander.replicate.supervisor import Supervisor
 from meander.state.signs import Said, place_of
@@ -340,10 +341,7 @@ def test_what_a_killed_supervisor_leaves_is_adopted_by_the_next(stage: Stage) ->
     lost = stage.start(2)
     until(lost, all_running(lost, "a", "b"))
     before = {name: pid(lost, name) for name in "ab"}
-    lost._halt.set()  # as if it had been killed: its replicas and its last words stay
-    lost._observer.join()
-    words = json.loads(stage.store.get(SUPERVISOR) or b"")
-    stage.store.put(SUPERVISOR, json.dumps({**words, "process": 2**22 + 1}).encode())
+    killed_supervisor(lost, stage)
     again = stage.start(3)
     until(again, all_running(again, "a", "b", "c"))
     assert {name: pid(again, name) for name in "ab"} == before
@@ -355,6 +353,74 @@ def test_what_a_killed_supervisor_leaves_is_adopted_by_the_next(stage: Stage) ->
     assert pid(again, "a") != before["a"]
     again.stop()
     assert not is_running(before["b"])
+
+
+def killed_supervisor(supervisor: Supervisor, stage: Stage) -> None:
+    """As if it had been killed: its replicas and its last words stay."""
+    supervisor._halt.set()
+    supervisor._observer.join()
+    words = json.loads(stage.store.get(SUPERVISOR) or b"")
+    stage.store.put(SUPERVISOR, json.dumps({**words, "process": 2**22 + 1}).encode())
+
+
+def test_a_replica_that_has_not_come_up_when_its_supervisor_is_killed_is_not_started_twice(stage: Stage) -> None:
+    stage.does["a"] = "mute"  # its Spark takes a while
+    lost = stage.start(1)
+    first = pid(lost, "a")
+    killed_supervisor(lost, stage)
+    stage.does["b"] = "live"
+    again = stage.start(2)
+    assert (states(again)["a"], pid(again, "a")) == ("starting", first)
+    until(again, lambda: states(again) == {"a": "starting", "b": "running"})
+    assert [name for name, _ in stage.firsts] == ["a", "b"]
+    again.stop()
+    assert not is_running(first)
+
+
+def test_a_replica_that_hangs_when_its_supervisor_is_killed_is_replaced_and_not_left_behind(stage: Stage) -> None:
+    lost = stage.start(1)
+    until(lost, all_running(lost, "a"))
+    hung = pid(lost, "a")
+    killed_supervisor(lost, stage)
+    os.kill(hung, signal.SIGSTOP)
+    again = stage.start(1, replace(QUICK, hang=1.0))
+    until(again, lambda: states(again) == {"a": "running"} and pid(again, "a") != hung)
+    assert not is_running(hung)
+
+
+def test_of_two_processes_of_one_replica_the_one_that_is_at_work_stays(stage: Stage) -> None:
+    lost = stage.start(1)
+    until(lost, all_running(lost, "a"))
+    kept = pid(lost, "a")
+    killed_supervisor(lost, stage)
+    words = [*stage.command("a", False)[:-1], "mute"]
+    double = Child(words, stage.folder / "log", stage.folder / "record", stage.store.url, "a")
+    again = stage.start(1)
+    until(again, all_running(again, "a"))
+    until(again, lambda: double.ended() is not None)
+    assert pid(again, "a") == kept
+    assert any(f"process {double.id.pid} is killed" in line for line in stage.told)
+
+
+def test_what_a_replica_starts_and_the_replicas_of_other_stores_are_not_taken_for_its_own(stage: Stage) -> None:
+    """A steward leads a session of its own, and inherits the environment."""
+    sleep = [sys.executable, "-S", "-c", "import time; time.sleep(60)"]
+    words = [sys.executable, "-S", "-c", f"import subprocess, time; subprocess.Popen({sleep!r}, start_new_session=True); time.sleep(60)"]
+    replica = Child(words, stage.folder / "log", stage.folder / "record", stage.store.url, "a")
+    try:
+        deadline = time.monotonic() + 10
+        while not (found := replicas_here(stage.store.url)) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(0.3)
+        assert found == replicas_here(stage.store.url) == [("a", replica.id)]
+        assert replicas_here("file:///elsewhere") == []
+    finally:
+        for entry in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if f"MEANDER_REPLICA_ENDED={stage.folder / 'record'}".encode() in (entry / "environ").read_bytes():
+                    os.kill(int(entry.name), signal.SIGKILL)
+        while replica.ended() is None:
+            time.sleep(0.01)
 
 
 @pytest.fixture

@@ -2,12 +2,14 @@
 
 It has a session of its own, so that Ctrl-C in the supervisor's terminal does not reach it, and no pipe to us, so that it outlives us if we
 are killed. What it prints goes to a file. How it ended it writes into another, named by ``MEANDER_REPLICA_ENDED``: a supervisor that has
-not started it learns that, too.
+not started it learns that, too. Its environment says whose replica it is: the system itself remembers from its first moment that it was
+started, also where whoever started it was killed before it could write anything down.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import signal
@@ -21,6 +23,7 @@ from meander.processes import ProcessId, stat
 from meander.state.signs import parse
 
 ENDED = "MEANDER_REPLICA_ENDED"
+_MARK = "MEANDER_REPLICA_OF"
 _TAIL_BYTES = 8192
 _SHOWN_LINES = 12
 
@@ -54,7 +57,7 @@ class Process(Protocol):
 class Child:
     """A process of ours."""
 
-    def __init__(self, command: Sequence[str], log: Path, record: Path) -> None:
+    def __init__(self, command: Sequence[str], log: Path, record: Path, store: str = "", name: str = "") -> None:
         self._log, self._record = log, record
         log.parent.mkdir(parents=True, exist_ok=True)
         record.unlink(missing_ok=True)
@@ -67,7 +70,7 @@ class Child:
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                env={**os.environ, ENDED: str(record), "PYTHONUNBUFFERED": "1"},
+                env={**os.environ, ENDED: str(record), _MARK: f"{_digest(store)} {_digest(*command)} {name}", "PYTHONUNBUFFERED": "1"},
             )
         self.id = ProcessId.of(self._process.pid)
 
@@ -138,6 +141,23 @@ def last_lines(log: Path, count: int = _SHOWN_LINES) -> list[str]:
     return [line.rstrip() for line in data.decode(errors="replace").splitlines() if line.strip()][-count:]
 
 
+def replicas_here(store: str) -> list[tuple[str, ProcessId]]:
+    """The replicas of a store that run on this system, by name, whatever they are doing; empty where there is no /proc.
+
+    All that a replica starts inherits its environment: the replica itself leads a session, and has the command line that it was given.
+    """
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        pid, environment = int(entry.name), _read(entry / "environ").split(b"\0")
+        mark = next((one.decode(errors="replace").partition("=")[2] for one in environment if one.startswith(f"{_MARK}=".encode())), "")
+        of, command, name = (*mark.split(" ", 2), "", "", "")[:3]
+        if name and of == _digest(store) and _leads_session(pid):
+            words = _read(entry / "cmdline").decode(errors="replace").split("\0")[:-1]
+            if command == _digest(*words):
+                found.append((name, ProcessId.of(pid)))
+    return sorted(found, key=lambda one: (one[0], one[1].pid))
+
+
 def session_members(session: int) -> list[int]:
     """The live processes of a session; empty where there is no /proc."""
     found = []
@@ -147,6 +167,15 @@ def session_members(session: int) -> list[int]:
             if int(fields[3]) == session and fields[0] != "Z":
                 found.append(int(entry.name))
     return found
+
+
+def _leads_session(pid: int) -> bool:
+    facts = stat(pid)
+    return len(facts) > 3 and int(facts[3]) == pid and facts[0] != "Z"
+
+
+def _digest(*words: str) -> str:
+    return hashlib.sha256("\0".join(words).encode()).hexdigest()[:16]
 
 
 def _kill_group(process: ProcessId) -> None:
