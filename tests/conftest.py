@@ -7,6 +7,7 @@ changes; ``MEANDER_EXPLORE=1`` tries others.
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -21,6 +22,12 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("meander")
+
+# What this process ignores, the ones that it starts would ignore as well: under nohup, or in the background of a shell's script. A handler
+# is not passed on, and does nothing here either.
+for _number in (signal.SIGHUP, signal.SIGINT):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, lambda *_: None)
 
 
 @pytest.fixture(scope="session")

@@ -20,7 +20,7 @@ LONGEST_FILE = 640
 BANNED_NAMES = {"utils", "util", "helpers", "helper", "common", "core", "base", "manager", "misc"}
 
 # A room is a module or a package directly under meander; "meander" itself is the public face.
-GROUND = {"errors", "clock", "durable", "settings", "metrics", "outcomes"}
+GROUND = {"errors", "clock", "durable", "settings", "metrics", "outcomes", "processes"}
 VOCABULARY = {"aggregates", "sketches", "windows", "processor"}
 BELOW_ENGINE = GROUND | VOCABULARY | {"plan", "state", "connect", "coordinate"}
 BELOW_FLOW = BELOW_ENGINE | {"engine", "replicate", "control", "run"}
@@ -34,6 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "settings": {"errors"},
     "metrics": {"errors", "clock"},
     "outcomes": set(),
+    "processes": set(),
     "sketches": GROUND,
     "aggregates": GROUND | {"sketches"},
     "windows": GROUND,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +14,9 @@ import pytest
 from tests.cli.small_store import make_store
 
 from meander.cli.main import build_parser, main
-from meander.cli.replicated import child
+from meander.cli.replicated import child, on_hangup
+from meander.processes import ProcessId
+from meander.state.signs import Said, place_of
 
 FLOW = """
 import meander as md
@@ -81,7 +85,7 @@ def test_replicas_refuses_what_cannot_be(words: list[str], said: str, tmp_path: 
 def test_replicas_lists_who_is_there_and_who_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store = make_store(tmp_path / "state", {"ada": (1, 1.0)})
     fake = Path(__file__).parents[1] / "replicate" / "fake_replica.py"
-    store.put("replicas/00000001/a", json.dumps({"name": "a", "number": 3, "epoch": 1, "process": 7, "host": "gone", "at": 1.0}).encode())
+    store.put(place_of(1, "a"), Said(3, 1, ProcessId(7, "another", "1", "gone"), at=1.0).to_bytes())
     process = subprocess.Popen([sys.executable, "-S", "-E", str(fake), str(store.root), "b", "live"], stdout=subprocess.DEVNULL)
     try:
         while store.get("replicas/00000001/b") is None:
@@ -99,3 +103,22 @@ def test_replicas_lists_who_is_there_and_who_was(tmp_path: Path, capsys: pytest.
     shown = capsys.readouterr().out
     assert "no supervisor" in shown
     assert "running (keeps house)" in shown
+
+
+def test_a_supervisor_stops_when_its_terminal_is_closed_but_not_under_nohup() -> None:
+    number = signal.SIGHUP
+    heard: list[int] = []
+    found = signal.getsignal(number)
+    try:
+        signal.signal(number, signal.SIG_IGN)  # as nohup does
+        restore = on_hangup(lambda: heard.append(1))
+        os.kill(os.getpid(), number)
+        restore()
+        assert (heard, signal.getsignal(number)) == ([], signal.SIG_IGN)
+        signal.signal(number, signal.SIG_DFL)
+        restore = on_hangup(lambda: heard.append(1))
+        os.kill(os.getpid(), number)
+        restore()
+        assert (heard, signal.getsignal(number)) == ([1], signal.SIG_DFL)
+    finally:
+        signal.signal(number, found)

@@ -9,13 +9,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from meander.engine.election import Election
-from meander.replicate.ballot import find_zookeeper
-from meander.replicate.process import is_running
+from meander.processes import ProcessId, is_running
+from meander.replicate import ballot
+from meander.replicate.ballot import OwnServer, find_zookeeper
 
 pytest.importorskip("kazoo")
 
@@ -71,3 +73,17 @@ def test_the_next_supervisor_takes_it_up_and_brings_it_back_as_well(tmp_path: Pa
         last = process(tmp_path)
         close()
     assert not is_running(last)
+
+
+def test_another_process_that_has_its_number_now_is_not_taken_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(60)"]) as bystander:
+        mine = ProcessId.of(bystander.pid)
+        (tmp_path / "zookeeper.json").write_text(json.dumps({**replace(mine, born="1").to_json(), "address": "127.0.0.1:1"}))
+        monkeypatch.setattr(ballot, "_answers", lambda address: True)
+        monkeypatch.setattr(OwnServer, "_start", lambda self, port=None: ("127.0.0.1:2", replace(mine, system="of long ago")))
+        monkeypatch.setattr(ballot, "_LOOK_EVERY", 10.0)
+        server = OwnServer(tmp_path)
+        assert server.address == "127.0.0.1:2"
+        server.close()
+        assert mine.is_running
+        bystander.kill()

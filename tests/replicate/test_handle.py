@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,8 @@ import meander as md
 from meander.connect import arrow_ipc
 from meander.connect.sink import Staged, StagedFile
 from meander.connect.spool import SpoolSink, empty_spool
+from meander.processes import is_running
 from meander.replicate.handle import _settings, _spooled
-from meander.replicate.process import is_running
 from meander.replicate.unwinding import Unwinding
 from meander.state.store import DirStore, MemoryStore
 
@@ -75,31 +77,48 @@ print("stopped", signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, flush=True)
 """
 
 
-def script(tmp_path: Path, ends: str) -> tuple[subprocess.Popen[str], list[int]]:
-    """A script that has started replicas; their processes."""
-    words = [sys.executable, "-c", SCRIPT, str(FAKE), str(tmp_path / "state"), ends]
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, start_new_session=True)
-    assert process.stdout is not None
-    return process, [int(word) for word in process.stdout.readline().split()]
+@contextlib.contextmanager
+def script(tmp_path: Path, ends: str, *before: str) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
+    """A script that has started replicas; their processes. Nothing of it is left, also where a test fails."""
+    words = [*before, sys.executable, "-c", SCRIPT, str(FAKE), str(tmp_path / "state"), ends]
+    replicas: list[int] = []
+    with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+        try:
+            assert process.stdout is not None
+            replicas += [int(word) for word in process.stdout.readline().split()]
+            yield process, replicas
+        finally:
+            process.kill()
+            for pid in replicas:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_script_that_is_told_to_end_leaves_no_replicas(number: signal.Signals, tmp_path: Path) -> None:
-    process, replicas = script(tmp_path, "when told")
-    assert len(replicas) == 2
-    assert all(is_running(pid) for pid in replicas)
-    process.send_signal(number)
-    process.communicate(timeout=30)
-    assert process.returncode == 128 + number
-    assert not any(is_running(pid) for pid in replicas)
+    with script(tmp_path, "when told") as (process, replicas):
+        assert len(replicas) == 2
+        assert all(is_running(pid) for pid in replicas)
+        process.send_signal(number)
+        process.communicate(timeout=30)
+        assert process.returncode == 128 + number
+        assert not any(is_running(pid) for pid in replicas)
+
+
+def test_a_script_under_nohup_does_not_mind_a_closed_terminal(tmp_path: Path) -> None:
+    with script(tmp_path, "by itself", "nohup") as (process, replicas):
+        process.send_signal(signal.SIGHUP)
+        assert process.communicate(timeout=30)[0] == "stopped True\n"
+        assert process.returncode == 0
+        assert not any(is_running(pid) for pid in replicas)
 
 
 def test_a_script_that_handles_signals_itself_is_left_alone(tmp_path: Path) -> None:
-    process, replicas = script(tmp_path, "its own way")
-    process.send_signal(signal.SIGTERM)
-    out, _ = process.communicate(timeout=30)
-    assert (out, process.returncode) == ("mine\nstopped False\n", 0)
-    assert not any(is_running(pid) for pid in replicas)
+    with script(tmp_path, "its own way") as (process, replicas):
+        process.send_signal(signal.SIGTERM)
+        out, _ = process.communicate(timeout=30)
+        assert (out, process.returncode) == ("mine\nstopped False\n", 0)
+        assert not any(is_running(pid) for pid in replicas)
 
 
 def test_who_is_told_to_end_stops_all_that_it_has_started_and_is_told_once() -> None:
@@ -118,8 +137,8 @@ def test_who_is_told_to_end_stops_all_that_it_has_started_and_is_told_once() -> 
 
 
 def test_signals_are_as_they_were_when_replicas_have_stopped(tmp_path: Path) -> None:
-    process, _ = script(tmp_path, "by itself")
-    assert process.communicate(timeout=30)[0] == "stopped True\n"
+    with script(tmp_path, "by itself") as (process, _):
+        assert process.communicate(timeout=30)[0] == "stopped True\n"
 
 
 def staged(slot: int, *values: int) -> Staged:

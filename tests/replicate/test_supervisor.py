@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import itertools
 import json
 import os
 import signal
@@ -12,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +22,13 @@ import pytest
 
 import meander as md
 from meander.clock import SystemClock
+from meander.processes import ProcessId, is_running
 from meander.replicate import courtesy
 from meander.replicate.asks import SUPERVISOR, ask, live_supervisor
-from meander.replicate.process import is_running
+from meander.replicate.process import Adopted, Child, replicas_here
 from meander.replicate.restarts import Death, Patience, Restarts
 from meander.replicate.supervisor import Supervisor
+from meander.state.signs import Said, place_of
 from meander.state.store import DirStore
 
 FAKE = Path(__file__).with_name("fake_replica.py")
@@ -336,10 +341,7 @@ def test_what_a_killed_supervisor_leaves_is_adopted_by_the_next(stage: Stage) ->
     lost = stage.start(2)
     until(lost, all_running(lost, "a", "b"))
     before = {name: pid(lost, name) for name in "ab"}
-    lost._halt.set()  # as if it had been killed: its replicas and its last words stay
-    lost._observer.join()
-    words = json.loads(stage.store.get(SUPERVISOR) or b"")
-    stage.store.put(SUPERVISOR, json.dumps({**words, "process": 2**22 + 1}).encode())
+    killed_supervisor(lost, stage)
     again = stage.start(3)
     until(again, all_running(again, "a", "b", "c"))
     assert {name: pid(again, name) for name in "ab"} == before
@@ -351,6 +353,134 @@ def test_what_a_killed_supervisor_leaves_is_adopted_by_the_next(stage: Stage) ->
     assert pid(again, "a") != before["a"]
     again.stop()
     assert not is_running(before["b"])
+
+
+def killed_supervisor(supervisor: Supervisor, stage: Stage) -> None:
+    """As if it had been killed: its replicas and its last words stay."""
+    supervisor._halt.set()
+    supervisor._observer.join()
+    words = json.loads(stage.store.get(SUPERVISOR) or b"")
+    stage.store.put(SUPERVISOR, json.dumps({**words, "process": 2**22 + 1}).encode())
+
+
+def test_a_replica_that_has_not_come_up_when_its_supervisor_is_killed_is_not_started_twice(stage: Stage) -> None:
+    stage.does["a"] = "mute"  # its Spark takes a while
+    lost = stage.start(1)
+    first = pid(lost, "a")
+    killed_supervisor(lost, stage)
+    stage.does["b"] = "live"
+    again = stage.start(2)
+    assert (states(again)["a"], pid(again, "a")) == ("starting", first)
+    until(again, lambda: states(again) == {"a": "starting", "b": "running"})
+    assert [name for name, _ in stage.firsts] == ["a", "b"]
+    again.stop()
+    assert not is_running(first)
+
+
+def test_a_replica_that_hangs_when_its_supervisor_is_killed_is_replaced_and_not_left_behind(stage: Stage) -> None:
+    lost = stage.start(1)
+    until(lost, all_running(lost, "a"))
+    hung = pid(lost, "a")
+    killed_supervisor(lost, stage)
+    os.kill(hung, signal.SIGSTOP)
+    again = stage.start(1, replace(QUICK, hang=1.0))
+    until(again, lambda: states(again) == {"a": "running"} and pid(again, "a") != hung)
+    assert not is_running(hung)
+
+
+def test_of_two_processes_of_one_replica_the_one_that_is_at_work_stays(stage: Stage) -> None:
+    lost = stage.start(1)
+    until(lost, all_running(lost, "a"))
+    kept = pid(lost, "a")
+    killed_supervisor(lost, stage)
+    words = [*stage.command("a", False)[:-1], "mute"]
+    double = Child(words, stage.folder / "log", stage.folder / "record", stage.store.url, "a")
+    again = stage.start(1)
+    until(again, all_running(again, "a"))
+    until(again, lambda: double.ended() is not None)
+    assert pid(again, "a") == kept
+    assert any(f"process {double.id.pid} is killed" in line for line in stage.told)
+
+
+def test_what_a_replica_starts_and_the_replicas_of_other_stores_are_not_taken_for_its_own(stage: Stage) -> None:
+    """A steward leads a session of its own, and inherits the environment."""
+    sleep = [sys.executable, "-S", "-c", "import time; time.sleep(60)"]
+    words = [sys.executable, "-S", "-c", f"import subprocess, time; subprocess.Popen({sleep!r}, start_new_session=True); time.sleep(60)"]
+    replica = Child(words, stage.folder / "log", stage.folder / "record", stage.store.url, "a")
+    try:
+        deadline = time.monotonic() + 10
+        while not (found := replicas_here(stage.store.url)) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(0.3)
+        assert found == replicas_here(stage.store.url) == [("a", replica.id)]
+        assert replicas_here("file:///elsewhere") == []
+    finally:
+        for entry in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if f"MEANDER_REPLICA_ENDED={stage.folder / 'record'}".encode() in (entry / "environ").read_bytes():
+                    os.kill(int(entry.name), signal.SIGKILL)
+        while replica.ended() is None:
+            time.sleep(0.01)
+
+
+@pytest.fixture
+def bystander() -> Iterator[ProcessId]:
+    """A process that has nothing to do with replicas, in a session of its own."""
+    with subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(60)"], start_new_session=True) as process:
+        yield ProcessId.of(process.pid)
+        process.kill()
+
+
+@pytest.mark.parametrize("other", [{"born": "1"}, {"system": "before the last boot"}, {"system": "another container", "born": "1"}])
+def test_a_process_that_only_has_the_number_of_a_replica_is_neither_adopted_nor_killed(
+    other: dict[str, str], stage: Stage, bystander: ProcessId
+) -> None:
+    over, number = threading.Event(), itertools.count()
+    said = replace(bystander, **other)
+
+    def beat() -> None:
+        while not over.wait(0.05):
+            stage.store.put(place_of(1, "a"), Said(next(number), 3, said).to_bytes())
+
+    stage.store.put(place_of(1, "a"), Said(next(number), 3, said).to_bytes())
+    beating = threading.Thread(target=beat)
+    beating.start()
+    try:
+        supervisor = stage.start(1)
+        until(supervisor, all_running(supervisor, "b"))
+        supervisor.stop()
+    finally:
+        over.set()
+        beating.join()
+    lost = Adopted(said, stage.folder / "log", stage.folder / "record")
+    ended = lost.ended()
+    assert ended is not None
+    assert ended.outcome == "killed"
+    lost.terminate()
+    lost.kill()
+    assert bystander.is_running
+
+
+def test_what_an_adopted_replica_leaves_behind_ends_with_it(tmp_path: Path) -> None:
+    """Its JVM, say, which notices only after a while that it is alone."""
+    words = "import subprocess, sys; left = subprocess.Popen([sys.executable, '-S', '-c', 'import time; time.sleep(60)'], stdout=2); "
+    words += "print(left.pid, flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-S", "-c", words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+    ) as leader:
+        assert leader.stdout is not None
+        left = ProcessId.of(int(leader.stdout.readline()))
+        adopted = Adopted(ProcessId.of(leader.pid), tmp_path / "log", tmp_path / "record")
+        assert adopted.ended() is None
+        leader.kill()
+        leader.wait()
+    assert adopted.ended() is not None
+    assert left.is_running
+    adopted.kill()
+    deadline = time.monotonic() + 10
+    while left.is_running and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not left.is_running
 
 
 def test_the_next_supervisor_lets_those_go_that_are_too_many(stage: Stage) -> None:
@@ -377,7 +507,7 @@ def test_a_supervisor_that_was_replaced_lets_go(stage: Stage) -> None:
 
 
 def test_a_name_that_is_used_on_another_machine_is_not_taken(stage: Stage) -> None:
-    said: dict[str, Any] = {"name": "a", "epoch": 3, "process": 1, "host": "elsewhere"}
+    said: dict[str, Any] = {"name": "a", "epoch": 3, "process": 7, "host": "elsewhere", "system": "another", "born": "1"}
     program = """
 import json, sys, time
 for number in range(400):

@@ -6,6 +6,7 @@ import datetime as dt
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ CASES: dict[str, pl.Series] = {
     "float32": pl.Series([0.0, -0.0, 1.5, NAN, None], dtype=pl.Float32),
     "float64": pl.Series([0.0, -0.0, 1.5, -1e300, float("inf"), NAN, None]),
     "string": pl.Series(["", "a", "1234567", "12345678", "123456789", "żółw", "🦀" * 5, "a\0", None]),
+    "long string": pl.Series(["0123456789" * 7, "0123456789" * 100, "0123456789" * 100 + "0"]),
     "binary": pl.Series([b"", b"a", b"\xff\x00", None]),
     "date": pl.Series([dt.date(1970, 1, 1), dt.date(2024, 2, 29), dt.date(1969, 12, 31), None]),
     "datetime_us": pl.Series([dt.datetime(1970, 1, 1), dt.datetime(2024, 2, 29, 12, 30, 1, 5), None], dtype=pl.Datetime("us")),
@@ -85,9 +87,14 @@ def slow_mix(word: int) -> int:
 
 def slow_text(data: bytes) -> int:
     hashed = 0xA0761D6478BD642F
-    for at in range(0, len(data), 8):
-        word = int.from_bytes(data[at : at + 8].ljust(8, b"\0"), "little")
-        hashed = slow_mix(((hashed ^ word) * 0xE7037ED1A0B428DB + at + 1) & WORD)
+    words = [int.from_bytes(data[at : at + 8].ljust(8, b"\0"), "little") for at in range(0, len(data), 8)]
+    for place, word in enumerate(words[:8]):
+        hashed = slow_mix(((hashed ^ word) * 0xE7037ED1A0B428DB + 8 * place + 1) & WORD)
+    if words[8:]:
+        behind = [
+            slow_mix((word ^ slow_mix(place + 0xA0761D6478BD642F)) * 0xE7037ED1A0B428DB & WORD) for place, word in enumerate(words[8:])
+        ]
+        hashed = slow_mix(((hashed ^ sum(behind) & WORD) * 0xE7037ED1A0B428DB + 64 + 1) & WORD)
     return slow_mix((hashed + len(data)) & WORD)
 
 
@@ -102,14 +109,14 @@ def slow(value: Any) -> int:
     return slow_text(value.encode() if isinstance(value, str) else value)
 
 
-@pytest.mark.parametrize("length", range(41))
+@pytest.mark.parametrize("length", [*range(41), *range(60, 84), 1000, 1001, 4096])
 def test_text_of_every_length_hashes_as_specified(length: int) -> None:
     texts = [bytes((i * 37 + length * 11) % 256 for i in range(length)), b"\xff" * length, b"\0" * length]
     assert hash_series(pl.Series(texts, dtype=pl.Binary)).tolist() == [slow_text(text) for text in texts]
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.one_of(st.none(), st.text(max_size=40)), max_size=20), st.integers(0, 20))
+@given(st.lists(st.one_of(st.none(), st.text(max_size=40), st.text(min_size=60, max_size=90)), max_size=20), st.integers(0, 20))
 def test_strings_hash_as_specified_also_in_a_slice(texts: list[str | None], skip: int) -> None:
     series = pl.Series(texts, dtype=pl.String)[skip:]
     assert hash_series(series).tolist() == [slow(text) for text in texts[skip:]]
@@ -131,6 +138,21 @@ def test_several_columns_hash_as_specified(rows: list[tuple[Any, ...]]) -> None:
             hashed = slow_mix((hashed * 0xE7037ED1A0B428DB + slow(value)) & WORD)
         expected.append(hashed)
     assert hash_keys(frame).tolist() == expected
+
+
+def test_a_key_of_megabytes_costs_what_its_bytes_cost() -> None:
+    """It took a minute: every 8 bytes were a round over all that were still long enough, which was one."""
+    rows = pl.Series(["x" * 4_000_000, "x" * 4_000_001, *(f"k{n}" for n in range(1000))])
+    began = time.perf_counter()
+    hashes = hash_series(rows).tolist()
+    assert time.perf_counter() - began < 2.0
+    assert len(set(hashes)) == len(rows)
+
+
+def test_words_of_a_long_key_count_by_their_places() -> None:
+    words = [bytes([n]) * 8 for n in range(16)]
+    texts = [b"".join(words), b"".join([*words[:8], *reversed(words[8:])]), b"".join(words[:-1]), b"".join(words) + b"\0"]
+    assert len(set(hash_series(pl.Series(texts, dtype=pl.Binary)).tolist())) == len(texts)
 
 
 # -- what must hash alike -----------------------------------------------------------------------------------------

@@ -11,11 +11,13 @@ import pytest
 from meander.clock import FakeClock, SystemClock
 from meander.engine import cohort
 from meander.engine.cohort import DEAD_AFTER, Cohort
+from meander.processes import ProcessId
 from meander.replicate.asks import SUPERVISOR, live_supervisor
 from meander.state.signs import LONGEST_LOOK, SILENT_AFTER, Said, Watch, place_of
 from meander.state.store import MemoryStore
 
-TORN = (b"", b"{", b'{"name": "a", "num', b"7", b'{"number": 1, "epoch": "x", "process": 7, "host": "here"}')
+TORN = (b"", b"{", b'{"name": "a", "num', b"7", b'{"number": 1, "epoch": "x", "process": 7, "host": "here", "system": "x", "born": ""}')
+SOMEBODY = ProcessId(7, "another system", "1")
 
 
 def look_for(cohort: Cohort, clock: FakeClock, seconds: float) -> None:
@@ -44,7 +46,7 @@ def test_a_sign_that_cannot_be_read_is_silent_after_a_while_and_says_what_it_sai
     store, clock = MemoryStore(), FakeClock()
     watch = Watch(store, clock)
     for number in (1, 2):
-        store.put(place_of(1, "a"), Said(number, 5, 7, "here").to_bytes())
+        store.put(place_of(1, "a"), Said(number, 5, SOMEBODY).to_bytes())
         assert watch.look()["a"].alive == (number == 2)
     store.put(place_of(1, "a"), data)
     assert watch.look()["a"].alive, "it has changed"
@@ -53,7 +55,7 @@ def test_a_sign_that_cannot_be_read_is_silent_after_a_while_and_says_what_it_sai
     for _ in range(4):
         clock.sleep(LONGEST_LOOK)
         found = watch.look()
-    assert (found["a"].alive, found["a"].sign.epoch, found["a"].sign.process) == (False, 5, 7)
+    assert (found["a"].alive, found["a"].sign.epoch, found["a"].sign.process) == (False, 5, SOMEBODY)
 
 
 def test_a_sign_that_was_never_readable_is_settled_as_silent() -> None:
@@ -67,7 +69,7 @@ def test_one_that_was_paused_does_not_take_the_others_for_silent() -> None:
     store, clock = MemoryStore(), FakeClock()
     watch = Watch(store, clock)
     for number in (1, 2):
-        store.put(place_of(1, "a"), Said(number, 5, 7, "here").to_bytes())
+        store.put(place_of(1, "a"), Said(number, 5, SOMEBODY).to_bytes())
         watch.look()
     clock.sleep(600.0)  # nobody ran on this machine
     assert watch.look()["a"].silence <= LONGEST_LOOK

@@ -53,7 +53,7 @@ def command(arguments: argparse.Namespace) -> int:
         return let_go
 
     restore = stop.on_signals()
-    hung_up = signal.signal(signal.SIGHUP, lambda *_: stop.wanted.set())
+    deaf = on_hangup(stop.wanted.set)
     supervisor = Supervisor(
         store,
         clock,
@@ -78,8 +78,20 @@ def command(arguments: argparse.Namespace) -> int:
     finally:
         supervisor.stop()
         restore()
-        signal.signal(signal.SIGHUP, hung_up)
+        deaf()
     return _report(console, arguments, flow, store, url, supervisor, before, time.monotonic() - began)
+
+
+def on_hangup(call: Callable[[], None]) -> Callable[[], None]:
+    """When the terminal is closed; not under ``nohup``, which says that it shall not matter. Returns the way back."""
+    before = signal.getsignal(signal.SIGHUP)
+    if before is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: call())
+
+    def restore() -> None:
+        signal.signal(signal.SIGHUP, before)
+
+    return restore
 
 
 def check(arguments: argparse.Namespace) -> None:

@@ -17,8 +17,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import os
-import socket
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -28,6 +26,7 @@ from meander.clock import Clock
 from meander.connect.source import Choice, Split
 from meander.engine.epoch import Decision
 from meander.errors import Divergent, Retryable
+from meander.processes import ProcessId
 from meander.state.manifest import Json
 from meander.state.signs import LONGEST_LOOK, SILENT_AFTER, Said, Sign, place_of, read_signs
 from meander.state.store import Store
@@ -341,8 +340,7 @@ class Cohort:
         said = Said(
             self._number,
             self._epoch,
-            os.getpid(),
-            socket.gethostname(),
+            ProcessId.mine(),
             self.url,
             self._clock.now(),
             leads,

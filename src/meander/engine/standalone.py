@@ -24,6 +24,7 @@ from pyspark.find_spark_home import _find_spark_home
 from meander.clock import Clock
 from meander.engine.session import executors, is_local
 from meander.errors import ConfigError
+from meander.processes import ProcessId
 
 _MASTER, _WORKER = "org.apache.spark.deploy.master.Master", "org.apache.spark.deploy.worker.Worker"
 _PATIENCE = 60.0
@@ -117,14 +118,15 @@ class Worker(SparkProcess):
 
     def stop(self) -> None:
         """End it and its executors, and remove what they kept on this disk."""
-        mine = self._executor_processes()
+        mine = [ProcessId.of(pid) for pid in self._executor_processes()]
         super().stop()
         for number in (signal.SIGTERM, signal.SIGKILL):
-            for pid in mine:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, number)
+            for one in mine:
+                if one.is_running:  # and not another one that has its number now
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(one.pid, number)
             deadline = self._clock.monotonic() + 10.0
-            while any(map(_is_alive, mine)) and self._clock.monotonic() < deadline:
+            while any(one.is_running for one in mine) and self._clock.monotonic() < deadline:
                 self._clock.sleep(0.05)
         shutil.rmtree(self._scratch, ignore_errors=True)
 
@@ -185,16 +187,6 @@ def _last_words(log: Path) -> str:
 
 def _after(option: str, words: list[str]) -> str:
     return words[words.index(option) + 1] if option in words else ""
-
-
-def _is_alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    with contextlib.suppress(OSError, IndexError):  # ended, and nobody has asked for its exit code
-        return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    return True
 
 
 def _command_lines_below(process: int) -> dict[int, list[str]]:

@@ -7,6 +7,7 @@ the store takes it up. It ends with the supervisor that is stopped.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from meander.errors import ConfigError
-from meander.replicate.process import is_running
+from meander.processes import ProcessId
 from meander.state.signs import parse
 
 if TYPE_CHECKING:
@@ -48,9 +49,10 @@ class OwnServer:
         self._logs, self._record = logs, logs / "zookeeper.json"
         self._server: EmbeddedZooKeeper | None = None
         """Its process, where it is a child of ours."""
-        there = parse(self._record.read_bytes()) if self._record.exists() else None
-        if there is not None and is_running(int(there["process"])) and _answers(str(there["address"])):
-            self.address, self._process = str(there["address"]), int(there["process"])
+        there = (parse(self._record.read_bytes()) if self._record.exists() else None) or {}
+        last = ProcessId.from_json(there)
+        if last is not None and last.is_running and _answers(str(there.get("address"))):
+            self.address, self._process = str(there["address"]), last
         else:
             self.address, self._process = self._start()
         self._over = threading.Event()
@@ -63,18 +65,19 @@ class OwnServer:
         self._record.unlink(missing_ok=True)
         self._end()
 
-    def _start(self, port: int | None = None) -> tuple[str, int]:
+    def _start(self, port: int | None = None) -> tuple[str, ProcessId]:
         from meander.engine.zookeeper import EmbeddedZooKeeper  # its jar is one of PySpark's
 
         self._server = server = EmbeddedZooKeeper(self._logs / "zookeeper", port=port)
         staged = self._record.with_suffix(".new")
-        staged.write_text(json.dumps({"process": server.pid, "address": server.address}))
+        process = ProcessId.of(server.pid)
+        staged.write_text(json.dumps({**process.to_json(), "address": server.address}))
         os.replace(staged, self._record)
-        return server.address, server.pid
+        return server.address, process
 
     def _watch(self) -> None:
         while not self._over.wait(_LOOK_EVERY):
-            if is_running(self._process):
+            if self._process.is_running:
                 continue
             self._end()
             _LOG.warning(f"ZooKeeper at {self.address} has died: it is started again; until then nobody leads")
@@ -88,8 +91,9 @@ class OwnServer:
         if self._server is not None:
             self._server.close()
             self._server = None
-        elif is_running(self._process):
-            os.kill(self._process, signal.SIGKILL)
+        elif self._process.is_running:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._process.pid, signal.SIGKILL)
 
 
 def _answers(address: str) -> bool:
@@ -97,5 +101,5 @@ def _answers(address: str) -> bool:
     try:
         with socket.create_connection((host, int(port)), timeout=1.0):
             return True
-    except OSError:
+    except (OSError, ValueError):
         return False

@@ -8,6 +8,7 @@ from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
+from meander.processes import ProcessId
 from meander.replicate.courtesy import Courtesy
 from meander.replicate.process import Process
 from meander.replicate.restarts import Restarts
@@ -40,6 +41,10 @@ class Member:
     last_lines: list[str] = field(default_factory=list)
     courtesy: Courtesy | None = None
     """While it gives way to those that are at work."""
+
+    @property
+    def process_id(self) -> ProcessId | None:
+        return None if self.process is None else self.process.id
 
     @property
     def is_over(self) -> bool:

@@ -2,12 +2,14 @@
 
 It has a session of its own, so that Ctrl-C in the supervisor's terminal does not reach it, and no pipe to us, so that it outlives us if we
 are killed. What it prints goes to a file. How it ended it writes into another, named by ``MEANDER_REPLICA_ENDED``: a supervisor that has
-not started it learns that, too.
+not started it learns that, too. Its environment says whose replica it is: the system itself remembers from its first moment that it was
+started, also where whoever started it was killed before it could write anything down.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import signal
@@ -17,9 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from meander.processes import ProcessId, stat
 from meander.state.signs import parse
 
 ENDED = "MEANDER_REPLICA_ENDED"
+_MARK = "MEANDER_REPLICA_OF"
 _TAIL_BYTES = 8192
 _SHOWN_LINES = 12
 
@@ -38,7 +42,7 @@ class Ended:
 class Process(Protocol):
     """A replica's process, whoever has started it."""
 
-    pid: int
+    id: ProcessId
 
     def ended(self) -> Ended | None:
         """How it ended; None while it runs."""
@@ -53,7 +57,7 @@ class Process(Protocol):
 class Child:
     """A process of ours."""
 
-    def __init__(self, command: Sequence[str], log: Path, record: Path) -> None:
+    def __init__(self, command: Sequence[str], log: Path, record: Path, store: str = "", name: str = "") -> None:
         self._log, self._record = log, record
         log.parent.mkdir(parents=True, exist_ok=True)
         record.unlink(missing_ok=True)
@@ -66,46 +70,39 @@ class Child:
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                env={**os.environ, ENDED: str(record), "PYTHONUNBUFFERED": "1"},
+                env={**os.environ, ENDED: str(record), _MARK: f"{_digest(store)} {_digest(*command)} {name}", "PYTHONUNBUFFERED": "1"},
             )
-        self.pid = self._process.pid
+        self.id = ProcessId.of(self._process.pid)
 
     def ended(self) -> Ended | None:
         code = self._process.poll()
-        return None if code is None else how_it_ended(self.pid, code, self._record, self._log)
+        return None if code is None else how_it_ended(self.id.pid, code, self._record, self._log)
 
     def terminate(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             self._process.terminate()
 
     def kill(self) -> None:
-        _kill_group(self.pid)
+        _kill_group(self.id)
 
 
 class Adopted:
     """A process that a supervisor before us has started."""
 
-    def __init__(self, pid: int, log: Path, record: Path) -> None:
-        self.pid = pid
-        self._began = _start_time(pid)
+    def __init__(self, process: ProcessId, log: Path, record: Path) -> None:
+        self.id = process
         self._log, self._record = log, record
 
     def ended(self) -> Ended | None:
-        if self._is_there():
-            return None
-        return how_it_ended(self.pid, None, self._record, self._log)
+        return None if self.id.is_running else how_it_ended(self.id.pid, None, self._record, self._log)
 
     def terminate(self) -> None:
-        if self._is_there():
+        if self.id.is_running:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGTERM)
+                os.kill(self.id.pid, signal.SIGTERM)
 
     def kill(self) -> None:
-        if self._is_there():
-            _kill_group(self.pid)
-
-    def _is_there(self) -> bool:
-        return is_running(self.pid) and _start_time(self.pid) == self._began
+        _kill_group(self.id)
 
 
 def how_it_ended(pid: int, code: int | None, record: Path, log: Path) -> Ended:
@@ -144,16 +141,21 @@ def last_lines(log: Path, count: int = _SHOWN_LINES) -> list[str]:
     return [line.rstrip() for line in data.decode(errors="replace").splitlines() if line.strip()][-count:]
 
 
-def is_running(pid: int) -> bool:
-    """Whether a process of this machine runs: one that has ended and that nobody has asked for its exit code does not."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    stat = _stat(pid)
-    return not stat or stat[0] != "Z"
+def replicas_here(store: str) -> list[tuple[str, ProcessId]]:
+    """The replicas of a store that run on this system, by name, whatever they are doing; empty where there is no /proc.
+
+    All that a replica starts inherits its environment: the replica itself leads a session, and has the command line that it was given.
+    """
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        pid, environment = int(entry.name), _read(entry / "environ").split(b"\0")
+        mark = next((one.decode(errors="replace").partition("=")[2] for one in environment if one.startswith(f"{_MARK}=".encode())), "")
+        of, command, name = (*mark.split(" ", 2), "", "", "")[:3]
+        if name and of == _digest(store) and _leads_session(pid):
+            words = _read(entry / "cmdline").decode(errors="replace").split("\0")[:-1]
+            if command == _digest(*words):
+                found.append((name, ProcessId.of(pid)))
+    return sorted(found, key=lambda one: (one[0], one[1].pid))
 
 
 def session_members(session: int) -> list[int]:
@@ -161,28 +163,26 @@ def session_members(session: int) -> list[int]:
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(IndexError):
-            fields = _stat(int(entry.name))
+            fields = stat(int(entry.name))
             if int(fields[3]) == session and fields[0] != "Z":
                 found.append(int(entry.name))
     return found
 
 
-def _start_time(pid: int) -> str | None:
-    """Tells a process from a later one of the same number, where the system says it."""
-    stat = _stat(pid)
-    return stat[19] if len(stat) > 19 else None
+def _leads_session(pid: int) -> bool:
+    facts = stat(pid)
+    return len(facts) > 3 and int(facts[3]) == pid and facts[0] != "Z"
 
 
-def _stat(pid: int) -> list[str]:
-    """Linux's facts about a process, from its state on; none on other systems."""
-    data = _read(Path(f"/proc/{pid}/stat")).decode(errors="replace")
-    return data.rpartition(")")[2].split()
+def _digest(*words: str) -> str:
+    return hashlib.sha256("\0".join(words).encode()).hexdigest()[:16]
 
 
-def _kill_group(pid: int) -> None:
+def _kill_group(process: ProcessId) -> None:
     """The process, its JVM and its helpers: they are of one group. Also after its death: a JVM notices that only after a while."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)
+    if process.has_number:  # else the group is empty, or was never here
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def _read(path: Path, last: int = 0) -> bytes:

@@ -21,16 +21,17 @@ def read_roster(store: Store, clock: Clock) -> dict[str, Any]:
     rows = []
     for name in sorted(seen.keys() | known.keys()):
         sighting, told = seen.get(name), known.get(name, {})
-        if sighting is not None and told.get("process") not in (None, sighting.sign.process) and not sighting.alive:
-            sighting = None  # of the process before this one
+        process = sighting.sign.process if sighting is not None else None
+        if process is not None and told.get("process") not in (None, process.pid) and sighting is not None and not sighting.alive:
+            sighting = process = None  # of the process before this one
         said = sighting.sign.said if sighting is not None else None
         row = {
             "name": name,
             "state": told.get("state") or ("running" if sighting is not None and sighting.alive else "silent"),
             "alive": sighting is not None and sighting.alive,
             "epoch": sighting.sign.epoch if sighting else told.get("epoch"),
-            "host": sighting.sign.host if sighting else told.get("host"),
-            "process": sighting.sign.process if sighting else told.get("process"),
+            "host": process.host if process else told.get("host"),
+            "process": process.pid if process else told.get("process"),
             "url": said.url if said else None,
             "silent_since": said.at if said is not None and sighting is not None and not sighting.alive else None,
             "keeps_house": name == keeps,

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import socket
 import threading
 from collections.abc import Callable, Sequence
@@ -21,10 +20,11 @@ from typing import Any
 
 from meander.clock import Clock
 from meander.errors import Busy, ConfigError, Fenced, MeanderError, Retryable
+from meander.processes import ProcessId
 from meander.replicate.asks import SUPERVISOR, answer, asked, forget, live_supervisor, raised, refusal
 from meander.replicate.courtesy import Courtesy
 from meander.replicate.member import Change, Member, Steps, names
-from meander.replicate.process import Adopted, Child, Ended, is_running, last_lines
+from meander.replicate.process import Adopted, Child, Ended, last_lines, replicas_here
 from meander.replicate.restarts import Death, Patience, Restarts
 from meander.state.log import newest_generation, read_manifest
 from meander.state.signs import SILENT_AFTER, Sighting, Watch, parse
@@ -87,14 +87,10 @@ class Supervisor:
         forget(self._store)
         self.logs.mkdir(parents=True, exist_ok=True)
         self._sightings = self._watch.settle()
-        for name, seen in sorted(self._sightings.items()):
-            process = seen.sign.process
-            if seen.alive and process is not None and seen.sign.host == self._host and is_running(process):
-                self._adopt(name, process)
-            elif not seen.alive:
-                self._store.delete(seen.sign.place)  # of a process that could not say goodbye
+        self._take_up_those_that_run()
         adopted = list(self._members)
-        self._first_alone = not adopted and newest_generation(self._store) > 0 and not read_manifest(self._store).shared
+        at_work = any(member.came_up is not None for member in self._members.values())
+        self._first_alone = not at_work and newest_generation(self._store) > 0 and not read_manifest(self._store).shared
         self._let_go = self._prepare(bool(adopted))
         try:
             for _ in range(self._count - len(adopted)):
@@ -110,8 +106,8 @@ class Supervisor:
         return self
 
     def _refuse_beside_another(self) -> None:
-        said = parse(self._store.get(SUPERVISOR)) or {}
-        if said.get("host") == self._host and isinstance(said.get("process"), int) and not is_running(said["process"]):
+        last = ProcessId.from_json(parse(self._store.get(SUPERVISOR)) or {})
+        if last is not None and last.is_here and not last.is_running:
             return  # it need not be watched to be known as dead
         live = live_supervisor(self._store, self._clock)
         if live is not None:
@@ -120,12 +116,29 @@ class Supervisor:
                 "Change the number of its replicas with `meander replicas add` and `drain`, or stop it first"
             )
 
-    def _adopt(self, name: str, pid: int) -> None:
+    def _take_up_those_that_run(self) -> None:
+        """Adopt every replica of this store that runs here: at work, hung, or without a sign of life yet. None is to run twice."""
+        here = replicas_here(self._store.url)
+        for name, seen in sorted(self._sightings.items()):
+            process = seen.sign.process
+            if process is not None and process.is_running and (seen.alive or (name, process) in here):
+                self._adopt(name, process, self._clock.monotonic())
+            elif not seen.alive:
+                self._store.delete(seen.sign.place)  # of a process that could not say goodbye
+        for name, process in here:
+            if name not in self._members and not (name in self._sightings and self._sightings[name].alive):
+                self._adopt(name, process, None)
+            elif name not in self._members or self._members[name].process_id != process:
+                self._tell(f"replica {name} runs twice: process {process.pid} is killed")
+                Adopted(process, self._log(name), self._ended(name)).kill()
+
+    def _adopt(self, name: str, found: ProcessId, came_up: float | None) -> None:
+        """``came_up`` is None where it may be just starting."""
         now = self._clock.monotonic()
-        process = Adopted(pid, self._log(name), self._ended(name))
-        self._members[name] = Member(name, Restarts(self._patience), "running", process, now, came_up=now, adopted=True)
-        self._members[name].courtesy = Courtesy.overdue(process.pid)
-        self._tell(f"replica {name} runs already (process {process.pid}): adopted")
+        process, state = Adopted(found, self._log(name), self._ended(name)), "starting" if came_up is None else "running"
+        self._members[name] = Member(name, Restarts(self._patience), state, process, now, came_up=came_up, adopted=True)
+        self._members[name].courtesy = Courtesy.overdue(found.pid)
+        self._tell(f"replica {name} runs already (process {found.pid}): adopted")
 
     def _join(self, name: str) -> Member:
         self._members[name] = member = Member(name, Restarts(self._patience), next_start=self._clock.monotonic())
@@ -251,7 +264,7 @@ class Supervisor:
                     "epoch": member.epoch,
                     "lag": None if member.epoch is None or member.process is None else max(0, newest - member.epoch),
                     "restarts": member.restarts,
-                    "process": None if member.process is None else member.process.pid,
+                    "process": None if member.process_id is None else member.process_id.pid,
                     "host": self._host,
                     "url": member.url if member.process is not None else None,
                     "error": member.error,
@@ -296,7 +309,7 @@ class Supervisor:
             self._bury(member, ended, now)
             return
         seen = self._sightings.get(member.name)
-        if seen is not None and (seen.sign.process != member.process.pid or seen.sign.host != self._host):
+        if seen is not None and seen.sign.process != member.process.id:
             seen = None
         if seen is not None:
             self._hear(member, seen, now)
@@ -349,16 +362,20 @@ class Supervisor:
 
     def _launch(self, member: Member, now: float) -> None:
         try:
-            member.process = Child(self._command(member.name, member.launches == 0), self._log(member.name), self._ended(member.name))
+            member.process = self._start_process(member)
         except OSError as error:  # the disk is full, say, or there are too many processes: that passes
             member.error, delay = f"it cannot be started: {error}", member.record.after(Death(0.0, by_itself=False)) or STEP_EVERY
             member.next_start = now + delay
             self._tell(f"replica {member.name}: {member.error}; it is tried again in {delay:g} s")
             return
-        member.courtesy = Courtesy.begin(member.process.pid, now) if member.is_beside(self._members.values()) else None
+        member.courtesy = Courtesy.begin(member.process.id.pid, now) if member.is_beside(self._members.values()) else None
         member.launches += 1
         member.state, member.launched, member.came_up, member.asked_to_end, member.epoch = "starting", now, None, None, None
-        self._tell(f"replica {member.name} is started (process {member.process.pid})")
+        self._tell(f"replica {member.name} is started (process {member.process.id.pid})")
+
+    def _start_process(self, member: Member) -> Child:
+        name = member.name
+        return Child(self._command(name, member.launches == 0), self._log(name), self._ended(name), self._store.url, name)
 
     def _bury(self, member: Member, ended: Ended, now: float) -> None:
         """A process has ended: whether that was meant, and what now."""
@@ -421,7 +438,7 @@ class Supervisor:
         if self._members.get(member.name) is member:
             del self._members[member.name]
         seen = self._sightings.get(member.name)
-        if seen is not None and seen.sign.host == self._host:
+        if seen is not None and seen.sign.process is not None and seen.sign.process.is_here:
             self._unwanted.append(seen.sign.place)
             self._sightings = {name: one for name, one in self._sightings.items() if name != member.name}
         self._tell(f"replica {member.name} has left")
@@ -475,7 +492,7 @@ class Supervisor:
             if future.done():
                 self._answer(identity, future)
         self._number += 1
-        said = {"nonce": self._nonce, "number": self._number, "host": self._host, "process": os.getpid(), "at": self._clock.now()}
+        said = {"nonce": self._nonce, "number": self._number, **ProcessId.mine().to_json(), "at": self._clock.now()}
         self._store.put(SUPERVISOR, json.dumps({**said, "replicas": self.replicas()}).encode())
 
     def _take_up(self, wish: dict[str, Any]) -> Future[list[str]]:

@@ -7,7 +7,8 @@ Encoding, per key column:
 
 - integers, booleans, dates, times and durations: their value as int64 (datetimes and durations in microseconds)
 - floats: the bits of the float64, with -0.0 as 0.0 and every NaN as one NaN
-- strings and binary: the UTF-8 bytes in little-endian words of 8, the last one zero-padded, then the length
+- strings and binary: the UTF-8 bytes in little-endian words of 8, the last one zero-padded. The first 8 words one after the other; of
+  those behind them each by itself, with its place, and their sum; then the length
 - null: a constant
 
 Several columns are combined from left to right. The key group is the hash's top bits.
@@ -26,6 +27,8 @@ _INTEGER = np.uint64(0x2545F4914F6CDD1D)
 _FLOAT = np.uint64(0xD6E8FEB86659FD93)
 _TEXT = np.uint64(0xA0761D6478BD642F)
 _COMBINE = np.uint64(0xE7037ED1A0B428DB)
+_IN_ORDER = 64
+"""The bytes of a text that are hashed word after word: what is behind them is not, so that a long key costs what its bytes cost."""
 _CANONICAL_NAN = np.uint64(0x7FF8000000000000)
 
 
@@ -111,7 +114,7 @@ def _hash_floats(series: pl.Series) -> Hashes:
 
 
 def _hash_text(series: pl.Series) -> Hashes:
-    """One round per word of 8 bytes, over all strings that are still long enough: cost follows the bytes."""
+    """One round per word of 8 bytes, over all strings that are long enough, and one for all that is behind: cost follows the bytes."""
     binary = series.cast(pl.Binary).fill_null(b"")
     array = binary.to_arrow(compat_level=pl.CompatLevel.oldest())
     _, offsets_buffer, data = array.buffers()
@@ -123,7 +126,7 @@ def _hash_text(series: pl.Series) -> Hashes:
     hashes = np.full(len(array), _TEXT)
     active = np.flatnonzero(lengths > 0)
     done = 0
-    while len(active):
+    while len(active) and done < _IN_ORDER:
         left = lengths[active] - done
         word = words[begin[active] + done]
         short = left < 8
@@ -132,4 +135,20 @@ def _hash_text(series: pl.Series) -> Hashes:
         hashes[active] = mix((hashes[active] ^ word) * _COMBINE + np.uint64(done + 1))
         done += 8
         active = active[left > 8]
+    if len(active):
+        behind = _sums_of_words(words, begin[active] + done, lengths[active] - done)
+        hashes[active] = mix((hashes[active] ^ behind) * _COMBINE + np.uint64(done + 1))
     return mix(hashes + lengths.astype(np.uint64))
+
+
+def _sums_of_words(words: Hashes, begin: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> Hashes:
+    """For stretches of bytes, none empty: the sum of their words, each mixed with its place."""
+    counts = (lengths + 7) // 8
+    starts = np.concatenate([[0], np.cumsum(counts)[:-1]])
+    places = np.arange(counts.sum()) - np.repeat(starts, counts)
+    word = words[np.repeat(begin, counts) + 8 * places]
+    ends, left = starts + counts - 1, lengths - 8 * (counts - 1)
+    short = left < 8
+    word[ends[short]] &= (np.uint64(1) << (left[short].astype(np.uint64) * np.uint64(8))) - np.uint64(1)
+    sums: Hashes = np.add.reduceat(mix((word ^ mix(places.astype(np.uint64) + _TEXT)) * _COMBINE), starts)
+    return sums

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from meander.clock import Clock
+from meander.processes import ProcessId
 from meander.state.store import Store
 
 FOLDER = "replicas/"
@@ -30,8 +31,7 @@ class Said:
 
     number: int
     epoch: int
-    process: int
-    host: str
+    process: ProcessId
     url: str | None = None
     at: float | None = None
     """When it was said, by the clock of the replica's machine: for people to read, and nothing else."""
@@ -43,27 +43,27 @@ class Said:
     """The number of the step that its loop is in, if it is in one."""
 
     def to_bytes(self) -> bytes:
-        return json.dumps(asdict(self)).encode()
+        return json.dumps({**asdict(self), **self.process.to_json()}).encode()
 
     @classmethod
     def from_bytes(cls, data: bytes | None) -> Said | None:
         """None where it cannot be read.
 
-        >>> Said.from_bytes(Said(1, 7, 4711, "here").to_bytes()).epoch
-        7
-        >>> Said.from_bytes(b""), Said.from_bytes(b"7"), Said.from_bytes(b'{"number": 1, "epoch": "x", "process": 2, "host": "here"}')
+        >>> Said.from_bytes(Said(1, 7, ProcessId.mine()).to_bytes()) == Said(1, 7, ProcessId.mine())
+        True
+        >>> Said.from_bytes(b""), Said.from_bytes(b"7"), Said.from_bytes(b'{"number": 1, "epoch": 7}')
         (None, None, None)
         """
         said = parse(data)
         try:
-            if said is None:
+            process = None if said is None else ProcessId.from_json(said)
+            if said is None or process is None:
                 return None
             at, leads, step = said.get("at"), said.get("leads"), said.get("step")
             return cls(
                 int(said["number"]),
                 int(said["epoch"]),
-                int(said["process"]),
-                str(said["host"]),
+                process,
                 None if said.get("url") is None else str(said["url"]),
                 None if at is None else float(at),
                 None if leads is None else bool(leads),
@@ -89,12 +89,8 @@ class Sign:
         return 0 if self.said is None else self.said.epoch
 
     @property
-    def process(self) -> int | None:
+    def process(self) -> ProcessId | None:
         return None if self.said is None else self.said.process
-
-    @property
-    def host(self) -> str | None:
-        return None if self.said is None else self.said.host
 
     @property
     def place(self) -> str:
@@ -120,7 +116,7 @@ class Watch:
         self._store, self._clock = store, clock
         self._seen: dict[str, Sighting] = {}
         self._looked = clock.monotonic()
-        self._moved: set[tuple[str, int | None]] = set()
+        self._moved: set[tuple[str, ProcessId | None]] = set()
 
     def look(self) -> dict[str, Sighting]:
         """The newest generation's signs, by the replicas' names. Retryable where the store does not answer."""
