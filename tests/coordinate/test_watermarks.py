@@ -57,7 +57,6 @@ def test_an_idle_partition_that_wakes_up_behind_the_mark_does_not_take_it_back()
     assert run(Rule(0, 10_000_000), [({"a": 5, "b": 1}, 0), ({"a": 40}, 11), ({"b": 2}, 1)])[-1]["mark"] == 40
 
 
-
 def test_who_follows_several_watermarks_goes_by_the_slowest_less_its_delay() -> None:
     times = {"x": {"mark": 50, "late": 40}, "y": {"mark": 30, "late": 20}}
     assert low(times, ["x", "y"], 0, "mark") == 30

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import polars as pl
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.local import Local, Script, constants
+from tests.local import Local, Script, ScriptCursor, constants
 
 import meander as md
 from meander.coordinate.routing import rebalance
@@ -109,6 +110,43 @@ def test_a_flush_without_anything_open_is_no_epoch(tmp_path: Path) -> None:
     assert flush(local) == 1
     assert flush(local) == 0
     assert flush(Local(flow, tmp_path, 2)) == 0
+
+
+class Doorstep(ScriptCursor):
+    """The second epoch's input comes while somebody asks whether there is a backlog: beside an epoch that runs."""
+
+    came = False
+
+    def choose(self, now: float, everything: bool) -> Any:
+        return super().choose(now, everything) if self.next == 0 or self.came else None
+
+    def backlog(self, now: float) -> bool:
+        self.came = self.came or self.next == 1
+        return self.next == 1
+
+
+@dataclass(frozen=True)
+class Arriving(Script):
+    def cursor(self, offset: dict[str, Any], seen: set[str], throttle: float = 1.0) -> Doorstep:
+        return Doorstep(self, offset.get("next", 0))
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_input_that_comes_while_a_flush_runs_is_late_like_any_that_comes_after_it(tmp_path: Path, ahead: bool) -> None:
+    flow, out = md.Flow("f"), md.memory()
+    script = Arriving(COLUMNS, (epoch((1, 1, 1), (1, 10, 2)), epoch((1, 100, 3), (1, 1000, 11))))
+    stream = flow.source("a", script).watermark("ts", grace="5s")
+    sums = stream.key_by("k").window(md.tumbling("10s")).aggregate(md.count().alias("n"), md.sum("v").alias("v"), name="w")
+    sums.sink("out", out)
+    local = Local(flow, tmp_path, 1, small=False, ahead=False)
+    local.step()
+    local.loop._work_ahead = ahead
+    assert local.step(flush=True)
+    (cursor,) = local.loop.input.cursors.values()
+    cursor.came = True
+    local.run(flush=True)
+    assert values(out) == [(2, 11), (1, 1000)]
+    assert local.manifest.totals["late_rows"] == 1
 
 
 times = st.integers(0, 60).map(float)

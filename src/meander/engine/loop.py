@@ -431,8 +431,11 @@ class Loop:
         return None
 
     def _look_ahead(self, current: Decision, everything: bool) -> None:
-        """Decide the next epoch early and begin it, where input for a whole one is waiting. A flow that keeps up does better to wait."""
-        if not self._work_ahead or not self.trials.quiet or not self.input.backlog():
+        """Decide the next epoch early and begin it, where input for a whole one is waiting. A flow that keeps up does better to wait.
+
+        Not beside a flush: what is late after it is known when it is over.
+        """
+        if current.flush or not self._work_ahead or not self.trials.quiet or not self.input.backlog():
             return
         with contextlib.suppress(Retryable):  # it is only ahead of time: what fails here is done, or reported, when its turn comes
             decision = None if self.siblings is None else self.siblings.decided(current.epoch + 1)
