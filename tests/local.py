@@ -248,6 +248,19 @@ class Local:
         identity = request_id or self.clock.new_id()
         return self.modifier.propose(self.modifier.request(identity, changes, StateRules(**rules), "somebody", guard, patience))
 
+    def flush(self) -> Iterator[bool]:
+        """Steps of a flush while nobody has input, whatever the scripts have left: each says whether it was the flush itself."""
+        cursors = self.loop.input.cursors.values()
+        whole = [cursor.script for cursor in cursors]
+        for cursor in cursors:
+            cursor.script = replace(cursor.script, epochs=cursor.script.epochs[: cursor.next])
+        try:
+            while self.step(flush=True):
+                yield self.done[-1].decision.flush
+        finally:
+            for cursor, script in zip(cursors, whole, strict=True):
+                cursor.script = script
+
     def run(self, flush: bool = False) -> None:
         while self.step():
             pass

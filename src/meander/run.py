@@ -93,7 +93,8 @@ class Run:
         """Process all input there is, then return what was processed since the last such call (or the start).
 
         What comes during the call may be left for the next one.
-        ``flush`` closes what is still open in event time; a flow without event time has nothing open.
+        ``flush`` closes what is still open in event time; a flow without event time has nothing open. Rows that come later for what it
+        has closed are late.
         """
         self._turn(self._driver.look)
         while self._turn(lambda: self._driver.step(everything=True)):

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meander.coordinate.watermarks import Rule, advance, flushed, heard_from, low
+from meander.coordinate.watermarks import Rule, advance, heard_from, low
 from meander.plan.windows import FOREVER, NEVER
 
 Heard = dict[str, int]
@@ -55,12 +55,6 @@ def test_a_partition_that_is_silent_for_the_idle_time_holds_nobody_back() -> Non
 
 def test_an_idle_partition_that_wakes_up_behind_the_mark_does_not_take_it_back() -> None:
     assert run(Rule(0, 10_000_000), [({"a": 5, "b": 1}, 0), ({"a": 40}, 11), ({"b": 2}, 1)])[-1]["mark"] == 40
-
-
-def test_after_a_flush_what_was_closed_cannot_begin_again() -> None:
-    times = advance({}, {"w": Rule(5, None)}, {"w": {"a": 100}}, 0.0)
-    assert flushed(times, 120)["w"]["mark"] == flushed(times, 120)["w"]["late"] == 120
-    assert flushed(times, 20)["w"]["mark"] == 95, "closing what is behind the mark does not take it back"
 
 
 def test_who_follows_several_watermarks_goes_by_the_slowest_less_its_delay() -> None:

@@ -34,6 +34,8 @@ class Clocks:
     heard: tuple[dict[int, int], dict[int, int]] = field(default_factory=lambda: ({}, {}))
     marks: list[int] = field(default_factory=lambda: [NEVER, NEVER])
     lates: list[int] = field(default_factory=lambda: [NEVER, NEVER])
+    floor: int = NEVER
+    """What a flush has closed is over, whatever the marks say."""
 
     def hear(self, side: int, partition: int, time: int) -> None:
         self.heard[side][partition] = max(self.heard[side].get(partition, NEVER), time)
@@ -44,7 +46,15 @@ class Clocks:
             if self.heard[side]:
                 self.marks[side] = max(self.marks[side], min(self.heard[side].values()) - self.grace)
         if closed is not None:
-            self.marks = self.lates = [max(mark, closed) for mark in self.marks]
+            self.floor = max(self.floor, closed)
+
+    @property
+    def late(self) -> int:
+        return max(min(self.lates), self.floor)
+
+    @property
+    def evict(self) -> int:
+        return max(min(self.marks), self.floor)
 
 
 @dataclass
@@ -65,7 +75,7 @@ class Model:
         return ts if self.window is None else ts // self.window * self.window + self.window - 1
 
     def epoch(self, splits: Sequence[Any], flush: bool = False) -> list[tuple[Any, ...]]:
-        late, evict = min(self.clocks.lates), FOREVER if flush else min(self.clocks.marks)
+        late, evict = self.clocks.late, FOREVER if flush else self.clocks.evict
         new: tuple[list[Any], list[Any]] = ([], [])
         for side in (0, 1):
             for partition, rows in splits[side] if splits else ():
@@ -136,10 +146,13 @@ def run_through(flow: md.Flow, folder: Path, data: st.DataObject, script: Sequen
                 local.loop.reroute("j", rebalance(local.loop.routing["j"], data.draw(st.integers(1, 4))))
             if data.draw(st.integers(0, 3)) == 0:  # the driver dies, and another one goes on
                 local = Local(flow, folder, 2, small)
+            if data.draw(st.integers(0, 3)) == 0 and local.loop._next is None:
+                for is_flush in local.flush():
+                    expected += model.epoch((), is_flush)
         while local.step():  # what is due without input
             expected += model.epoch(())
-        while local.step(flush=True):
-            expected += model.epoch((), flush=True)
+        for is_flush in local.flush():
+            expected += model.epoch((), is_flush)
     return local, expected
 
 
@@ -202,7 +215,7 @@ class AsOf:
     late: tuple[list[Row], list[Row]] = field(default_factory=lambda: ([], []))
 
     def epoch(self, splits: Sequence[Any], flush: bool = False) -> list[tuple[Any, ...]]:
-        late, evict = min(self.clocks.lates), FOREVER if flush else min(self.clocks.marks)
+        late, evict = self.clocks.late, FOREVER if flush else self.clocks.evict
         for side in (0, 1):
             for partition, rows in splits[side] if splits else ():
                 for row in rows:

@@ -70,11 +70,6 @@ def _goes_on(partition: str, sources: Mapping[str, int | None]) -> bool:
     return count is None or not number.isdigit() or int(number) < count
 
 
-def flushed(times: Mapping[str, Json], closed: int) -> dict[str, Json]:
-    """The times after everything was closed: what was emitted must not be begun again."""
-    return {name: {**value, "mark": max(value["mark"], closed), "late": max(value["mark"], closed)} for name, value in times.items()}
-
-
 def low(times: Mapping[str, Json], marks: Iterable[str], delay: int, which: str) -> int:
     """What an operator goes by that follows these watermarks: ``which`` is ``mark`` or ``late``."""
     return max(NEVER, min((times.get(name, {}).get(which, NEVER) for name in marks), default=FOREVER) - delay)

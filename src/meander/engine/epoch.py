@@ -82,8 +82,8 @@ class Outcome:
     """Per stage, the rows that came into it and those that it handed on."""
     heard: dict[str, dict[str, int]] = field(default_factory=dict)
     """Per watermark and partition, the largest event time."""
-    closed: int = NEVER
-    """The largest end of a window that closed."""
+    closed: dict[str, int] = field(default_factory=dict)
+    """After a flush: per operator, the mark at which all that it closed would be over."""
     load: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)
     """Per stateful operator, the seconds of work that each key group was."""
     tried: frozenset[str] = frozenset()
@@ -414,7 +414,9 @@ class SparkRunner:
             for part, spent in report.seconds.items():
                 seconds[part] = seconds.get(part, 0.0) + spent
         facts, records = self._stage_facts(reports), self._records(reports)
-        closed = max((report.closed for report in reports), default=NEVER)
+        closed: dict[str, int] = {}
+        for report in reports:
+            closed.update((name, max(mark, closed.get(name, NEVER))) for name, mark in report.closed.items())
         tried = frozenset(name for report in reports for name in report.tried)
         return Outcome(
             segments, staged, counts, seconds, units, facts, records, heard, closed, _load_by_group(reports), tried, _digests(reports)

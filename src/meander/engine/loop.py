@@ -26,13 +26,13 @@ import polars as pl
 from meander.clock import Clock
 from meander.connect.sink import Sink
 from meander.coordinate.routing import spread
-from meander.coordinate.watermarks import advance, flushed, heard_from
+from meander.coordinate.watermarks import advance, heard_from
 from meander.engine.cohort import Cohort
 from meander.engine.compaction import Compactor
 from meander.engine.epoch import Decision, Outcome, Runner
 from meander.engine.housekeeping import Housekeeping
 from meander.engine.input import Input
-from meander.engine.marks import anything_due, anything_open, evictions, lates, over
+from meander.engine.marks import anything_due, anything_open, evictions, flushed, lates, over
 from meander.engine.parts import Parts, check_continuity, route
 from meander.engine.publishing import Patience, publish, read_output
 from meander.engine.siblings import Siblings
@@ -437,8 +437,11 @@ class Loop:
         return None
 
     def _look_ahead(self, current: Decision, everything: bool) -> None:
-        """Decide the next epoch early and begin it, where input for a whole one is waiting. A flow that keeps up does better to wait."""
-        if not self._work_ahead or not self.trials.quiet or not self.input.backlog():
+        """Decide the next epoch early and begin it, where input for a whole one is waiting. A flow that keeps up does better to wait.
+
+        Not beside a flush: what is late after it is known when it is over.
+        """
+        if current.flush or not self._work_ahead or not self.trials.quiet or not self.input.backlog():
             return
         with contextlib.suppress(Retryable):  # it is only ahead of time: what fails here is done, or reported, when its turn comes
             decision = None if self.siblings is None else self.siblings.decided(current.epoch + 1)
@@ -495,7 +498,8 @@ class Loop:
             "forgets": list(self._setup.rewritten.forgets),
             "restarts": list(self._setup.restarts),
             "drops": over(timed, before.tables, evict, decision.now),
-            "times": flushed(times, outcome.closed) if decision.flush else times,
+            "times": times,
+            "flushed": flushed(timed, before, times, outcome.closed),
             "staged": outcome.staged,
             **({} if self.siblings is None else self.siblings.signed(outcome)),
             "counts": {"epochs": 1, **outcome.counts},

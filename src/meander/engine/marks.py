@@ -7,8 +7,8 @@ from typing import Protocol
 
 from meander.coordinate.watermarks import low
 from meander.engine.operators.contract import Timing
-from meander.plan.windows import FOREVER
-from meander.state.manifest import Manifest, operator_of
+from meander.plan.windows import FOREVER, NEVER
+from meander.state.manifest import Json, Manifest, operator_of
 
 
 class Timed(Protocol):
@@ -41,7 +41,7 @@ def evictions(operators: Operators, manifest: Manifest, now: float, flush: bool 
         if flush and timing.flushes:
             found[name] = FOREVER
         else:
-            found[name] = micros_of(now) if timing.by_clock else low(manifest.times, timing.marks, timing.delay, "mark")
+            found[name] = micros_of(now) if timing.by_clock else _reached(manifest, name, timing, "mark")
     return found
 
 
@@ -54,8 +54,27 @@ def lates(operators: Operators, manifest: Manifest, epoch: int) -> dict[str, int
     found = {}
     for name, operator in operators.items():
         if (timing := operator.timing) is not None:
-            found[name] = micros_of(manifest.now) if timing.by_clock else low(manifest.times, timing.marks, timing.delay, which)
+            found[name] = micros_of(manifest.now) if timing.by_clock else _reached(manifest, name, timing, which)
     return found
+
+
+def flushed(operators: Operators, manifest: Manifest, times: Mapping[str, Json], closed: Mapping[str, int]) -> dict[str, int]:
+    """Per operator, up to where flushes have closed everything, as long as its marks have not come there after an epoch.
+
+    ``closed`` is what the epoch has closed, where it was a flush.
+    """
+    found = {}
+    for name, operator in operators.items():
+        if (timing := operator.timing) is not None:
+            floor = max(manifest.flushed.get(name, NEVER), closed.get(name, NEVER))
+            if floor > low(times, timing.marks, timing.delay, "late"):
+                found[name] = floor
+    return found
+
+
+def _reached(manifest: Manifest, name: str, timing: Timing, which: str) -> int:
+    """A mark, as it is to one operator: a flush has closed what it had open, as if a mark of its own had come."""
+    return max(low(manifest.times, timing.marks, timing.delay, which), manifest.flushed.get(name, NEVER))
 
 
 def over(operators: Operators, tables: Iterable[str], evict: Mapping[str, int], now: float) -> list[str]:

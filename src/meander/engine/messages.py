@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from meander.plan.windows import NEVER
 from meander.state.hashing import Hashes
 from meander.state.segment import SegmentRef
 
@@ -94,8 +93,8 @@ class Report:
     """Per level it did the work of, the rows that it handed on, to later levels and to sinks."""
     heard: dict[str, dict[str, int]] = field(default_factory=dict)
     """Per watermark and partition, the largest event time."""
-    closed: int = NEVER
-    """The largest end of a window that it emitted because it closed."""
+    closed: dict[str, int] = field(default_factory=dict)
+    """In a flush: per operator, the mark at which all that it closed would be over."""
     digests: dict[str, int] = field(default_factory=dict)
     """Per operator and sink, a number that depends on the rows that it gave out, and not on their order."""
     tried: set[str] = field(default_factory=set)

@@ -247,7 +247,8 @@ class StageTask:
             emitted = Emitted(_as_planned(keyed, emitted.frame), emitted.hashes)
         self._digest(name, [*desk.written.values(), *([] if emitted is None else [emitted.frame])])
         self._dead.extend(desk.dead)
-        self.report.closed = max(self.report.closed, desk.closed)
+        if desk.closed > NEVER:
+            self.report.closed[name] = desk.closed
         return None if emitted is None or emitted.frame.height == 0 else self._placed(keyed, emitted)
 
     def _digest(self, name: str, frames: Iterable[pl.DataFrame]) -> None:

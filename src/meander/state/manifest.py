@@ -115,6 +115,8 @@ class Manifest:
     now: float = 0.0
     times: dict[str, Json] = field(default_factory=dict)
     """Per watermark, what is known of event time: see ``coordinate.watermarks``."""
+    flushed: dict[str, int] = field(default_factory=dict)
+    """Per operator, up to where flushes have closed everything: see ``engine.marks``."""
     asked: int | None = None
     """The parallelism that the last start asked for; what the routing has may have been changed since."""
     shared: bool = False
@@ -180,6 +182,7 @@ class Manifest:
             totals=totals,
             now=entry["now"],
             times=entry.get("times", {}),
+            flushed=entry.get("flushed", {}),
             asked=entry.get("asked"),
             by=entry.get("by"),
             trial=None,
@@ -246,6 +249,7 @@ class Manifest:
             "totals": self.totals,
             "now": self.now,
             "times": self.times,
+            "flushed": self.flushed,
             "asked": self.asked,
             "shared": self.shared,
             "by": self.by,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from meander.engine.evaluate import DeadLetter
-from meander.plan.windows import NEVER
+from meander.plan.windows import FOREVER, NEVER
 from meander.state.grouping import Index
 from meander.state.hashing import Hashes, in_groups
 from meander.state.manifest import bucket_of, whole_table
@@ -47,7 +47,7 @@ class Desk:
     dead: list[DeadLetter] = field(default_factory=list)
     written: dict[str, pl.DataFrame] = field(default_factory=dict)
     closed: int = NEVER
-    """The largest end of what was emitted because it closed: after a flush it must not begin again."""
+    """In a flush: the mark at which all that it closes would be over. To this operator it is from now on as if that mark was reached."""
     _fresh: dict[str, tuple[SegmentRef, Segment]] = field(default_factory=dict)
 
     def tables(self) -> list[str]:
@@ -59,6 +59,19 @@ class Desk:
         """The buckets of a table, by time."""
         found = [(number, name) for name in self.tables() if (number := bucket_of(name)) is not None and whole_table(name) == table]
         yield from sorted(found)
+
+    @property
+    def flushes(self) -> bool:
+        """Whether this epoch closes everything, and not what a mark says."""
+        return self.evict == FOREVER
+
+    def largest(self, table: str, keys: Sequence[str], column: str) -> int | None:
+        """The largest value of a column in the last bucket of a table that has rows for this slot; None where none has."""
+        for _, bucket in reversed(list(self.buckets(table))):
+            rows = self.scan(bucket, keys)
+            if rows.height:
+                return int(rows.get_column(column).to_numpy().max())
+        return None
 
     def write(self, table: str, rows: pl.DataFrame) -> None:
         """New rows of a table, ascending by ``__hash``; where they have a column ``__deleted``, deletions too. Once per table and epoch."""

@@ -21,7 +21,6 @@ from meander.engine.operators.place import Place
 from meander.engine.operators.wholerows import in_order, send_whole
 from meander.engine.rows import UNIT, Rows
 from meander.plan.joins import JoinLatest, Matching, SideTime
-from meander.plan.windows import FOREVER
 from meander.state.grouping import Index, group_rows
 from meander.state.hashing import Hashes
 from meander.state.manifest import bucket_of, bucket_table, whole_table
@@ -149,10 +148,10 @@ class ByTime(Enriching):
             self._store(desk, side, table, arrived)
         desk.lap("fold")
         left, right = (self._due(desk, side) for side in (0, 1))
-        if desk.evict == FOREVER:
+        if desk.flushes:
             for side, rows in enumerate((left, right)):
                 if rows.height:
-                    desk.closed = max(desk.closed, int(self._times(rows, side).max()) + 1 + self.follows.delay)
+                    desk.closed = max(desk.closed, int(self._times(rows, side).max()) + 1)
         emitted = self._join(desk, left, right) if left.height else None
         if right.height:
             newest = right[np.lexsort((right.get_column(ARRIVAL).to_numpy(), self._times(right, 1), right.get_column(HASH).to_numpy()))]

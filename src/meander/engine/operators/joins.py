@@ -26,7 +26,7 @@ from meander.engine.rows import Rows
 from meander.errors import BadInput
 from meander.plan.eventtime import END, START
 from meander.plan.joins import Join, SideTime
-from meander.plan.windows import FOREVER, Times, Window
+from meander.plan.windows import Times, Window
 from meander.state.grouping import Index
 from meander.state.hashing import Hashes
 from meander.state.manifest import bucket_of, bucket_table, whole_table
@@ -157,7 +157,7 @@ class Joining(Stateful):
         for number, side in enumerate(self.sides):
             if side.outer:
                 self._let_go(desk, number, out)
-        if desk.evict == FOREVER and self.follows is not None:
+        if desk.flushes and self.follows is not None:
             self._close(desk)
         return out.emit(self.schema.names())
 
@@ -290,6 +290,8 @@ class Joining(Stateful):
         if not side.width:
             desk.write(side.table, frame)
             return
+        if desk.flushes:  # not all of it is stored, and all of it is gone afterwards
+            desk.closed = max(desk.closed, int(rows.times.max()) + side.high + 1)
         buckets = side.bucket(rows.times)
         for bucket in np.unique(buckets).tolist():
             if side.outer or not side.is_over(bucket, desk.evict):
@@ -317,12 +319,11 @@ class Joining(Stateful):
 
     def _close(self, desk: Desk) -> None:
         """After a flush, what could have met a row that is gone must be late."""
-        assert self.follows is not None
         for side in self.sides:
             for _, table in desk.buckets(side.table):
                 rows = desk.scan(table, side.identity)
                 if rows.height:
-                    desk.closed = max(desk.closed, int(side.times(rows).max()) + side.high + 1 + self.follows.delay)
+                    desk.closed = max(desk.closed, int(side.times(rows).max()) + side.high + 1)
 
 
 @dataclass(frozen=True)

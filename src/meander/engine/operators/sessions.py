@@ -108,13 +108,16 @@ class SessionAggregation(Stateful):
         changed = self._merge(desk, arrived) if arrived else None
         desk.lap("state read")
         found = [changed] if self.emit == "update" else self._closing(desk, changed)
+        if desk.flushes and not self.follows.by_clock:
+            last, over = desk.largest(self.name, (*self.keys, FIRST), LAST), self.session.gap + self.lateness
+            if last is not None and last + over >= desk.late:
+                # A row up to a session's end would have been part of it: such a row, as a session of its own, must be over, too.
+                desk.closed = last + self.session.gap + over + 1
         frames = [frame for frame in found if frame is not None and frame.height]
         if not frames:
             return None
         columns = [HASH, *self.keys, FIRST, LAST, *self.parts]
         rows = pl.concat([frame.select(columns) for frame in frames]).sort(HASH, *self.keys, FIRST, maintain_order=True)
-        if self.emit == "closed" and not self.follows.by_clock:
-            desk.closed = int(rows.get_column(LAST).to_numpy().max()) + self.session.gap + 1
         return Emitted(self.reader().finish(rows), rows.get_column(HASH).to_numpy())
 
     def _closing(self, desk: Desk, changed: pl.DataFrame | None) -> list[pl.DataFrame | None]:

@@ -95,12 +95,12 @@ class BestOfWindows(Stateful):
             if self._may_close(bucket, desk.late, desk.evict):
                 rows = desk.scan(table, (*self.identity, PLACE))
                 found.append(rows.filter((end > desk.late) & (end <= desk.evict)))
+        if desk.flushes and not self.follows.by_clock and (last := desk.largest(self.name, (*self.identity, PLACE), WINDOW)) is not None:
+            desk.closed = last + size
         filled = [rows for rows in found if rows.height]
         if not filled:
             return None
         rows = pl.concat([frame.select(filled[0].columns) for frame in filled]).sort(HASH, *self.identity, PLACE, maintain_order=True)
-        if not self.follows.by_clock:
-            desk.closed = int(rows.get_column(WINDOW).to_numpy().max()) + size
         return Emitted(self.reader().finish(rows), rows.get_column(HASH).to_numpy())
 
     def _merge(self, desk: Desk, arrived: Sequence[Partial]) -> None:

@@ -145,10 +145,11 @@ class WindowAggregation(Stateful):
             desk.lap("fold")
             merge.merge(*folded)
         rows = merge.emit()
+        if desk.flushes and not self.follows.by_clock and (pane := desk.largest(self.name, self.identity, PANE)) is not None:
+            window = self.windowing.window
+            desk.closed = int(window.last_start(np.array([pane]))[0]) + window.size + self.windowing.lateness
         if rows.height == 0:
             return None
-        if self.windowing.emit == "closed" and not self.follows.by_clock:
-            desk.closed = int(rows.get_column(START).to_numpy().max()) + self.windowing.window.size
         return Emitted(self.reader().finish(rows), rows.get_column(HASH).to_numpy())
 
     def reader(self) -> WindowReader:
@@ -176,12 +177,13 @@ def make_windows(place: Place, op: WindowAggregate) -> WindowAggregation:
 
 def timing_of(place: Place, op: WindowAggregate) -> tuple[pl.Datetime, Timing]:
     """The type of a window's times, and what it follows."""
+    flushes = op.emit == "closed"  # what gives updates has given out all it has: a flush has nothing to close there
     if op.time is None:
-        return pl.Datetime("us"), Timing(by_clock=True)
+        return pl.Datetime("us"), Timing(by_clock=True, flushes=flushes)
     dtype, time = place.schema()[op.time], place.time()
     assert time is not None
     assert isinstance(dtype, pl.Datetime)
-    return dtype, Timing(time.marks, time.delay)
+    return dtype, Timing(time.marks, time.delay, flushes=flushes)
 
 
 def hash_panes(frame: pl.DataFrame, keys: Sequence[str], window: Window, column: str = PANE) -> Hashes:
