@@ -284,6 +284,22 @@ def test_a_guard_sees_the_output_of_the_same_input_under_both_plans(tmp_path: Pa
     assert rows(out, 3) == [(1, 3, 3), (2, 3, 15), (3, 1, -1)]
 
 
+def test_a_guard_sees_the_rows_of_a_partitioned_sink_with_the_columns_of_its_folders(tmp_path: Path) -> None:
+    flow, seen = md.Flow("guarded"), []
+    script = (((0, ((1, 5), (2, 6))),), ((0, ((1, 7), (None, 8), (2, 9))),))
+    events = flow.source("events", Script({"k": pl.Int64(), "v": pl.Int64()}, script)).filter("v > 0", name="positive")
+    events.sink("out", md.parquet(tmp_path / "out", partition_by="k"))
+    local = Local(flow, tmp_path / "state")
+    local.step()
+
+    def look(before: dict[str, pl.DataFrame], after: dict[str, pl.DataFrame]) -> bool:
+        seen.extend(sorted(frame["out"].select("k", "v").rows(), key=repr) for frame in (before, after))
+        return True
+
+    accepted(local, Replace("positive", md.filter("v > 7")), guard=look)
+    assert seen == [[(1, 7), (2, 9), (None, 8)], [(2, 9), (None, 8)]]
+
+
 def test_a_restart_goes_on_with_what_was_modified(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     flow, out = flow_of()
     local = Local(flow, tmp_path)

@@ -1,8 +1,9 @@
 """The Parquet sink with one folder per value of some columns, Hive style: ``out/dt=2026-03-01/hm=10%3A05/part-….parquet``.
 
-A task stages one file per epoch and slot, as every sink does: the Parquet files of all partitions, one after the other, and at the end
-which of them belongs where. Publication writes each into its folder. Names are made of epoch and slot, as without partitions, so it
-can be done again after a crash at any point. Readers that know Hive's folders (Polars, DuckDB, Spark) find the columns in the names.
+A task stages one file per epoch and slot, as every sink does: the Parquet files of all partitions, one after the other, their values,
+and at the end which of them belongs where. Publication writes each into its folder. Names are made of epoch and slot, as without
+partitions, so it can be done again after a crash at any point. Readers that know Hive's folders (Polars, DuckDB, Spark) find the columns
+in the names.
 
 What a path gives a meaning to is written as %XX, and null as ``__HIVE_DEFAULT_PARTITION__``; the same words as text begin with %5F,
 which Spark and DuckDB read as text and Polars as null. Rows with a value that cannot be a folder's name are dead letters: the empty text,
@@ -12,6 +13,7 @@ on which Spark fails, and text that is too long.
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 from collections.abc import Sequence
@@ -21,6 +23,7 @@ from urllib.parse import quote
 
 import polars as pl
 
+from meander.connect import arrow_ipc
 from meander.connect.parquet import ParquetSink, encode_parquet, publish_one
 from meander.connect.sink import Staged
 from meander.durable import sync_folder
@@ -73,11 +76,12 @@ class PartitionedParquetSink(ParquetSink):
         # By folder, and not by value: whatever values may look alike in a path, a folder has one file of an epoch and slot.
         parts: dict[str, list[pl.DataFrame]] = {}
         for part in frame.partition_by(self.partition_by, maintain_order=True):
-            parts.setdefault(self._folder_of(part), []).append(part.drop(self.partition_by))
-        pieces = [encode_parquet(pl.concat(part)) for part in parts.values()]
-        index = [(folder, len(data)) for folder, data in zip(parts, pieces, strict=True)]
+            parts.setdefault(self._folder_of(part), []).append(part)
+        pieces = [encode_parquet(pl.concat(part).drop(self.partition_by)) for part in parts.values()]
+        values = arrow_ipc.encode(pl.concat(part[0].select(self.partition_by).head(1) for part in parts.values()))
+        index = {"pieces": [(folder, len(data)) for folder, data in zip(parts, pieces, strict=True)], "values": len(values)}
         described = json.dumps(index).encode()
-        return b"".join([*pieces, described, len(described).to_bytes(_LENGTH, "big")])
+        return b"".join([*pieces, values, described, len(described).to_bytes(_LENGTH, "big")])
 
     def publish(self, epoch: int, files: list[Staged]) -> None:
         root = Path(self.path)
@@ -101,16 +105,10 @@ class PartitionedParquetSink(ParquetSink):
         return f"parquet by {list(self.partition_by)}"
 
     def _pieces(self, staged: Staged) -> list[tuple[str, Staged]]:
-        data = memoryview(staged.get())
-        end = len(data) - _LENGTH
-        described = end - int.from_bytes(data[end:], "big")
-        if end < 0 or described < 0:
-            raise Corrupted(f"staged file '{staged.file.name}' is cut off: {len(data)} bytes; report this")
-        found, at = [], 0
-        for folder, size in json.loads(bytes(data[described:end])):
-            found.append((folder, _piece(staged, bytes(data[at : at + size]))))
-            at += size
-        return found
+        try:
+            return [(folder, _piece(staged, data)) for folder, data in _split(staged.get())[0]]
+        except ValueError as error:
+            raise Corrupted(f"staged file '{staged.file.name}' is cut off: {error}; report this") from error
 
     @property
     def _room(self) -> int:
@@ -154,6 +152,34 @@ def parquet(path: str | os.PathLike[str], partition_by: str | Sequence[str] | No
     if not names or names != columns or len(set(names)) < len(names):
         raise FlowError(f"parquet({text!r}, partition_by={partition_by!r}): give one or more columns, by name, each once")
     return PartitionedParquetSink(os.path.abspath(text), names)
+
+
+def is_partitioned(data: bytes) -> bool:
+    """Whether these are the bytes of a staged file of this sink: they begin as Parquet, and do not end so."""
+    return data[:4] == b"PAR1" != data[-4:]
+
+
+def read_partitioned(data: bytes) -> pl.DataFrame:
+    """The rows of a staged file, each with the values that its folder stands for."""
+    pieces, encoded = _split(data)
+    values = arrow_ipc.decode(encoded)
+    frames = [pl.read_parquet(io.BytesIO(piece)) for _, piece in pieces]
+    return pl.concat(frame.join(values[number], how="cross") for number, frame in enumerate(frames))
+
+
+def _split(data: bytes) -> tuple[list[tuple[str, bytes]], bytes]:
+    """The folders and their files, and the values that each folder stands for. ValueError where something is missing."""
+    view = memoryview(data)
+    end = len(view) - _LENGTH
+    described = end - int.from_bytes(view[max(end, 0) :], "big")
+    if end < 0 or described < 0:
+        raise ValueError(f"{len(view)} bytes")
+    index = json.loads(bytes(view[described:end]))
+    found, at = [], 0
+    for folder, size in index["pieces"]:
+        found.append((folder, bytes(view[at : at + size])))
+        at += size
+    return found, bytes(view[at : at + index["values"]])
 
 
 def _piece(staged: Staged, data: bytes) -> Staged:

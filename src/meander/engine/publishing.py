@@ -14,6 +14,7 @@ import polars as pl
 
 from meander.clock import Clock
 from meander.connect.arrow_ipc import read_staged
+from meander.connect.partitioned import is_partitioned, read_partitioned
 from meander.connect.sink import Sink, Staged, StagedFile, StagedGone
 from meander.engine.epoch import Outcome
 from meander.errors import ConfigError, Retryable
@@ -89,7 +90,7 @@ def read_output(store: Store, outcome: Outcome) -> dict[str, pl.DataFrame]:
     found = {}
     for sink, files in outcome.staged.items():
         staged = [_staged(store, StagedFile.from_json(file)) for file in sorted(files, key=lambda file: int(file["slot"]))]
-        frames = [read_staged(one.get()) for one in staged]
+        frames = [read_partitioned(data) if is_partitioned(data) else read_staged(data) for data in (one.get() for one in staged)]
         found[sink] = pl.concat(frames) if frames else pl.DataFrame()
     return found
 
