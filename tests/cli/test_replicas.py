@@ -6,14 +6,17 @@ import argparse
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from tests.cli.small_store import make_store
 
 from meander.cli.main import build_parser, main
+from meander.cli.replicas import _state
 from meander.cli.replicated import child, on_hangup
 from meander.processes import ProcessId
 from meander.state.signs import Said, place_of
@@ -122,3 +125,12 @@ def test_a_supervisor_stops_when_its_terminal_is_closed_but_not_under_nohup() ->
         assert (heard, signal.getsignal(number)) == ([1], signal.SIG_DFL)
     finally:
         signal.signal(number, found)
+
+
+@pytest.mark.parametrize("ahead", [-600.0, 600.0])
+def test_for_how_long_one_is_silent_is_told_by_the_clock_of_its_own_machine_or_not_at_all(ahead: float) -> None:
+    silent = {"state": "silent", "silent_since": time.time() + ahead, "host": "another machine"}
+    assert _state(silent) == "[red]silent[/]"
+    here = _state({**silent, "host": socket.gethostname()})
+    assert here.startswith("[red]silent[/] for ")
+    assert "-" not in here

@@ -17,6 +17,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -24,7 +25,7 @@ import meander as md
 from meander.clock import SystemClock
 from meander.processes import ProcessId, is_running
 from meander.replicate import courtesy
-from meander.replicate.asks import SUPERVISOR, ask, live_supervisor
+from meander.replicate.asks import SUPERVISOR, ask, claim_term, live_supervisor
 from meander.replicate.process import Adopted, Child, replicas_here
 from meander.replicate.restarts import Death, Patience, Restarts
 from meander.replicate.supervisor import Supervisor
@@ -285,7 +286,7 @@ def test_a_wish_that_makes_no_sense_is_refused_and_the_next_one_is_fulfilled(sta
     until(supervisor, lambda: len(stage.store.list("replicas/answered/")) == len(WRONG))
     said = [json.loads(stage.store.get(name) or b"") for name in stage.store.list("replicas/answered/")]
     assert all(one["kind"] == "ConfigError" and "does not understand" in one["error"] for one in said)
-    assert stage.store.list("replicas/asked/") == []
+    until(supervisor, lambda: stage.store.list("replicas/asked/") == [])
     asking = threading.Thread(target=ask, args=(stage.store, SystemClock(), "add", 20.0), kwargs={"count": 1})
     asking.start()
     until(supervisor, lambda: not asking.is_alive())
@@ -497,13 +498,67 @@ def test_a_supervisor_that_was_replaced_lets_go(stage: Stage) -> None:
     until(supervisor, all_running(supervisor, "a"))
     supervisor._halt.set()
     supervisor._observer.join()
-    stage.store.put(SUPERVISOR, json.dumps({"nonce": "another", "process": 1, "host": "elsewhere", "number": 1}).encode())
+    stage.store.put(SUPERVISOR, json.dumps({"term": 2, "process": 1, "host": "elsewhere", "number": 1}).encode())
     supervisor.observe()
     assert supervisor.over
     assert isinstance(supervisor.failure(), md.Fenced)
     supervisor.stop()
     assert is_running(pid(supervisor, "a"))
     assert stage.store.get(SUPERVISOR) is not None, "that is the other's"
+
+
+def test_a_supervisor_that_was_paused_starts_nothing_before_it_knows_that_it_still_is_one(stage: Stage) -> None:
+    """Another one has taken it for dead, adopted its replicas, and replaced one that died."""
+    paused = stage.start(1)
+    until(paused, all_running(paused, "a"))
+    paused._halt.set()
+    paused._observer.join()
+    first = pid(paused, "a")
+    paused._stepped -= 60.0
+    again = stage.start(1)
+    assert pid(again, "a") == first
+    os.kill(first, signal.SIGKILL)
+    while paused._members["a"].process is not None:
+        paused.step()
+    for _ in range(3):
+        paused.step()
+    assert states(paused) == {"a": "waiting"}, "it may have been replaced"
+    paused.observe()
+    assert paused.replaced
+    until(again, lambda: states(again) == {"a": "running"} and pid(again, "a") != first)
+    assert len(stage.firsts) == 2
+
+
+def test_a_supervisor_that_was_paused_goes_on_where_it_still_is_the_one(stage: Stage) -> None:
+    paused = stage.start(1)
+    until(paused, all_running(paused, "a"))
+    first = pid(paused, "a")
+    paused._stepped -= 60.0
+    os.kill(first, signal.SIGKILL)
+    until(paused, lambda: states(paused) == {"a": "running"} and pid(paused, "a") != first)
+
+
+def test_what_a_supervisor_writes_when_it_wakes_up_does_not_depose_the_one_that_replaced_it(stage: Stage) -> None:
+    paused = stage.start(1)
+    until(paused, all_running(paused, "a"))
+    paused._halt.set()
+    paused._observer.join()
+    again = stage.start(1)
+    paused._say()  # it was paused after it had looked who is there
+    again.observe()
+    assert not again.replaced
+    paused.observe()
+    assert paused.replaced
+
+
+def test_of_two_supervisors_that_start_at_once_one_does(stage: Stage) -> None:
+    claimed = claim_term(stage.store, 1, "the other")
+    assert claimed
+    with pytest.raises(md.Busy, match="started at the same time"), mock.patch("meander.replicate.supervisor.newest_term", return_value=0):
+        stage.start(1)
+    assert stage.firsts == []
+    stage.start(1)
+    assert stage.store.list("replicas/terms/") == ["replicas/terms/00000002"]
 
 
 def test_a_name_that_is_used_on_another_machine_is_not_taken(stage: Stage) -> None:

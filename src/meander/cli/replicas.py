@@ -151,5 +151,5 @@ def _process(one: dict[str, Any]) -> str:
 
 def _state(one: dict[str, Any]) -> str:
     colour = {"running": "green", "given up": "red", "silent": "red"}.get(one["state"], "yellow")
-    since = f" for {wording.duration(time.time() - one['silent_since'])}" if one["state"] == "silent" and one.get("silent_since") else ""
-    return f"[{colour}]{one['state']}[/]{since}"
+    since = one.get("silent_since") if one["state"] == "silent" and one["host"] == socket.gethostname() else None  # by another clock
+    return f"[{colour}]{one['state']}[/]" + (f" for {wording.duration(max(0.0, time.time() - since))}" if since else "")

@@ -2,7 +2,8 @@
 
 ``replicas/asked/<id>`` is one wish, written once by whoever has it. The supervisor takes it up, and when it is fulfilled, or cannot be, it
 puts ``replicas/answered/<id>`` and removes the wish. ``replicas/supervisor`` is the supervisor's own sign of life, with what it knows of
-its replicas. Every object has one writer, so nothing is lost where two ask at once.
+its replicas and its term: ``replicas/terms/<term>`` is had by one supervisor, and a later one replaces it. Every other object has one
+writer, so nothing is lost where two ask at once.
 """
 
 from __future__ import annotations
@@ -20,9 +21,31 @@ from meander.state.store import Store
 SUPERVISOR = f"{FOLDER}supervisor"
 _ASKED = f"{FOLDER}asked/"
 _ANSWERED = f"{FOLDER}answered/"
+_TERMS = f"{FOLDER}terms/"
 _LOOK_EVERY = 0.2
 
 Json = dict[str, Any]
+
+
+def newest_term(store: Store) -> int:
+    """The term of the last supervisor that there was; 0 for none."""
+    found = (name.removeprefix(_TERMS) for name in store.list(_TERMS))
+    return max((int(number) for number in found if number.isdigit()), default=0)
+
+
+def claim_term(store: Store, term: int, nonce: str) -> bool:
+    """Become the supervisor of a term, if nobody else has: those before it need not be known any more."""
+    name = f"{_TERMS}{term:08d}"
+    try:
+        claimed = store.put_if_absent(name, nonce.encode())
+    except Retryable:
+        claimed = False  # or it is not known: what is there tells
+    if not claimed and store.get(name) != nonce.encode():
+        return False
+    for older in store.list(_TERMS):
+        if older < name:
+            store.delete(older)
+    return True
 
 
 def asked(store: Store) -> dict[str, Json]:

@@ -21,7 +21,7 @@ from typing import Any
 from meander.clock import Clock
 from meander.errors import Busy, ConfigError, Fenced, MeanderError, Retryable
 from meander.processes import ProcessId
-from meander.replicate.asks import SUPERVISOR, answer, asked, forget, live_supervisor, raised, refusal
+from meander.replicate.asks import SUPERVISOR, answer, asked, claim_term, forget, live_supervisor, newest_term, raised, refusal
 from meander.replicate.courtesy import Courtesy
 from meander.replicate.member import Change, Member, Steps, names
 from meander.replicate.process import Adopted, Child, Ended, last_lines, replicas_here
@@ -71,6 +71,11 @@ class Supervisor:
         self._finished = False
         self.replaced = False
         """Whether another supervisor has taken the store: then the replicas are its own."""
+        self._term = 0
+        self._stepped = self._woke_up = clock.monotonic()
+        """When we stepped last, and when we did so after a pause."""
+        self._sure_at = self._woke_up
+        """When we last knew that no other supervisor has replaced us. None is started by one that was paused since."""
         self._last_error = ""
         self._unwanted: list[str] = []
         """Signs of replicas that have left, to be removed."""
@@ -83,7 +88,12 @@ class Supervisor:
         """Adopt the replicas of this store that run on this machine, and start those that are missing. Busy beside another supervisor."""
         if self._count < 1:
             raise ConfigError(f"replicas={self._count}: at least 1")
+        last = newest_term(self._store)
         self._refuse_beside_another()
+        self._term = last + 1
+        if not claim_term(self._store, self._term, self._nonce):
+            raise Busy(f"store {self._store.url}: another supervisor is started at the same time; nothing was touched")
+        self._say()  # whoever comes now finds us
         forget(self._store)
         self.logs.mkdir(parents=True, exist_ok=True)
         self._sightings = self._watch.settle()
@@ -98,6 +108,8 @@ class Supervisor:
             for name in adopted[self._count :]:
                 self.drain(name)
             self.observe()
+            if self.replaced:
+                raise Busy(f"store {self._store.url}: another supervisor was started at the same time; it goes on, and nothing was touched")
             self._observer.start()
             self.step()
         except BaseException:
@@ -288,6 +300,9 @@ class Supervisor:
         """Look at the processes, do what is due. Takes no time."""
         with self._lock:
             now = self._clock.monotonic()
+            if now - self._stepped > SILENT_AFTER:  # we were paused, and taken for dead perhaps
+                self._woke_up = now
+            self._stepped = now
             for member in list(self._members.values()):
                 self._tend(member, now)
             for change in list(self._changes):
@@ -301,7 +316,7 @@ class Supervisor:
 
     def _tend(self, member: Member, now: float) -> None:
         if member.process is None:
-            if member.state == "waiting" and now >= member.next_start and not self._must_wait(member):
+            if member.state == "waiting" and now >= member.next_start and self._sure_at >= self._woke_up and not self._must_wait(member):
                 self._launch(member, now)
             return
         ended = member.process.ended()
@@ -477,8 +492,9 @@ class Supervisor:
 
     def observe(self) -> None:
         """Look at the signs of life, take up what is asked, say that we are there. Retryable where the store does not answer."""
-        before = parse(self._store.get(SUPERVISOR))
-        if self._number and before is not None and before.get("nonce") not in (None, self._nonce):
+        began = self._clock.monotonic()
+        before = (parse(self._store.get(SUPERVISOR)) or {}).get("term")
+        if isinstance(before, int) and before > self._term:  # one before us may write once more when it wakes up: that is no matter
             self.replaced = True
             return
         while self._unwanted:
@@ -491,8 +507,13 @@ class Supervisor:
         for identity, future in list(self._taken_up.items()):
             if future.done():
                 self._answer(identity, future)
+        self._say()
+        self._sure_at = began
+
+    def _say(self) -> None:
+        """That we are there, and what we know."""
         self._number += 1
-        said = {"nonce": self._nonce, "number": self._number, **ProcessId.mine().to_json(), "at": self._clock.now()}
+        said = {"term": self._term, "number": self._number, **ProcessId.mine().to_json(), "at": self._clock.now()}
         self._store.put(SUPERVISOR, json.dumps({**said, "replicas": self.replicas()}).encode())
 
     def _take_up(self, wish: dict[str, Any]) -> Future[list[str]]:
