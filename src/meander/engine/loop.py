@@ -104,7 +104,7 @@ class Loop:
         manifest = log.manifest
         check_continuity(store, manifest, parts)
         self.routing = {name: route(manifest, name, parallelism) for name in parts.keyed}
-        self.input = Input(store, clock, log, parts.sources)
+        self.input = Input(store, clock.now if cohort is None else cohort.now, log, parts.sources)
         self.siblings = None if cohort is None else Siblings(self, cohort, clock)
 
     # -- recovery -------------------------------------------------------------------------------------------------
