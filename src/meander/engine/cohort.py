@@ -34,6 +34,9 @@ from meander.state.store import Store
 BEAT = 0.5
 DEAD_AFTER = SILENT_AFTER
 _BEHIND_EVERY = 1.0
+_SAID_EVERY = 60.0
+AHEAD = 5.0
+"""Seconds by which a replica's clock may be ahead of the others'. Signs of life are a second old at most."""
 _LOG = logging.getLogger("meander")
 
 
@@ -134,6 +137,7 @@ class Cohort:
         self._stop = threading.Event()
         self._leaving = threading.Event()
         self._looked = clock.monotonic()
+        self._said = clock.monotonic() - _SAID_EVERY
         self._awaited: tuple[str | None, float] = (None, 0.0)
         """The leader that we wait for, and since when it has led, as far as we know."""
         self._thread = threading.Thread(target=self._watch, name="meander-replicas", daemon=True)
@@ -319,6 +323,35 @@ class Cohort:
                 self.look()
         with self._lock:
             return [one for one in self._siblings.values() if now - one.changed < DEAD_AFTER]
+
+    def now(self) -> float:
+        """The time for a decision of ours: our own clock's, unless that is ahead of the clocks of half of the others.
+
+        Decisions move everybody's time on, and it never goes back: a clock that is an hour ahead would make it stand still for an hour.
+        """
+        mine, heard = self._clock.now(), self._clock.monotonic()
+        said = [(one.sign.said, one.changed) for one in self.siblings()]
+        clocks = sorted([mine, *(was.at + heard - changed for was, changed in said if was is not None and was.at is not None)])
+        middle = clocks[(len(clocks) - 1) // 2]
+        if mine <= middle + AHEAD:
+            return mine
+        self._say_once(f"the clock of replica '{self.name}' is {mine - middle:.0f} s ahead of the others': it decides by theirs; set it")
+        return middle
+
+    def mind_clock(self, decided: float) -> None:
+        """Another one has decided an epoch at this time."""
+        if (ahead := decided - self._clock.now()) > AHEAD:
+            self._say_once(
+                f"an epoch was decided {ahead:.0f} s ahead of the clock of replica '{self.name}': timers, idle partitions and windows by "
+                "the clock go by that; compare the machines' clocks"
+            )
+
+    def _say_once(self, what: str) -> None:
+        """And again after a while."""
+        now = self._clock.monotonic()
+        if now - self._said >= _SAID_EVERY:
+            self._said = now
+            _LOG.warning(what)
 
     def is_alive(self, name: str) -> bool:
         return name == self.name or any(one.name == name for one in self.siblings())

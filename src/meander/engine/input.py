@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-from meander.clock import Clock
 from meander.connect.source import Choice, Cursor, Source, Split
 from meander.engine.epoch import Decision
 from meander.state.log import Log
@@ -16,8 +15,8 @@ from meander.state.store import Store
 class Input:
     """The cursors of a flow's sources. Not shared between threads."""
 
-    def __init__(self, store: Store, clock: Clock, log: Log, sources: Mapping[str, Source]) -> None:
-        self._store, self._clock, self._log = store, clock, log
+    def __init__(self, store: Store, time: Callable[[], float], log: Log, sources: Mapping[str, Source]) -> None:
+        self._store, self._time, self._log = store, time, log
         self._decided = 0.0
         self._chosen: dict[str, tuple[Cursor, Choice | None]] = {}
         """What cursors have given for a decision that is not made yet: they have moved on, so it must not be forgotten."""
@@ -51,7 +50,7 @@ class Input:
 
     def now(self) -> float:
         """The decision's clock: never behind the last decision, whoever made it, and also where that one is not committed yet."""
-        self._decided = max(self._clock.now(), self._log.manifest.now, self._decided)
+        self._decided = max(self._time(), self._log.manifest.now, self._decided)
         return self._decided
 
     def waiting(self) -> int:

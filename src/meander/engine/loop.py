@@ -27,20 +27,22 @@ from meander.clock import Clock
 from meander.connect.sink import Sink
 from meander.coordinate.routing import spread
 from meander.coordinate.watermarks import advance, heard_from
+from meander.engine.aside import set_aside
 from meander.engine.cohort import Cohort
 from meander.engine.compaction import Compactor
 from meander.engine.epoch import Decision, Outcome, Runner
 from meander.engine.housekeeping import Housekeeping
 from meander.engine.input import Input
-from meander.engine.marks import anything_due, anything_open, evictions, flushed, lates, over
+from meander.engine.marks import anything_due, anything_open, evictions, flushed, lates, over, over_at_once
 from meander.engine.parts import Parts, check_continuity, route
 from meander.engine.publishing import Patience, publish, read_output
 from meander.engine.siblings import Siblings
 from meander.engine.tidy import Tidy
-from meander.engine.trials import Once, Setup, Trials
+from meander.engine.trials import Once, Rewritten, Setup, Trials
 from meander.errors import Corrupted, Retryable
 from meander.state.log import Log, Taken
-from meander.state.manifest import Json, Manifest, whole_table
+from meander.state.manifest import Json, Manifest, Table, tables_in, whole_table
+from meander.state.segment import SegmentRef
 from meander.state.store import Store
 
 T = TypeVar("T")
@@ -82,6 +84,7 @@ class Loop:
         self._listener = listener
         self._work_ahead = ahead
         self.trials = Trials(self, clock)
+        self._formers: tuple[Parts, ...] = ()
         self._setup = Once(changes_sources=True)  # since the last run they may have other partitions
         self.tidy = Tidy(store, log.manifest, retain, lambda segments: self.collected(segments), deletions)
         self.housekeeping = Housekeeping(self, store, clock, compactor, self.tidy, alone=cohort is None)
@@ -101,7 +104,7 @@ class Loop:
         manifest = log.manifest
         check_continuity(store, manifest, parts)
         self.routing = {name: route(manifest, name, parallelism) for name in parts.keyed}
-        self.input = Input(store, clock, log, parts.sources)
+        self.input = Input(store, clock.now if cohort is None else cohort.now, log, parts.sources)
         self.siblings = None if cohort is None else Siblings(self, cohort, clock)
 
     # -- recovery -------------------------------------------------------------------------------------------------
@@ -224,7 +227,8 @@ class Loop:
         self.tidy.published(before)
         if self.siblings is not None:
             self.siblings.committed(entry, by_us)
-        if entry["drops"] or entry["forgets"] or entry["restarts"]:
+        self._parts = replace(self._parts, plan=entry["plan"])  # with what is set aside now
+        if entry["drops"] or entry["forgets"] or entry["restarts"] or "unproven" in before.plan:
             self.tidy.dropped(before, manifest)
         self.input.release(decision.seen)
         self.housekeeping.do()
@@ -264,13 +268,14 @@ class Loop:
 
     # -- for trials -----------------------------------------------------------------------------------------------
 
-    def install(self, setup: Setup, watched: frozenset[str]) -> Setup:
-        """Run epochs with this from now on. Returns what it was before."""
+    def install(self, setup: Setup, watched: frozenset[str], formers: tuple[Parts, ...] = ()) -> Setup:
+        """Run epochs with this from now on. Returns what it was before. ``formers``: see ``mark_plan``."""
         self._unprepare()
         program = self._runner.adopt(setup.program, watched)
         before = Setup(self._parts, program, self.routing, self.input.cursors)
         self._parts, self.routing, self.input.cursors = setup.parts, setup.routing, setup.cursors
         self._keys = setup.parts.tables()
+        self._formers = formers
         self._setup = Once(setup.rewritten, setup.restarts, setup.parts.sources != before.parts.sources)
         return before
 
@@ -285,8 +290,12 @@ class Loop:
     def watch(self, operators: frozenset[str]) -> None:
         self._runner.watch(operators)
 
-    def mark_plan(self, unproven: Json | None) -> None:
-        """Log entries say from now on what to go back to should the plan fail on the first rows; None: it has not."""
+    def mark_plan(self, unproven: Json | None, formers: tuple[Parts, ...]) -> None:
+        """Log entries say from now on what to go back to should the plan fail on the first rows; None: it has not.
+
+        ``formers`` are the plans that may be gone back to, the last first: what they still need is set aside, and not dropped.
+        """
+        self._formers = formers
         plan = {name: value for name, value in self._parts.plan.items() if name != "unproven"}
         self._parts = replace(self._parts, plan=plan if unproven is None else {**plan, "unproven": unproven})
 
@@ -306,16 +315,22 @@ class Loop:
 
     def timed_for(self, decision: Decision) -> Decision:
         """A decision as the plan in force needs it."""
-        return replace(decision, late=lates(self._parts.timed, self.log.manifest, decision.epoch))
+        return replace(decision, late=lates(self._parts.timed, self._setup.rewritten.view(self.log.manifest), decision.epoch))
 
     def route_new(self) -> list[int]:
         """A routing table for an operator that is new."""
         return spread(self.log.manifest.key_groups, self._asked)
 
-    def tables_beside(self, parts: Parts) -> tuple[str, ...]:
-        """The tables that are stored and that these parts do not have."""
-        known = parts.tables()
-        return tuple(name for name in self.log.manifest.tables if whole_table(name) not in known)
+    def as_if_never(self, unproven: Json, parts: Parts) -> Rewritten:
+        """The tables and times with which a plan goes on after the change on top of it is taken back: nothing was dropped for that one."""
+        manifest, known = self._setup.rewritten.view(self.log.manifest), parts.tables()
+        tables = {name: table for name, table in manifest.tables.items() if whole_table(name) in known}
+        for name, aside in tables_in(unproven.get("aside", {})).items():
+            segments = (*aside.segments, *(tables[name].segments if name in tables else ()))
+            tables[name] = replace(aside, segments=tuple(sorted(segments, key=lambda s: s.sequence)))
+        stored = self.log.manifest.tables
+        other = {name: table for name, table in tables.items() if stored.get(name) != table}
+        return Rewritten(tuple(name for name in stored if name not in tables or name in other), other, unproven.get("times"))
 
     def output(self, outcome: Outcome) -> dict[str, pl.DataFrame]:
         """What an epoch that is not committed would publish, per sink."""
@@ -481,13 +496,19 @@ class Loop:
         for name, added in outcome.segments.items():
             segments.setdefault(name, []).extend(added)
         evict = evictions(timed, before, decision.now, decision.flush)
+        drops = over(timed, before.tables, evict, decision.now)
+        drops += [name for name in over_at_once(timed, segments, evict, decision.now) if name not in before.tables]
         known = heard_from(before.times, self._going_on()) if self._setup.changes_sources else before.times
         times = advance(known, self._parts.rules, outcome.heard, decision.now)
+        plan = self._parts.plan
+        if self._formers:
+            aside = {name: self._table_after(name, before, outcome) for name in drops}
+            plan = {**plan, "unproven": set_aside(plan["unproven"], self._formers, before, aside, decision, outcome)}
         return {
             "kind": "epoch",
             "epoch": decision.epoch,
             "now": decision.now,
-            "plan": self._parts.plan,
+            "plan": plan,
             "splits": [[source, split.payload] for source, split in decision.splits],
             "offsets": decision.offsets,
             "seen": decision.seen,
@@ -497,7 +518,7 @@ class Loop:
             "tables": {name: {"keys": self._keys_of(name), "segments": added} for name, added in segments.items()},
             "forgets": list(self._setup.rewritten.forgets),
             "restarts": list(self._setup.restarts),
-            "drops": over(timed, before.tables, evict, decision.now),
+            "drops": drops,
             "times": times,
             "flushed": flushed(timed, before, times, outcome.closed),
             "staged": outcome.staged,
@@ -509,6 +530,11 @@ class Loop:
         """The sources that do not begin anew with this epoch, with the numbers of their partitions where they say so."""
         sources = {name: source for name, source in self._parts.sources.items() if name not in self._setup.restarts}
         return {name: getattr(source, "partitions", None) for name, source in sources.items()}
+
+    def _table_after(self, name: str, before: Manifest, outcome: Outcome) -> Table:
+        """A table with what an epoch has added to it."""
+        table = before.tables.get(name, Table(self._keys_of(name)))
+        return replace(table, segments=(*table.segments, *(SegmentRef.from_json(s) for s in outcome.segments.get(name, ()))))
 
     def _keys_of(self, table: str) -> tuple[str, ...]:
         return self._keys[whole_table(table)]

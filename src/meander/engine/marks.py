@@ -88,6 +88,17 @@ def over(operators: Operators, tables: Iterable[str], evict: Mapping[str, int], 
     return found
 
 
+def over_at_once(operators: Operators, written: Iterable[str], evict: Mapping[str, int], now: float) -> list[str]:
+    """Of the tables that an epoch has written, those that are over with it, and not for the next one."""
+    found = []
+    for table in over(operators, written, evict, now):
+        operator = operators[operator_of(table)]
+        mark = micros_of(now) if operator.goes_by_clock(table) else evict[operator_of(table)]
+        if not operator.is_due(table, mark, mark):
+            found.append(table)
+    return found
+
+
 def anything_due(operators: Operators, manifest: Manifest, late: Mapping[str, int], evict: Mapping[str, int], now: float) -> bool:
     """Whether an epoch without input would have something to do if it were decided at ``now``."""
     for table in manifest.tables:

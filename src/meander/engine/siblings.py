@@ -53,6 +53,8 @@ class Siblings:
     def decided(self, epoch: int) -> Decision | None:
         """What is agreed on for an epoch, if anything is; the cursors are behind it."""
         agreed = self.cohort.agreed(epoch)
+        if agreed is not None:
+            self.cohort.mind_clock(agreed.now)
         if agreed is not None and epoch > self._followed:
             self._loop.input.follow({}, choices_of(agreed), agreed.now)
             self._followed = epoch

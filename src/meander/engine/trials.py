@@ -48,14 +48,17 @@ class Rewritten:
     forgets: tuple[str, ...] = ()
     """Tables whose segments up to now go."""
     tables: Mapping[str, Table] = field(default_factory=dict)
-    """What some of them have instead."""
+    """What some of them have instead, and tables that were set aside."""
+    times: Mapping[str, Json] | None = None
+    """What is known of event time, where that is not the manifest's."""
 
     def view(self, manifest: Manifest) -> Manifest:
         """A manifest as the epoch sees it."""
-        if not self.forgets:
+        if self == NOTHING:
             return manifest
         kept = {name: table for name, table in manifest.tables.items() if name not in self.forgets}
-        return replace(manifest, tables={**kept, **self.tables})
+        times = manifest.times if self.times is None else dict(self.times)
+        return replace(manifest, tables={**kept, **self.tables}, times=times)
 
 
 NOTHING = Rewritten()
@@ -141,6 +144,7 @@ class Trials:
         """After a restart: a plan is in force that no row had come to yet."""
         self._unproven = trial
         self._loop.watch(trial.watched)
+        self._loop.mark_plan(self._loop.plan["unproven"], _formers(trial))
 
     def withdraw(self, trial: Trial) -> bool:
         """Nobody waits for it any more: whether it had not begun."""
@@ -214,7 +218,7 @@ class Trials:
         trial.former = before
         proven = not trial.watched or not trial.reversible or _is_proven(trial, outcome)
         marks = {"plan": before.parts.plan, "watched": sorted(trial.watched), "lasting": sorted(trial.lasting)}
-        loop.mark_plan(None if proven else marks)
+        loop.mark_plan(*((None, ()) if proven else (marks, _formers(trial))))
         try:
             is_in_force = loop.finish(tried, outcome, began) or in_force(loop.log.manifest.plan) == in_force(trial.parts.plan)
         except Retryable as error:
@@ -247,8 +251,9 @@ class Trials:
             assert trial.former is not None
             back = replace(trial.former, routing={**trial.former.routing, **_kept(loop.routing, trial.former.routing)})
             back = replace(back, cursors=loop.input.cursors)  # the sources are the same, and may have been opened anew
-            back = replace(back, rewritten=Rewritten(loop.tables_beside(back.parts)))
-            mine = loop.install(back, frozenset() if earlier is None else earlier.watched)
+            was = loop.plan["unproven"]
+            back = replace(back, parts=replace(back.parts, plan=was["plan"]), rewritten=loop.as_if_never(was, back.parts))
+            mine = loop.install(back, frozenset() if earlier is None else earlier.watched, _formers(earlier))
             back.parts.open_sinks(mine.parts)  # after a restart they were not opened yet
             trial.reverted(decision.epoch, why)
             if earlier is not None:
@@ -260,7 +265,7 @@ class Trials:
         if _is_proven(trial, outcome):
             self._unproven = None
             loop.watch(frozenset())
-            loop.mark_plan(None)
+            loop.mark_plan(None, ())
         loop.finish(decision, outcome, began)
 
     def _setup(self, trial: Trial) -> Setup:
@@ -294,7 +299,8 @@ class Trials:
         loop = self._loop
         now = loop.input.cursors  # a source that is the same may have been opened anew meanwhile
         cursors = {name: cursor if name in swaps else now.get(name, cursor) for name, cursor in before.cursors.items()}
-        mine = loop.install(replace(before, cursors=cursors), frozenset() if self._unproven is None else self._unproven.watched)
+        watched = frozenset() if self._unproven is None else self._unproven.watched
+        mine = loop.install(replace(before, cursors=cursors), watched, _formers(self._unproven))
         _close(mine, swaps)
 
     def _refuse(self, trial: Trial, why: str) -> None:
@@ -338,6 +344,13 @@ def _is_proven(trial: Trial, outcome: Outcome) -> bool:
         trial.epochs += 1
         trial.tried |= outcome.tried
     return trial.watched <= trial.tried or trial.epochs >= _LONGEST
+
+
+def _formers(trial: Trial | None) -> tuple[Parts, ...]:
+    """What may be gone back to from a change on probation, the last first."""
+    if trial is None or trial.former is None:
+        return ()
+    return (trial.former.parts, *_formers(trial.earlier))
 
 
 def _close(setup: Setup, sources: tuple[str, ...]) -> None:

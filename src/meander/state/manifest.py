@@ -23,6 +23,7 @@ The last two are checked where a merge is applied, so before its entry is append
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -89,6 +90,14 @@ class Table:
     @property
     def bytes(self) -> int:
         return sum(s.bytes for s in self.segments if s.groups)
+
+
+def tables_to_json(tables: Mapping[str, Table]) -> Json:
+    return {name: {"keys": table.keys, "segments": [s.to_json() for s in table.segments]} for name, table in tables.items()}
+
+
+def tables_in(fields: Json) -> dict[str, Table]:
+    return {name: Table(tuple(t["keys"]), tuple(SegmentRef.from_json(s) for s in t["segments"])) for name, t in fields.items()}
 
 
 @dataclass(frozen=True)
@@ -223,7 +232,12 @@ class Manifest:
         return [table for name, table in self.tables.items() if operator_of(name) == operator]
 
     def segment_names(self) -> set[str]:
-        return {s.name for table in self.tables.values() for s in table.segments}
+        names = {s.name for table in self.tables.values() for s in table.segments}
+        plan = self.plan
+        while (unproven := plan.get("unproven")) is not None:  # what was set aside may be taken back
+            names.update(s.name for table in tables_in(unproven.get("aside", {})).values() for s in table.segments)
+            plan = unproven["plan"]
+        return names
 
     def object_names(self) -> set[str]:
         """Everything in the store that this manifest needs."""
@@ -240,7 +254,7 @@ class Manifest:
             "key_groups": self.key_groups,
             "plan": self.plan,
             "offsets": self.offsets,
-            "tables": {n: {"keys": t.keys, "segments": [s.to_json() for s in t.segments]} for n, t in self.tables.items()},
+            "tables": tables_to_json(self.tables),
             "routing": self.routing,
             "seen": self.seen,
             "recent": self.recent,
@@ -259,7 +273,4 @@ class Manifest:
 
     @staticmethod
     def from_json(fields: Json) -> Manifest:
-        tables = {
-            name: Table(tuple(t["keys"]), tuple(SegmentRef.from_json(s) for s in t["segments"])) for name, t in fields["tables"].items()
-        }
-        return Manifest(**{**fields, "tables": tables, "nonces": tuple(fields.get("nonces", ()))})
+        return Manifest(**{**fields, "tables": tables_in(fields["tables"]), "nonces": tuple(fields.get("nonces", ()))})

@@ -290,12 +290,9 @@ class Joining(Stateful):
         if not side.width:
             desk.write(side.table, frame)
             return
-        if desk.flushes:  # not all of it is stored, and all of it is gone afterwards
-            desk.closed = max(desk.closed, int(rows.times.max()) + side.high + 1)
         buckets = side.bucket(rows.times)
         for bucket in np.unique(buckets).tolist():
-            if side.outer or not side.is_over(bucket, desk.evict):
-                desk.write(bucket_table(side.table, bucket), frame.filter(pl.Series(buckets == bucket)))
+            desk.write(bucket_table(side.table, bucket), frame.filter(pl.Series(buckets == bucket)))
 
     # -- what goes ------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,46 @@
+"""What a change on probation would lose for the plan before it: kept, so that taking the change back leaves no trace. Pure.
+
+A plan that is in force and not proven closes and drops by its own rules. The plan before it may need longer what is dropped, and may
+have other marks. Both are in the log entries of the change, in ``unproven``: ``aside`` has the tables, ``times`` the event time as the
+former plan's watermarks would have it. They go when the change is proven, and come back when it is taken back. A former plan may be on
+probation itself, and has the same in its own ``unproven``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from meander.coordinate.watermarks import advance
+from meander.engine.epoch import Decision, Outcome
+from meander.engine.marks import evictions, over
+from meander.engine.parts import Parts
+from meander.state.manifest import Json, Manifest, Table, operator_of, tables_to_json, whole_table
+
+
+def set_aside(
+    unproven: Json, formers: Sequence[Parts], before: Manifest, dropped: Mapping[str, Table], decision: Decision, outcome: Outcome
+) -> Json:
+    """``unproven`` after an epoch that drops these tables; ``before`` is the manifest that it began with."""
+    former, earlier = formers[0], formers[1:]
+    times, plan = unproven.get("times", before.times), unproven["plan"]
+    kept = {name: table for name, table in dropped.items() if _needs(former, replace(before, times=times), name, decision)}
+    if earlier:
+        rest = {name: table for name, table in dropped.items() if name not in kept}
+        plan = {**plan, "unproven": set_aside(plan["unproven"], earlier, before, rest, decision, outcome)}
+    return {
+        **unproven,
+        "plan": plan,
+        "times": advance(times, former.rules, outcome.heard, decision.now),
+        "aside": {**unproven.get("aside", {}), **tables_to_json(kept)},
+    }
+
+
+def _needs(parts: Parts, manifest: Manifest, table: str, decision: Decision) -> bool:
+    """Whether a plan would still have a table after this epoch."""
+    if whole_table(table) not in parts.tables():
+        return False
+    if operator_of(table) not in parts.timed:
+        return True
+    evict = evictions(parts.timed, manifest, decision.now, decision.flush)
+    return not over(parts.timed, [table], evict, decision.now)

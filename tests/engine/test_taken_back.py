@@ -1,0 +1,176 @@
+"""A change that is taken back leaves no trace: from the epoch that takes it back on, everything is as if it had never been."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+import polars as pl
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from tests.local import Local, Script, constants
+
+import meander as md
+from meander.coordinate.routing import rebalance
+from meander.state import compaction as compaction_module
+from meander.state.store import DirStore
+
+COLUMNS = {"k": pl.Int64(), "v": pl.Int64(), "ts": pl.Datetime("us")}
+SECOND = 1_000_000
+LIMITS = settings(
+    max_examples=4,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+)
+
+
+class Remind(md.Processor):
+    output: ClassVar = {"n": "int64"}
+    n = md.value("int64", default=0)
+
+    def on_events(self, key: Any, rows: Any, state: Any, ctx: Any) -> Any:
+        state.n += len(rows)
+        ctx.set_timer("3s")
+        yield (state.n,)
+
+    def on_timer(self, key: Any, timer: Any, state: Any, ctx: Any) -> Any:
+        yield (-state.n,)
+
+
+def same(frame: pl.DataFrame) -> pl.DataFrame:
+    return frame
+
+
+def fails(frame: pl.DataFrame) -> pl.DataFrame:
+    if frame.height:
+        raise ZeroDivisionError("a typo")
+    return frame
+
+
+def fails_too(frame: pl.DataFrame) -> pl.DataFrame:
+    return fails(frame)
+
+
+def also_same(frame: pl.DataFrame) -> pl.DataFrame:
+    return frame.head(frame.height)
+
+
+def epochs(times: list[list[int]]) -> tuple[Any, ...]:
+    return tuple(((0, tuple((ts % 3, 1, ts * SECOND) for ts in of)),) for of in times)
+
+
+def flow_of(times: list[list[int]], fails_at: int, grace: str = "0s") -> tuple[md.Flow, dict[str, Any]]:
+    """Windows, sessions, deduplication and a processor of one stream, and another stream that has one row, late."""
+    flow, outs = md.Flow("f"), {name: md.memory() for name in ("windows", "sessions", "firsts", "counted", "other")}
+    rows = flow.source("a", Script(COLUMNS, epochs(times))).watermark("ts", grace=grace, name="time")
+    keyed = rows.key_by("k")
+    keyed.window(md.sliding("8s", "2s")).aggregate(md.count().alias("n"), name="w").sink("windows", outs["windows"])
+    keyed.window(md.session("2s")).aggregate(md.count().alias("n"), name="s").sink("sessions", outs["sessions"])
+    rows.deduplicate("k", ttl="5s", name="d").sink("firsts", outs["firsts"])
+    keyed.process(Remind, name="p").sink("counted", outs["counted"])
+    late = tuple(((0, ((1, 1, 0),) if number == fails_at else ()),) for number in range(len(times)))
+    flow.source("b", Script(COLUMNS, late)).map_batches(same, name="m").sink("other", outs["other"])
+    return flow, outs
+
+
+SHORTER = md.Replace("w", md.aggregate(md.count().alias("n"), window=md.sliding("2s", "2s")))
+BAD = md.Replace("m", md.map_batches(fails))
+WORSE = md.Replace("m", md.map_batches(fails_too))
+GRACE = md.Replace("time", md.watermark("ts", grace="0s"))
+
+
+def output(outs: dict[str, Any], since: int) -> dict[str, dict[int, list[Any]]]:
+    return {name: {e: sorted(f.rows(), key=repr) for e, f in out.epochs().items() if e >= since} for name, out in outs.items()}
+
+
+def facts(local: Local) -> Any:
+    """What of a manifest must be the same."""
+    m = local.manifest
+    names = sorted({name.split(".")[0] for name in m.tables})
+    rows = {name: sorted(pl.DataFrame(pl.from_arrow(md.read_state(local.folder, name))).rows(), key=repr) for name in names}
+    heard = {name: (value["mark"], value["late"], {p: at[0] for p, at in value["heard"].items()}) for name, value in m.times.items()}
+    plan = (m.plan["digest"], "unproven" in m.plan)
+    return {"at": (m.epoch, m.offsets, m.flushed), "tables": sorted(m.tables), "heard": heard, "plan": plan, "rows": rows}
+
+
+def lost(local: Local) -> set[str]:
+    store = DirStore(local.folder)
+    return {name for name in local.manifest.segment_names() if store.get(name) is None}
+
+
+@LIMITS
+@given(st.data())
+def test_after_a_change_was_taken_back_everything_is_as_without_it(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    """The change waits for its first rows while windows close and buckets go; restarts, rescales and a second bad change come between."""
+    gaps = data.draw(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=3), min_size=9, max_size=9))
+    now = 0
+    times = [[now := now + gap for gap in of] for of in gaps]
+    changed_at, fails_at = data.draw(st.integers(0, 3)), data.draw(st.integers(5, 7))
+    grace, nested = data.draw(st.sampled_from(["0s", "4s"])), data.draw(st.booleans())
+    results = []
+    for is_changed in (False, True):
+        folder = tmp_path_factory.mktemp("taken")
+        flow, outs = flow_of(times, fails_at, grace)
+        with constants(FEWEST=(compaction_module, 2)):
+            local = Local(flow, folder, 1, ahead=False)
+            for number in range(len(times)):
+                if is_changed and number == changed_at:
+                    local.propose(SHORTER, BAD, *([GRACE] if grace != "0s" else []))
+                if is_changed and nested and number == changed_at + 1:
+                    local.propose(WORSE)
+                if is_changed and changed_at + 1 < number < fails_at:
+                    if data.draw(st.integers(0, 3)) == 0:
+                        local = Local(flow, folder, 2, ahead=False)
+                    if data.draw(st.integers(0, 3)) == 0:
+                        local.loop.reroute("w", rebalance(local.loop.routing["w"], data.draw(st.integers(1, 3))))
+                assert local.step()
+                assert ("unproven" in local.manifest.plan) == (is_changed and changed_at <= number < fails_at)
+                assert not lost(local)
+            after = facts(local)
+            local.run(flush=True)
+            results.append((after, output(outs, fails_at + 1), facts(local)))
+    if grace != "0s":  # timers that have fired have fired
+        for after, published, end in results:
+            published.pop("counted")
+            for found in (after, end):
+                found["rows"].pop("p")
+                found["tables"] = [name for name in found["tables"] if not name.startswith("p")]
+    assert results[0] == results[1]
+
+
+def test_a_change_that_is_rejected_in_its_first_epoch_leaves_the_manifest_as_without_it(tmp_path: Path) -> None:
+    found = []
+    for is_changed in (False, True):
+        flow, _ = flow_of([[1, 2], [5], [9], [12]], 2)
+        local = Local(flow, tmp_path / str(is_changed), 1, ahead=False)
+        local.step()
+        local.step()
+        trial = local.propose(SHORTER, BAD) if is_changed else None
+        local.step()
+        if trial is not None:
+            with pytest.raises(md.Rejected, match="typo"):
+                trial.done.result()
+        found.append(facts(local))
+        local.run(flush=True)
+        found.append(facts(local))
+    assert found[:2] == found[2:]
+
+
+def test_what_was_set_aside_goes_when_the_change_is_proven(tmp_path: Path) -> None:
+    flow, outs = flow_of([[1], [3], [5], [7], [9], [11], [13], [15], [17], [19]], 5)
+    local = Local(flow, tmp_path, 1, ahead=False)
+    local.step()
+    local.propose(SHORTER, md.Replace("m", md.map_batches(also_same)))
+    aside: set[str] = set()
+    for _ in range(4):
+        local.step()
+        aside |= {segment[0] for table in local.manifest.plan["unproven"]["aside"].values() for segment in table["segments"]}
+    assert aside, "the windows before needed what the shorter ones do not"
+    local.run(flush=True)
+    assert "unproven" not in local.manifest.plan
+    assert not aside & local.manifest.segment_names()
+    Local(flow, tmp_path, 1)
+    assert not lost(local)
+    assert max(row[-1] for frame in outs["windows"].epochs().values() for row in frame.rows()) == 1
