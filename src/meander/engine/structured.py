@@ -34,7 +34,7 @@ from meander.connect.spark_stream import SparkStreamSource
 from meander.engine.compiled import Compiled
 from meander.engine.epoch import Decision
 from meander.engine.loop import Loop
-from meander.errors import ConfigError, Corrupted, FlowError
+from meander.errors import ConfigError, Corrupted, FlowError, Unavailable
 from meander.settings import Settings
 from meander.state.manifest import Json
 from meander.state.store import Store
@@ -56,6 +56,9 @@ class Driver(Protocol):
 
     def finished(self) -> bool: ...
 
+    def leave(self) -> None:
+        """Wait no longer for what does not answer: the flow is about to be stopped. From any thread."""
+
     def stop(self) -> None: ...
 
 
@@ -65,8 +68,9 @@ class Direct:
     def __init__(self, loop: Loop) -> None:
         self.loop = loop
         self.look = loop.look
-        self.step = loop.step if loop.siblings is None else partial(loop.siblings.persevere, loop.step)
+        self.step = partial(loop.persevere, loop.step)
         self.finished = loop.finished
+        self.leave = loop.patience.leave
 
     def stop(self) -> None:
         """Nothing runs between two steps."""
@@ -112,14 +116,18 @@ class Structured:
                 else:
                     self._query.awaitTermination()
             self._raise()
-            return self.loop.step(everything, flush)
+            return self.loop.persevere(self.loop.step, everything=everything, flush=flush)
         if self._query is None:
             self._start(processingTime=f"{int((self._clock_trigger or 0.0) * 1000)} milliseconds")
         self._raise()
-        return self.loop.step_if_idle()
+        return self.loop.persevere(self.loop.step_if_idle)
 
     def finished(self) -> bool:
         return False
+
+    def leave(self) -> None:
+        self._stopping.set()
+        self.loop.patience.leave()
 
     def stop(self) -> None:
         """Finish the batch that runs, then end the query."""
@@ -179,6 +187,11 @@ class Structured:
             identity: Json = {"query": self._query_id, "batch": batch_id}
             if self._is_new(identity):
                 self._run_batch(frame, identity)
+        except Unavailable as error:
+            if self._stopping.is_set():  # stopped while it held: Spark sends the batch again after the next start
+                self._park(frame)
+            self._failure = error
+            raise
         except BaseException as error:
             self._failure = error
             raise
@@ -208,7 +221,8 @@ class Structured:
         frame.write.mode("overwrite").option("compression", "lz4_raw").parquet(str(folder))
         now = self.loop.input.now()
         splits = tuple((self._name, split) for split in _splits(folder, now))
-        self.loop.run_epoch(Decision(manifest.epoch + 1, now, splits, {}, batch=identity))
+        decision = Decision(manifest.epoch + 1, now, splits, {}, batch=identity)
+        self.loop.persevere(lambda: self._is_new(identity) and self.loop.run_epoch(decision))  # held, it may have been committed
         shutil.rmtree(folder, ignore_errors=True)
 
 
