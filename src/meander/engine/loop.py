@@ -214,6 +214,7 @@ class Loop:
                 self.trials.forget()
                 self.plan_unsettled(manifest)
             self._drop_next()
+            self.tidy.undo(manifest)
             self.input.reopen(self._parts.sources)
             if manifest.epoch != self._published:
                 self.publish(manifest)
