@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,8 @@ from typing import Any
 import pytest
 
 from meander.clock import SystemClock
-from meander.errors import BadInput, ConfigError
+from meander.engine.patience import Patience
+from meander.errors import BadInput, ConfigError, Retryable, Unavailable
 from meander.run import Run
 from meander.settings import Settings, seconds
 from meander.state.manifest import Manifest
@@ -23,7 +25,9 @@ class Steps:
     """A driver whose every step is one call of a function."""
 
     def __init__(self, step: Callable[[], bool]) -> None:
-        self.loop: Any = SimpleNamespace(log=SimpleNamespace(manifest=Manifest()), routing={}, waiting=lambda: 0)
+        log, patience = SimpleNamespace(manifest=Manifest()), Patience(SystemClock(), "flow 'f'")
+        self.loop: Any = SimpleNamespace(log=log, routing={}, waiting=lambda: 0, patience=patience)
+        self.leave = patience.leave
         self._step = step
         self.stopped = 0
 
@@ -44,9 +48,12 @@ def fails() -> bool:
     raise BadInput("operator 'm', epoch 1, row 7: no")
 
 
-def run_of(step: Callable[[], bool], **options: Any) -> Run:
+def run_of(step: Callable[[], bool], drivers: list[Any] | None = None, **options: Any) -> Run:
     nothing: dict[str, Any] = dict.fromkeys(("session", "placement", "migration", "modifier", "autoscaler", "cohort"))
-    opened: Any = SimpleNamespace(driver=Steps(step), close=[], listeners=[], application="", **nothing)
+    driver = Steps(step)
+    if drivers is not None:
+        drivers.append(driver)
+    opened: Any = SimpleNamespace(driver=driver, close=[], listeners=[], application="", **nothing)
     return Run("f", opened, Settings(**options), SystemClock())
 
 
@@ -146,3 +153,50 @@ def test_a_change_cuts_one_pause_short_and_not_all_that_follow() -> None:
         assert len(steps) <= 3, "an idle flow looks for input without a rest"
     finally:
         run.stop()
+
+
+def away() -> bool:
+    raise Unavailable("store s3://b/x: 'log/1': no answer")
+
+
+def holding(**options: Any) -> Run:
+    """A run whose store does not answer."""
+    drivers: list[Any] = []
+    return run_of(lambda: bool(drivers[0].loop.patience.persevere(away, lambda: None)), drivers, **{"trigger": None, **options})
+
+
+def until(condition: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_a_run_that_holds_says_so_and_can_be_stopped() -> None:
+    run = holding(trigger=0.0)
+    until(lambda: run.status()["holding"])
+    status = run.status()
+    assert (status["state"], status["error"]) == ("running", None)
+    assert "'log/1'" in status["holding"]["why"]
+    assert status["holding"]["since"] <= time.time()
+    began = time.monotonic()
+    run.stop()  # nothing has failed
+    assert time.monotonic() - began < 2
+    assert run.status()["state"] == "stopped"
+    assert run.status()["holding"] is None
+
+
+def test_who_waits_for_a_run_that_is_stopped_while_it_holds_is_told() -> None:
+    run, told = holding(), []
+
+    def process() -> None:
+        with pytest.raises(Retryable) as error:
+            run.process_available()
+        told.append(str(error.value))
+
+    thread = threading.Thread(target=process)
+    thread.start()
+    until(lambda: run.status()["holding"])
+    run.stop()
+    thread.join(10)
+    assert "no answer" in told[0]

@@ -7,6 +7,7 @@
     ├── ConfigError      fix the call or the environment: a store URL, a missing Java, an unknown option
     ├── Busy             wait, or stop the other run: the store is in use by a live one
     ├── Retryable        try again: a store or an executor that did not answer
+    │   └── Unavailable  wait: it was the store, or the store has no room; a running flow holds until it answers
     ├── Divergent        make the flow deterministic: a replica has computed something else than its siblings
     ├── Fenced           stop: another run has taken the store over, nothing you do has an effect any more
     └── Corrupted        stop and report: what is stored contradicts itself or its source
@@ -41,6 +42,10 @@ class Busy(MeanderError):
 
 class Retryable(MeanderError):
     """The store or an executor did not answer; the same call may succeed later."""
+
+
+class Unavailable(Retryable):
+    """The store did not answer, refused, or has no room: nothing is wrong with the flow, and waiting helps."""
 
 
 class Divergent(MeanderError):

@@ -87,6 +87,8 @@ class Flow:
         - ``idle_poll`` (0.2): the time between two looks at sources that had nothing.
         - ``small_epochs`` (True): let an epoch with little input do without the exchange. Results are the same either way.
         - ``work_ahead`` (True): begin the next epoch's first stage while an epoch runs, where input for it is waiting.
+        - ``patience`` (None): how long the run holds while its store does not answer, such as "10min"; None: until it does, or the run
+          is stopped. Then it ends with what was not answered.
         - ``autoscale``: let the number of slots follow the load, as ``md.autoscale(target_utilisation=0.7, min=1, max=8)`` says.
         - ``state_mode`` ("hybrid"): where reads of state go: the executor's cache, then its peers, then the store; "local" reads own
           copies only, "remote" the store only. What is durable is the same in all of them.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from meander.clock import Clock, SystemClock
 from meander.coordinate.migration import check_strategy
 from meander.coordinate.routing import slots_of
-from meander.engine.picture import show_epoch, show_executors, show_operators, show_scaling, show_stages
+from meander.engine.picture import show_epoch, show_executors, show_holding, show_operators, show_scaling, show_stages
 from meander.errors import ConfigError, Retryable
 from meander.outcomes import Migrated, Progress, Rescaled
 from meander.plan.become import Become
@@ -252,7 +252,8 @@ class Run:
 
         ``stages`` are numbered from 1, with their operators, slots and recent rates; ``operators`` are the stateful ones, with their
         state and their key-group map (``routing``: the slot of every key group); ``executors`` say how many slots each has.
-        ``waiting`` is about how many rows the sources have to give; ``autoscaler`` its newest decision, and why.
+        ``waiting`` is about how many rows the sources have to give; ``autoscaler`` its newest decision, and why. ``holding`` is None, or
+        says since when the flow waits for a store that does not answer, for how many seconds, and to which call.
         """
         manifest, plan = self._loop.log.manifest, self._plan
         recent = list(self._recent)
@@ -264,6 +265,7 @@ class Run:
             "flow": self.name,
             "state": state,
             "error": str(self._failure) if self._failure else None,
+            "holding": show_holding(self._loop.patience.held, self._clock.now()),
             "epoch": manifest.epoch,
             "plan": manifest.plan.get("version", 1),
             "generation": manifest.generation,
@@ -348,6 +350,7 @@ class Run:
     def _end(self) -> None:
         self._stop.set()
         self._wake.set()
+        self._driver.leave()
         if self._cohort is not None:
             self._cohort.leave()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
@@ -444,7 +447,8 @@ class Run:
         try:
             return work()
         except BaseException as error:
-            self._failure = error
+            if not (self._stop.is_set() and isinstance(error, Retryable)):  # stopped while it held: that is no failure
+                self._failure = error
             raise
 
     def _check(self) -> None:
@@ -491,7 +495,7 @@ def start(flow: Planned, store: str | Path, spark: Any = None, clock: Clock | No
     unknown = sorted(set(options) - known)
     if unknown:
         raise ConfigError(f"unknown option '{unknown[0]}'; options are {', '.join(sorted(known))}, spark")
-    for name in ("trigger", "idle_poll", "leader_timeout"):
+    for name in ("trigger", "idle_poll", "leader_timeout", "patience"):
         if name in options:
             options[name] = seconds(options[name])
     from meander.engine.open import open_flow

@@ -39,6 +39,8 @@ class Settings:
     """Seconds between two looks at sources that had nothing."""
     autoscale: Autoscale | None = None
     """Let the number of slots follow the load."""
+    patience: float | None = None
+    """Seconds for which a run holds while its store does not answer; None: until it does, or the run is stopped."""
     state_mode: str = "hybrid"
     """Where reads of state go: ``hybrid`` (cache, then peers, then the store), ``local`` (own copies) or ``remote`` (the store)."""
     replica: str | None = None
@@ -57,6 +59,8 @@ class Settings:
             raise ConfigError(f"replication={self.replication!r}: there are 'leaderless' and 'leader'")
         if self.replica is not None and self.replication == "leader" and not self.zookeeper:
             raise ConfigError("replication='leader': say where ZooKeeper is, with zookeeper='host:port'")
+        if self.patience is not None and not self.patience >= 0:
+            raise ConfigError(f"patience={self.patience!r}: a duration is needed, such as '10min', or None to wait as long as it takes")
         if not self.leader_timeout > 0:
             raise ConfigError(f"leader_timeout={self.leader_timeout!r}: a duration above 0 is needed, such as '4s'")
         for name in ("parallelism", "retain_epochs", "key_groups"):

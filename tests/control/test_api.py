@@ -134,7 +134,7 @@ def test_an_error_of_the_run_is_a_problem_with_its_message(http: TestClient, run
     run.failure = kind("the store did not answer; try again")
     response = http.post("/rescale", json={"operator": "counts", "parallelism": 4})
     assert problem(response, STATUS[kind]) == "the store did not answer; try again"
-    assert ("retry-after" in response.headers) == (kind is errors.Retryable)
+    assert ("retry-after" in response.headers) == (kind in (errors.Retryable, errors.Unavailable))
 
 
 def test_an_error_that_is_nobodys_on_purpose_is_a_problem_too(run: FakeRun) -> None:

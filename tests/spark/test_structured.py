@@ -92,6 +92,30 @@ def test_a_checkpoint_that_does_not_belong_to_the_store_is_an_error(tmp_path: Pa
     run.stop()
 
 
+def test_a_checkpoint_that_has_lost_its_newest_batch_loses_no_rows_unnoticed(tmp_path: Path, spark: Any) -> None:
+    folder = write_input(tmp_path / "in", files=1, rows=100, keys=5)
+    stream = spark.readStream.schema("key long, value double").parquet(str(folder))
+
+    def build() -> md.Flow:
+        flow = md.Flow("stream")
+        flow.source("events", md.spark_stream(stream)).key_by("key").aggregate(md.count().alias("n"), name="counts").sink(
+            "out", md.discard()
+        )
+        return flow
+
+    with build().start(tmp_path / "state", spark=spark, trigger=None) as run:
+        assert run.process_available().rows_in == 100
+    checkpoint = tmp_path / "state" / "spark-checkpoint" / "events"
+    for lost in ("commits", "offsets", "sources/0"):  # as after a power loss
+        for name in ("0", ".0.crc"):
+            (checkpoint / lost / name).unlink(missing_ok=True)
+    write_input(tmp_path / "in", files=2, rows=100, keys=5)
+    run = build().start(tmp_path / "state", spark=spark, trigger=None)
+    with pytest.raises(md.Corrupted, match="batch 0 again, with other input"):
+        run.process_available()
+    run.stop()
+
+
 def test_a_streaming_dataframe_with_state_of_its_own_is_refused(tmp_path: Path, spark: Any) -> None:
     ticks = spark.readStream.format("rate").load()
     flow = md.Flow("stateful")

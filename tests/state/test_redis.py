@@ -11,7 +11,7 @@ import pytest
 from redis import Redis
 from tests import servers
 
-from meander.errors import ConfigError, Retryable
+from meander.errors import ConfigError, Retryable, Unavailable
 from meander.state import redis as redis_store
 from meander.state.redis import RedisStore
 
@@ -112,7 +112,7 @@ def test_a_put_without_an_answer_is_unknown_until_it_is_read_back(tmp_path: Path
 def test_a_full_server_refuses_and_loses_nothing(tmp_path: Path) -> None:
     with servers.redis(tmp_path, "--maxmemory", "8mb") as (_, port):
         store = RedisStore(f"redis://127.0.0.1:{port}/0/flow")
-        with pytest.raises(ConfigError, match="does not fit any more; raise this Redis' maxmemory"):
+        with pytest.raises(Unavailable, match="does not fit any more; raise this Redis' maxmemory"):
             all(store.put_if_absent(f"log/{number}", b"x" * (1 << 20)) for number in range(100))
         names = store.list("log/")
         assert names

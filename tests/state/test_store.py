@@ -23,7 +23,7 @@ import pyarrow as pa
 import pytest
 from tests.servers import BUCKET
 
-from meander.errors import Busy, ConfigError, Retryable
+from meander.errors import Busy, ConfigError, Retryable, Unavailable
 from meander.state.store import DirStore, Lock, MemoryStore, Store, open_store, sweep_temporary
 
 KINDS = ["memory", "folder", "redis", "s3"]
@@ -317,3 +317,33 @@ def test_a_store_url_is_a_path_or_file_or_memory(tmp_path: Path) -> None:
     assert open_store("memory://one").url == open_store("memory://one").url != open_store("memory://two").url
     with pytest.raises(ConfigError, match="no store for ftp://"):
         open_store("ftp://host/x")
+
+
+def test_a_folder_that_cannot_be_listed_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = DirStore(tmp_path)
+    store.put("log/00000001/1", b"1")
+    scandir = os.scandir
+
+    def stale(path: Any) -> Any:
+        if Path(path).name == "00000001":
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", stale)
+    with pytest.raises(Unavailable, match="'log/' cannot be listed"):
+        store.list("log/")
+    assert store.list("nothing/") == []
+
+
+@pytest.mark.parametrize(("number", "kind"), [(errno.ENOSPC, Unavailable), (errno.EIO, Unavailable), (errno.EACCES, ConfigError)])
+def test_a_folder_that_cannot_be_made_is_away_unless_it_is_not_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[Exception]
+) -> None:
+    store = DirStore(tmp_path / "store")
+
+    def refuse(*_: Any, **options: Any) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    with pytest.raises(kind, match="cannot be made"):
+        store.put("log/1", b"1")

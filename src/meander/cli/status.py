@@ -130,9 +130,14 @@ def _print_running(status: dict[str, Any], no_color: bool) -> None:
     facts.add_row("rows", f"{wording.count(status['rows_in'])} in, {wording.count(status['rows_out'])} out, {rate}")
     facts.add_row("waiting", wording.plural(status["waiting"], "row"))
     facts.add_row("dead letters", wording.count(status["dead_letters"]))
+    if status.get("holding"):
+        held = status["holding"]
+        facts.add_row("holding", f"[yellow]for {wording.duration(held['seconds'])}, the store does not answer[/]")
     if status["autoscaler"] is not None:
         facts.add_row("autoscaler", "; ".join((*status["autoscaler"]["reasons"], *status["autoscaler"]["notes"])) or "nothing decided yet")
     console.print(facts, soft_wrap=True)
+    if status.get("holding"):
+        console.print(status["holding"]["why"], style="yellow", markup=False, soft_wrap=True)
     if status["error"]:
         console.print(status["error"], style="red", markup=False, soft_wrap=True)
     stages = Table(box=box.SIMPLE_HEAD, pad_edge=False)

@@ -23,6 +23,7 @@ STATUS: dict[type[MeanderError], int] = {
     errors.Rejected: 412,
     errors.BadInput: 424,
     errors.Corrupted: 500,
+    errors.Unavailable: 504,  # before what it is a kind of
     errors.Retryable: 503,
 }
 REFUSALS = {
@@ -50,7 +51,7 @@ class Problem(Exception):
     def headers(self) -> dict[str, str]:
         if self.status == 401:
             return {"WWW-Authenticate": "Bearer"}
-        return {"Retry-After": RETRY_AFTER} if self.status == 503 else {}
+        return {"Retry-After": RETRY_AFTER} if self.status in (503, 504) else {}
 
 
 def refusal(kind: str, detail: str) -> Problem:

@@ -23,7 +23,7 @@ from pyspark.serializers import NoOpSerializer, PairDeserializer
 
 from meander.engine import tasks
 from meander.engine.messages import Control, Seen
-from meander.errors import Retryable
+from meander.errors import Retryable, Unavailable
 
 Places = Mapping[int, Sequence[str]]
 """Per level, the location hint of every slot."""
@@ -189,7 +189,7 @@ class SparkJobs:
                 # By number: the end of a Java iterator is an exception, which PySpark takes 40 ms to classify.
                 return [pickle.loads(bytes(found.get(i))) for i in range(found.size())]
             except (Py4JJavaError, Py4JError) as error:
-                raise Retryable(f"a Spark job failed: {reason_of(_messages(error))}") from error
+                raise failure_of(_messages(error)) from error
 
         return result
 
@@ -206,6 +206,17 @@ def _messages(error: Py4JError) -> list[str]:
         found.append(str(cause.getMessage() or cause.getClass().getName()))
         cause = cause.getCause()
     return found or [str(error)]
+
+
+def failure_of(messages: Sequence[str]) -> Retryable:
+    """What a failed job is to the driver: the store that did not answer to a task will answer later, whatever else is wrong may not.
+
+    >>> failure_of(["Traceback (most recent call last):\\n  …\\nmeander.errors.Unavailable: store s3://b/x: 'log/1': 503 Slow Down"])
+    Unavailable("a task had no answer: store s3://b/x: 'log/1': 503 Slow Down")
+    """
+    reason = reason_of(messages)
+    away = re.findall(r"^(?:meander\.errors\.)?Unavailable: (.*)", reason, re.MULTILINE)
+    return Unavailable(f"a task had no answer: {away[-1]}") if away else Retryable(f"a Spark job failed: {reason}")
 
 
 def reason_of(messages: Sequence[str]) -> str:

@@ -18,6 +18,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
@@ -35,11 +36,13 @@ from meander.engine.housekeeping import Housekeeping
 from meander.engine.input import Input
 from meander.engine.marks import anything_due, anything_open, evictions, flushed, lates, over, over_at_once
 from meander.engine.parts import Parts, check_continuity, route
-from meander.engine.publishing import Patience, publish, read_output
+from meander.engine.patience import Patience
+from meander.engine.publishing import Patience as Waits
+from meander.engine.publishing import publish, read_output
 from meander.engine.siblings import Siblings
 from meander.engine.tidy import Tidy
 from meander.engine.trials import Once, Rewritten, Setup, Trials
-from meander.errors import Corrupted, Retryable
+from meander.errors import Corrupted, Retryable, Unavailable
 from meander.state.log import Log, Taken
 from meander.state.manifest import Json, Manifest, Table, tables_in, whole_table
 from meander.state.segment import SegmentRef
@@ -78,7 +81,9 @@ class Loop:
         ahead: bool = True,
         deletions: Executor | None = None,
         cohort: Cohort | None = None,
+        patience: float | None = None,
     ) -> None:
+        """``patience``: seconds for which a store that does not answer is waited for; None: as long as it takes."""
         self.log = log
         self._store, self._clock, self._parts, self._runner = store, clock, parts, runner
         self._listener = listener
@@ -93,10 +98,14 @@ class Loop:
         self._changes: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._at_work = threading.RLock()
         self._asked = parallelism
+        self._published = 0
+        """The last epoch whose output all sinks have, as far as is known here."""
         self.collected: Callable[[list[str]], None] = lambda segments: None
         """Called with segments that were removed from the store."""
         self.plan_changed: Callable[[Manifest], None] = lambda manifest: None
         """Called when a sibling has committed an epoch under another plan."""
+        self.plan_unsettled: Callable[[Manifest], None] = lambda manifest: None
+        """Called when a trial was broken off: what this manifest says is in force, and on probation where it says so."""
         self.resting: Callable[[], None] = lambda: None
         """Called between epochs when there is no input for one."""
         self.stops: Callable[[], bool] = lambda: False
@@ -106,6 +115,8 @@ class Loop:
         self.routing = {name: route(manifest, name, parallelism) for name in parts.keyed}
         self.input = Input(store, clock.now if cohort is None else cohort.now, log, parts.sources)
         self.siblings = None if cohort is None else Siblings(self, cohort, clock)
+        who = f"flow '{parts.plan['flow']}'" if cohort is None else f"replica '{cohort.name}'"
+        self.patience = Patience(clock, who, patience, Unavailable if cohort is None else Retryable)
 
     # -- recovery -------------------------------------------------------------------------------------------------
 
@@ -189,13 +200,36 @@ class Loop:
         finally:
             self._at_work.release()
 
-    def run_epoch(self, decision: Decision) -> None:
+    def persevere(self, work: Callable[..., bool], **options: bool) -> bool:
+        """Do a step, or other work of the loop; where the store does not answer, hold, and go on from where the log is then."""
+        if self.siblings is not None:
+            return self.siblings.persevere(work, **options)
+        return self.patience.persevere(partial(work, **options), self._mend)
+
+    def _mend(self) -> None:
+        """Whatever was begun is given up; what is committed is published. The log may have an entry of ours that was not answered."""
+        with self._at_work:
+            self.recover_runner()
+            for entry, before, after in self.log.news():
+                self.committed_elsewhere(entry, before, after)
+            manifest = self.log.manifest
+            if self.trials.astray:  # what was tried may be in force or not: the log says
+                self.trials.forget()
+                self.plan_unsettled(manifest)
+            self._drop_next()
+            self.tidy.undo(manifest)
+            self.input.reopen(self._parts.sources)
+            if manifest.epoch != self._published:
+                self.publish(manifest)
+
+    def run_epoch(self, decision: Decision) -> bool:
         """Run, commit and publish one epoch that somebody else decided."""
         with self._at_work, self._fenced_first():
             # Counted here: an epoch without input may have come between the decision and its turn.
             decision = self.timed_for(replace(decision, epoch=self.log.manifest.epoch + 1))
             if not self.trials.run(decision, everything=False):
                 self._run_epoch(decision, None, lambda: None)
+        return True
 
     def _run_epoch(self, decision: Decision, prepared: Any, meanwhile: Callable[[], None]) -> None:
         began = self._clock.monotonic()
@@ -541,7 +575,9 @@ class Loop:
 
     def publish(self, manifest: Manifest, sinks: Sequence[str] | None = None) -> None:
         """Make the last epoch's output visible, of some sinks or of all."""
-        publish(self._store, self._parts.sinks, manifest, sinks, lambda: Patience(self._clock, self._gives_up))
+        publish(self._store, self._parts.sinks, manifest, sinks, lambda: Waits(self._clock, self._gives_up))
+        if sinks is None:
+            self._published = manifest.epoch
 
     def _gives_up(self) -> bool:
         """Asked while something cannot be published: whether the run is to end. Fenced where another one has replaced it."""
@@ -549,4 +585,4 @@ class Loop:
             self.log.check_owner()
         if self.siblings is not None:
             self.siblings.cohort.step_down()  # what does not answer us may answer another replica
-        return self.stops()
+        return self.stops() or self.patience.is_leaving

@@ -188,9 +188,19 @@ class Modifier:
         """At the start: a verdict that a crash has swallowed is what the manifest says. ``given`` is the flow as it was started."""
         self._given = given
         self._loop.plan_changed = self.follow
-        plan = self._loop.log.manifest.plan
+        self._loop.plan_unsettled = self._begin_anew
         put_known(self._store, given)
         put_known(self._store, self.plan)  # a crash may have kept that from being done
+        self._take_up(self._loop.log.manifest.plan)
+
+    def _begin_anew(self, manifest: Manifest) -> None:
+        """A trial was broken off: have what the log says, as after a restart."""
+        self.follow(manifest)
+        self._take_up(manifest.plan)
+
+    def _take_up(self, plan: Json) -> None:
+        """What is on probation by the log is so here; what is in force by it has its verdict."""
+        given = self._given
         if plan.get("unproven"):
             self._loop.trials.resume(self._unproven(plan, given))
         if "modification" in plan and read_record(self._store, _verdict(plan["modification"])) is None:

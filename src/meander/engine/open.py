@@ -126,6 +126,7 @@ def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: 
             settings.work_ahead,
             deletions,
             cohort,
+            settings.patience,
         )
         loop.collected = runner.collected
         close[:0] = [loop.close, runner.close]

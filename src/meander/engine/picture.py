@@ -12,6 +12,7 @@ from meander.plan.stages import derive_stages
 if TYPE_CHECKING:
     from meander.coordinate.autoscaling import Scaling
     from meander.engine.loop import EpochDone
+    from meander.engine.patience import Held
     from meander.engine.placement import Placement
     from meander.state.manifest import Manifest
 
@@ -93,3 +94,8 @@ def show_scaling(scaling: Scaling, executors: Any) -> dict[str, Any]:
 def _operator(plan: Plan, name: str) -> dict[str, Any]:
     node = plan.node(name)
     return {"name": name, "kind": node.op.kind, "does": node.op.describe(), "inputs": list(node.inputs)}
+
+
+def show_holding(held: Held | None, now: float) -> dict[str, Any] | None:
+    """What a flow waits for."""
+    return None if held is None else {"since": held.since, "seconds": max(0.0, now - held.since), "why": held.why, "tries": held.tries}

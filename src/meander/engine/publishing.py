@@ -17,7 +17,7 @@ from meander.connect.arrow_ipc import read_staged
 from meander.connect.partitioned import is_partitioned, read_partitioned
 from meander.connect.sink import Sink, Staged, StagedFile, StagedGone
 from meander.engine.epoch import Outcome
-from meander.errors import ConfigError, Retryable
+from meander.errors import ConfigError, Retryable, Unavailable
 from meander.state.manifest import Manifest
 from meander.state.store import Store
 
@@ -40,7 +40,7 @@ class Patience:
         now = self._clock.monotonic()
         self._began = now if self._began is None else self._began
         if self._stops() or now - self._began > _PATIENCE:
-            raise Retryable(f"{why}; the next start publishes it") from error
+            raise Unavailable(f"{why}; the next start publishes it") from error
         if why != self._told:
             self._told = why
             _LOG.warning(f"{why}; trying again until it does: nothing is lost, and no later epoch is published first")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from meander.clock import Clock
@@ -11,7 +11,6 @@ from meander.connect.sink import StagedGone, is_done_by_one
 from meander.engine.cohort import Cohort, choices_in, choices_of
 from meander.engine.epoch import Decision, Outcome
 from meander.engine.parts import in_force
-from meander.errors import Retryable
 from meander.state.log import Taken
 from meander.state.manifest import Json, Manifest
 
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
 _JUDGED = 8
 _TRIAL_MARGIN = 5.0
 _POLL = 0.01
-_FIRST_WAIT, _LONGEST_WAIT, _PATIENCE = 0.1, 2.0, 600.0
-_LOG = logging.getLogger("meander")
 
 
 class Siblings:
@@ -103,25 +100,12 @@ class Siblings:
     def persevere(self, step: Callable[..., bool], **options: bool) -> bool:
         """Do a step; where the store or the cluster does not answer, wait and do it again, from where the log is then.
 
-        A run of its own would end, and be started again by somebody. A replica that ends is missed.
+        Whatever it is that does not answer, unlike a run of its own: a replica that ends is missed, and its siblings go on meanwhile.
         """
-        began: float | None = None
-        wait = _FIRST_WAIT
-        while True:
-            try:
-                if began is not None:
-                    self._mend()
-                return step(**options)
-            except Retryable as error:
-                now = self._clock.monotonic()
-                if began is None:
-                    began = now
-                    _LOG.warning(f"replica '{self.cohort.name}' waits: {error}")
-                if self.cohort.is_leaving or now - began > _PATIENCE:
-                    raise
-                self.cohort.step_down()  # what does not answer us may answer another one
-                self._clock.sleep(wait)
-                wait = min(2 * wait, _LONGEST_WAIT)
+        # Before each wait it leads no more: what does not answer us may answer another one.
+        return self._loop.patience.persevere(
+            partial(step, **options), self._mend, self.cohort.step_down, leaves=lambda: self.cohort.is_leaving
+        )
 
     def _mend(self) -> None:
         """Whatever was begun is given up; what is committed, also by us, is published."""

@@ -6,6 +6,7 @@ and prepare what goes to later stateful operators. What these do is behind one c
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +27,7 @@ from meander.engine.messages import Control, Lookup, Report
 from meander.engine.operators.contract import Emitted, Partial, Seat, Stateful
 from meander.engine.operators.desk import Desk
 from meander.engine.rows import Rows, Units, source_unit, state_unit, together
-from meander.errors import BadInput
+from meander.errors import BadInput, Retryable
 from meander.plan.eventtime import Late, Watermark
 from meander.plan.graph import Node
 from meander.plan.operators import MapBatches, Union
@@ -87,6 +88,7 @@ class StageTask:
         self.store = store
         self.clock = clock
         self.report = Report((control.level, control.index), clock.new_id())
+        self._written: list[str] = []
         self._segments = find_segments(self.report)
         self._dead: list[DeadLetter] = []
         self._collected: dict[str, list[pl.DataFrame]] = {}
@@ -306,7 +308,7 @@ class StageTask:
         common = self.control.common
         name = f"segments/{table}/{common.generation:08d}-{common.epoch:010d}-{self.control.index:04d}-{self.report.nonce}.arrow"
         data = encode_segment(rows)
-        self.store.put(name, data)
+        self._put(name, data)
         self._segments.wrote(name, data)
         self.report.segments[table] = SegmentRef(name, rows.height, data.size, common.epoch, groups)
 
@@ -345,9 +347,19 @@ class StageTask:
             return
         common, (level, index) = self.control.common, self.report.task
         name = f"staged/{sink}/{common.generation:08d}-{common.epoch:010d}-{level}-{index:04d}-{self.report.nonce}"
-        self.store.put(name, data)
+        self._put(name, data)
         slot = index + sum(common.slots[:level]) if sink == DEAD_LETTERS else index
         self.report.staged[sink] = {"name": name, "slot": slot, "rows": frame.height}
+
+    def _put(self, name: str, data: bytes | pa.Buffer) -> None:
+        self._written.append(name)  # first: a put that is not answered may have an effect
+        self.store.put(name, data)
+
+    def discard(self) -> None:
+        """The attempt has failed, and nobody can name what it wrote: where a disk is full, every try would make it fuller."""
+        with contextlib.suppress(Retryable):
+            while self._written:
+                self.store.delete(self._written.pop())
 
     def _spend(self, part: str, began: float) -> float:
         """The time since ``began`` was spent on this. Returns what it is now."""

@@ -7,8 +7,9 @@ With a ``spark_stream`` source Spark chooses the input, so that every source it 
 2. The epoch runs over those files like any other, and commits together with the query's and the batch's id.
 3. Only then does the function return, and Spark commits the batch in its own log.
 
-A crash between 2 and 3 makes Spark send the batch again: its id is in the manifest already, and it is skipped. Any other repetition, a
-gap, or another query id means that Spark's checkpoint and the store do not belong together: an error, never a skip.
+A crash between 2 and 3 makes Spark send the batch again: its id is in the manifest already, with a digest of the range of input that
+it is, and it is skipped. Any other repetition, a gap, another range or another query id means that Spark's checkpoint and the store do
+not belong together: an error, never a skip.
 
 Stopping must not interrupt a batch: Spark would leave hundreds of lines of stack traces and a half-written inbox. The batch that runs
 is finished; if Spark begins another, that one is not run but waits, in Spark's own thread, for the interruption that ends the query.
@@ -18,6 +19,8 @@ Spark takes this for what it is, an end between two batches, and sends the batch
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import os
 import shutil
 import threading
@@ -34,7 +37,7 @@ from meander.connect.spark_stream import SparkStreamSource
 from meander.engine.compiled import Compiled
 from meander.engine.epoch import Decision
 from meander.engine.loop import Loop
-from meander.errors import ConfigError, Corrupted, FlowError
+from meander.errors import ConfigError, Corrupted, FlowError, Unavailable
 from meander.settings import Settings
 from meander.state.manifest import Json
 from meander.state.store import Store
@@ -56,6 +59,9 @@ class Driver(Protocol):
 
     def finished(self) -> bool: ...
 
+    def leave(self) -> None:
+        """Wait no longer for what does not answer: the flow is about to be stopped. From any thread."""
+
     def stop(self) -> None: ...
 
 
@@ -65,8 +71,9 @@ class Direct:
     def __init__(self, loop: Loop) -> None:
         self.loop = loop
         self.look = loop.look
-        self.step = loop.step if loop.siblings is None else partial(loop.siblings.persevere, loop.step)
+        self.step = partial(loop.persevere, loop.step)
         self.finished = loop.finished
+        self.leave = loop.patience.leave
 
     def stop(self) -> None:
         """Nothing runs between two steps."""
@@ -112,14 +119,18 @@ class Structured:
                 else:
                     self._query.awaitTermination()
             self._raise()
-            return self.loop.step(everything, flush)
+            return self.loop.persevere(self.loop.step, everything=everything, flush=flush)
         if self._query is None:
             self._start(processingTime=f"{int((self._clock_trigger or 0.0) * 1000)} milliseconds")
         self._raise()
-        return self.loop.step_if_idle()
+        return self.loop.persevere(self.loop.step_if_idle)
 
     def finished(self) -> bool:
         return False
+
+    def leave(self) -> None:
+        self._stopping.set()
+        self.loop.patience.leave()
 
     def stop(self) -> None:
         """Finish the batch that runs, then end the query."""
@@ -176,9 +187,14 @@ class Structured:
         try:
             self._known.wait()
             self.loop.make_changes()
-            identity: Json = {"query": self._query_id, "batch": batch_id}
+            identity: Json = {"query": self._query_id, "batch": batch_id, "input": input_of(Path(self._checkpoint), batch_id)}
             if self._is_new(identity):
                 self._run_batch(frame, identity)
+        except Unavailable as error:
+            if self._stopping.is_set():  # stopped while it held: Spark sends the batch again after the next start
+                self._park(frame)
+            self._failure = error
+            raise
         except BaseException as error:
             self._failure = error
             raise
@@ -186,20 +202,7 @@ class Structured:
             self._batch_thread = None
 
     def _is_new(self, identity: Json) -> bool:
-        last = self.loop.log.manifest.batch
-        if last is None:
-            if identity["batch"] != 0:
-                raise Corrupted(
-                    f"source '{self._name}': Spark's checkpoint is at batch {identity['batch']}, but the store has no epoch of this query. "
-                    "Spark's checkpoint and the store belong together: use both as they were, or a new store."
-                )
-            return True
-        if identity["query"] != last["query"] or not 0 <= identity["batch"] - last["batch"] <= 1:
-            raise Corrupted(
-                f"source '{self._name}': Spark sent batch {identity['batch']} of query {identity['query']}, its last epoch is batch "
-                f"{last['batch']} of query {last['query']}. Spark's checkpoint and the store belong together: use both as they were."
-            )
-        return bool(identity["batch"] == last["batch"] + 1)
+        return is_new(self._name, self.loop.log.manifest.batch, identity)
 
     def _run_batch(self, frame: Any, identity: Json) -> None:
         manifest = self.loop.log.manifest
@@ -208,8 +211,67 @@ class Structured:
         frame.write.mode("overwrite").option("compression", "lz4_raw").parquet(str(folder))
         now = self.loop.input.now()
         splits = tuple((self._name, split) for split in _splits(folder, now))
-        self.loop.run_epoch(Decision(manifest.epoch + 1, now, splits, {}, batch=identity))
+        decision = Decision(manifest.epoch + 1, now, splits, {}, batch=identity)
+        self.loop.persevere(lambda: self._is_new(identity) and self.loop.run_epoch(decision))  # held, it may have been committed
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def is_new(source: str, last: Json | None, batch: Json) -> bool:
+    """Whether a batch that Spark sends is not an epoch yet, given the last one that is. Corrupted where it can be neither.
+
+    A batch that is sent again has the same id and the same range of input. With the same id and another range it is not the same: Spark's
+    checkpoint has lost its newest batch, such as by a power loss, and has made another one of what came since. To skip it would
+    lose rows, and to run it would double those that both have.
+    """
+    together = "Spark's checkpoint and the store belong together: use both as they were"
+    if last is None:
+        if batch["batch"] != 0:
+            raise Corrupted(
+                f"source '{source}': Spark's checkpoint is at batch {batch['batch']}, but the store has no epoch of this query. "
+                f"{together}, or a new store."
+            )
+        return True
+    if batch["query"] != last["query"] or not 0 <= batch["batch"] - last["batch"] <= 1:
+        raise Corrupted(
+            f"source '{source}': Spark sent batch {batch['batch']} of query {batch['query']}, its last epoch is batch "
+            f"{last['batch']} of query {last['query']}. {together}."
+        )
+    if batch["batch"] == last["batch"] + 1:
+        return True
+    if batch.get("input") != last.get("input"):
+        raise Corrupted(
+            f"source '{source}': Spark sent batch {batch['batch']} again, with other input than the epoch that it was: Spark's checkpoint "
+            f"has lost its newest batch and made another one. Nothing of it was taken. {together}; or restore both from one backup."
+        )
+    return False
+
+
+def input_of(checkpoint: Path, batch: int) -> str | None:
+    """A digest of the range of input that a batch is, by Spark's own write-ahead log; None where that cannot be read.
+
+    The log has a version, then what differs from try to try (times, settings), then one line per source. A source of files says there
+    only how many lists of files it has made: the list itself is beside it.
+    """
+    try:
+        ranges = (checkpoint / "offsets" / str(batch)).read_text().splitlines()[2:]
+        lists = [_listed(checkpoint / "sources" / str(number), line) for number, line in enumerate(ranges)]
+    except (OSError, ValueError):
+        return None
+    return hashlib.sha256(json.dumps([ranges, lists]).encode()).hexdigest()[:32]
+
+
+def _listed(log: Path, offset: str) -> list[str]:
+    """The files of a source's newest list, where the offset is the number of one."""
+    try:
+        found = json.loads(offset)
+    except ValueError:  # a source's own form, or one that had nothing yet: the offset says it all
+        return []
+    number = found.get("logOffset") if isinstance(found, dict) else None
+    if number is None:
+        return []
+    path = log / str(number)
+    lines = (path if path.exists() else path.with_name(f"{number}.compact")).read_text().splitlines()[1:]
+    return sorted(line for line in lines if json.loads(line).get("batchId") == number)  # one that is compacted has the older ones, too
 
 
 def _splits(folder: Path, now: float) -> list[Split]:

@@ -7,6 +7,7 @@ driver learns that all consumers saw the same attempts.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import pickle
 import sys
@@ -88,7 +89,8 @@ def _guarded(seen: Seen, box: Outbox, task: StageTask, work: Callable[[], None])
     watched = task.control.common.watched
     if seen.error is None:
         try:
-            work()
+            with _undone_if_it_fails(task):
+                work()
         except (BadInput, Corrupted, FlowError) as error:
             box.partials.clear()
             box.carried.clear()
@@ -101,6 +103,20 @@ def _guarded(seen: Seen, box: Outbox, task: StageTask, work: Callable[[], None])
             box.carried.clear()
             return replace(seen, error=("BadInput", f"{type(error).__name__}: {error}\n{traceback.format_exc()}"))
     return seen
+
+
+@contextlib.contextmanager
+def _undone_if_it_fails(task: StageTask) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        task.discard()
+        raise
+
+
+def _finished(task: StageTask) -> Report:
+    with _undone_if_it_fails(task):
+        return task.finish()
 
 
 def _open_task(message: bytes) -> StageTask:
@@ -195,13 +211,13 @@ def _run_small(message: bytes) -> tuple[StageTask, Outbox, Seen]:
 
 
 def _result(task: StageTask, seen: Seen) -> bytes:
-    report = task.finish()
+    report = _finished(task)
     return pickle.dumps(Seen(seen.tokens | {(report.task, report.nonce)}, (*seen.reports, report), seen.error), protocol=5)
 
 
 def _send(task: StageTask, box: Outbox, seen: Seen) -> Iterator[bytes]:
     """Address what is in the outbox. The report travels with the blob for slot 0, the tokens with all."""
-    report = task.finish()
+    report = _finished(task)
     level, index = report.task
     common = task.control.common
     slots = common.slots[level + 1]

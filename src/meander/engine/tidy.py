@@ -10,6 +10,7 @@ Nothing waits for a deletion: one that fails is tried again with the next epoch.
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
@@ -140,6 +141,22 @@ class Tidy:
         if segments:
             self._removed(segments)
         return left
+
+    def undo(self, manifest: Manifest) -> None:
+        """An epoch has failed for now, and nothing of it runs: what tasks have written since this manifest is garbage.
+
+        Lists the store, which only a failure may: a disk that is full has room again when what failed is gone. For a run alone: what
+        replicas write looks the same.
+        """
+        with contextlib.suppress(Retryable):
+            for folder in ("segments/", "staged/"):
+                self._due.extend(name for name in self._store.list(folder) if self._is_uncommitted(name, manifest))
+        self._remove()
+
+    def _is_uncommitted(self, name: str, manifest: Manifest) -> bool:
+        owner, epoch, number = (*name.rsplit("/", 1)[1].split("-"), "", "")[:3]
+        by_a_task = owner.isdigit() and epoch.isdigit() and number.isdigit()
+        return by_a_task and int(owner) == manifest.generation and int(epoch) > manifest.epoch
 
     def sweep(self) -> None:
         """Once, at the start: take stock of what is retained, and remove what dead generations left behind."""

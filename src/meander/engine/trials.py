@@ -14,9 +14,10 @@ An epoch in which no row came to changed code proves nothing: then the trial goe
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,7 @@ from meander.clock import Clock
 from meander.connect.source import Cursor
 from meander.engine.epoch import Decision, Outcome
 from meander.engine.parts import in_force
-from meander.errors import Fenced, Rejected, Retryable
+from meander.errors import Fenced, Rejected, Retryable, Unavailable
 from meander.state.manifest import Json, Manifest, Table, operator_of
 
 if TYPE_CHECKING:
@@ -132,6 +133,8 @@ class Trials:
         """Asked for, and not begun."""
         self._unproven: Trial | None = None
         """In force, although no row has come since."""
+        self.astray = False
+        """Whether a trial was broken off, so that the log alone says what is in force."""
 
     def propose(self, trial: Trial) -> None:
         """Try this with the next epoch. From the loop's thread."""
@@ -153,6 +156,10 @@ class Trials:
         self.waiting = None
         return True
 
+    def forget(self) -> None:
+        """Nothing is on probation, as far as is known here; what waits has not begun."""
+        self._unproven, self.astray = None, False
+
     @property
     def quiet(self) -> bool:
         """Whether epochs can be begun ahead."""
@@ -168,14 +175,22 @@ class Trials:
                 if not siblings.claim(decision.epoch, trial.patience):
                     return True  # with the next one, then
             self.waiting = None
-            self._try(trial, decision, everything)
+            with self._unless_broken_off():
+                self._try(trial, decision, everything)
             return True
         if self._unproven is not None and decision is not None:
-            self._prove(self._unproven, decision)
+            with self._unless_broken_off():
+                self._prove(self._unproven, decision)
             return True
         return False
 
     # -- pieces ---------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _unless_broken_off(self) -> Iterator[None]:
+        self.astray = True
+        yield
+        self.astray = False
 
     def _try(self, trial: Trial, decision: Decision | None, everything: bool) -> None:
         loop, epoch = self._loop, self._loop.log.manifest.epoch + 1
@@ -243,7 +258,7 @@ class Trials:
         loop, began = self._loop, self._clock.monotonic()
         try:
             outcome = self._watched(trial, decision)
-        except Fenced:
+        except (Fenced, Unavailable):  # a store that is away says nothing about the change
             raise
         except Exception as error:
             why = _why(error)

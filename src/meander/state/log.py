@@ -30,7 +30,7 @@ import json
 from collections.abc import Iterator
 
 from meander.clock import Clock
-from meander.errors import ConfigError, Corrupted, Fenced, MeanderError, Retryable
+from meander.errors import ConfigError, Corrupted, Fenced, MeanderError, Retryable, Unavailable
 from meander.state.manifest import Json, Manifest
 from meander.state.store import Store
 
@@ -227,7 +227,7 @@ class Log:
         after = before.apply(full)
         name = entry_name(before.generation, before.position + 1)
         if not _put_settled(self._store, self._clock, name, full):
-            raise Taken(full["position"]) if before.shared else self._fenced()
+            raise Taken(full["position"]) if before.shared else self._not_alone(full["position"])
         if before.shared and not (was_read := _was_read(self._store, full["position"], full["nonce"])):
             if was_read is False:
                 self._store.delete(name)
@@ -278,6 +278,13 @@ class Log:
                 self._clock.sleep(0.1 * 2**attempt)
         if entry is not None and entry["generation"] != self.manifest.generation:
             raise self._fenced()
+
+    def _not_alone(self, position: int) -> MeanderError:
+        """Why the next position is taken, although nobody but us appends: it is sealed, or a put of ours arrived that was not answered."""
+        entry = _read_entry(self._store, self.manifest.generation, position)
+        if entry is None or entry["generation"] != self.manifest.generation:
+            return self._fenced()
+        return Unavailable(f"store {self._store.url}: an entry of this run that was not answered is in the log, at position {position}")
 
     def _fenced(self) -> Fenced:
         return Fenced(

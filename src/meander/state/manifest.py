@@ -119,7 +119,7 @@ class Manifest:
     staged: dict[str, list[Json]] = field(default_factory=dict)
     """The last epoch's output files, per sink: published again on recovery."""
     batch: Json | None = None
-    """The last batch of Structured Streaming that is an epoch here: query and batch id."""
+    """The last batch of Structured Streaming that is an epoch here: query, batch id, and a digest of the range of input that it is."""
     totals: dict[str, int] = field(default_factory=dict)
     now: float = 0.0
     times: dict[str, Json] = field(default_factory=dict)

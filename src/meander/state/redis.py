@@ -26,7 +26,7 @@ from redis import Redis, exceptions
 from redis.backoff import ExponentialBackoff, NoBackoff
 from redis.retry import Retry
 
-from meander.errors import ConfigError, Retryable
+from meander.errors import ConfigError, Unavailable
 
 _NEEDED = {
     "appendonly": "yes",
@@ -148,12 +148,14 @@ class RedisStore:
         except exceptions.AuthenticationError as error:
             raise ConfigError(f"store {self.url}: Redis refused the login ({error}); set REDISCLI_AUTH to the password") from error
         except (exceptions.BusyLoadingError, exceptions.ConnectionError, exceptions.TimeoutError, OSError) as error:
-            raise Retryable(f"store {self.url}: '{name}': no answer from Redis ({error})") from error
+            raise Unavailable(f"store {self.url}: '{name}': no answer from Redis ({error})") from error
         except exceptions.ReadOnlyError as error:
             raise ConfigError(f"store {self.url}: this Redis is a replica and cannot be written; name its primary") from error
         except exceptions.OutOfMemoryError as error:
-            raise ConfigError(f"store {self.url}: '{name}' does not fit any more; raise this Redis' maxmemory ({error})") from error
+            raise Unavailable(f"store {self.url}: '{name}' does not fit any more; raise this Redis' maxmemory ({error})") from error
         except exceptions.RedisError as error:
+            if str(error).startswith("MISCONF"):  # its disk is full, or gone
+                raise Unavailable(f"store {self.url}: '{name}': Redis cannot write to its disk ({error})") from error
             raise ConfigError(f"store {self.url}: '{name}' was refused by Redis: {error}") from error
 
 

@@ -27,7 +27,7 @@ import pyarrow as pa
 from obstore import exceptions
 from obstore.store import S3Store as Client
 
-from meander.errors import ConfigError, Retryable
+from meander.errors import ConfigError, Unavailable
 
 _OPTIONS = {"endpoint", "region"}
 _PART = 16 << 20  # larger objects go up in parts of this size, several at a time
@@ -138,16 +138,16 @@ class S3Store:
             status = _status(error)
             if _is_about_the_bucket(error):
                 raise ConfigError(f"store {self.url}: there is no bucket '{self._bucket}'; make it, or name another") from error
-            if status in (401, 403):
-                raise ConfigError(
+            if status in (401, 403):  # what was right an hour ago may have expired, and may be renewed: a flow that runs waits for that
+                raise Unavailable(
                     f"store {self.url}: access to '{name}' was refused ({_code(error)}); check AWS_ACCESS_KEY_ID, "
-                    "AWS_SECRET_ACCESS_KEY and the bucket's policy"
+                    "AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN and the bucket's policy"
                 ) from error
             if status == 501:
                 raise ConfigError(f"store {self.url}: the server cannot do what is needed for '{name}' ({_code(error)})") from error
             if "configured region" in str(error):
                 raise ConfigError(f"store {self.url}: the bucket is in another region; say which with ?region=… or AWS_REGION") from error
-            raise Retryable(f"store {self.url}: '{name}': {_code(error)}") from error
+            raise Unavailable(f"store {self.url}: '{name}': {_code(error)}") from error
 
 
 def _is_about_the_bucket(error: Exception) -> bool:

@@ -3,13 +3,14 @@
 A store is a flat space of names with six verbs. ``put_if_absent`` is the one that everything rests on: of
 all who try a name, exactly one succeeds, and once it has, the bytes are durable. Names are never reused.
 
-Verbs raise ``Retryable`` when it is unknown whether they took effect; the caller reads back.
+Verbs raise ``Unavailable`` when it is unknown whether they took effect; the caller reads back.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
@@ -23,7 +24,9 @@ import pyarrow as pa
 
 from meander.clock import Clock, SystemClock
 from meander.durable import make_folder, sweep, sync_folder, temporary, write
-from meander.errors import Busy, ConfigError, Retryable
+from meander.errors import Busy, ConfigError, Unavailable
+
+_NOT_ALLOWED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EEXIST}
 
 
 class Store(Protocol):
@@ -74,7 +77,7 @@ class DirStore:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise Retryable(f"store {self.url}: '{name}' cannot be read: {error}") from error
+            raise Unavailable(f"store {self.url}: '{name}' cannot be read: {error}") from error
 
     def get_range(self, name: str, start: int, length: int) -> bytes | None:
         try:
@@ -83,7 +86,7 @@ class DirStore:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise Retryable(f"store {self.url}: '{name}' cannot be read: {error}") from error
+            raise Unavailable(f"store {self.url}: '{name}' cannot be read: {error}") from error
 
     def map(self, name: str) -> pa.Buffer | None:
         try:
@@ -92,7 +95,7 @@ class DirStore:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise Retryable(f"store {self.url}: '{name}' cannot be mapped: {error}") from error
+            raise Unavailable(f"store {self.url}: '{name}' cannot be mapped: {error}") from error
 
     def put(self, name: str, data: bytes | pa.Buffer) -> None:
         path = self._place(name)
@@ -102,7 +105,7 @@ class DirStore:
                 os.replace(staged, path)
             sync_folder(path.parent)
         except OSError as error:
-            raise Retryable(f"store {self.url}: '{name}' cannot be written: {error}") from error
+            raise Unavailable(f"store {self.url}: '{name}' cannot be written: {error}") from error
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         path = self._place(name)
@@ -117,16 +120,19 @@ class DirStore:
             sync_folder(path.parent)
             return created
         except OSError as error:
-            raise Retryable(f"store {self.url}: '{name}' cannot be written: {error}") from error
+            raise Unavailable(f"store {self.url}: '{name}' cannot be written: {error}") from error
 
     def list(self, prefix: str) -> list[str]:
-        return list(self._walk(self.root / prefix, prefix))
+        try:
+            return list(self._walk(self.root / prefix, prefix))
+        except OSError as error:
+            raise Unavailable(f"store {self.url}: '{prefix}' cannot be listed: {error}") from error
 
     def delete(self, name: str) -> None:
         try:
             (self.root / name).unlink(missing_ok=True)
         except OSError as error:
-            raise Retryable(f"store {self.url}: '{name}' cannot be deleted: {error}") from error
+            raise Unavailable(f"store {self.url}: '{name}' cannot be deleted: {error}") from error
 
     def local(self, name: str) -> Path | None:
         return self.root / name
@@ -137,6 +143,8 @@ class DirStore:
             try:
                 make_folder(path.parent)
             except OSError as error:
+                if error.errno not in _NOT_ALLOWED:
+                    raise Unavailable(f"store {self.url}: the folder of '{name}' cannot be made: {error}") from error
                 raise ConfigError(f"store {self.url}: the folder cannot be made ({error}); name a folder that can be written") from error
             self._made.add(path.parent)
         return path

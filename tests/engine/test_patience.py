@@ -1,0 +1,232 @@
+"""A store that is away for a while costs that while, and nothing else: whatever was under way, and whether or not it arrived."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pytest
+from tests.local import Local, Script, constants
+
+import meander as md
+from meander.clock import FakeClock
+from meander.engine import patience as patience_module
+from meander.engine.exchange import failure_of
+from meander.engine.patience import LONGEST_WAIT, Patience
+from meander.errors import Fenced, Retryable, Unavailable
+from meander.plan.modify import Replace
+from meander.state import log as log_module
+from meander.state.log import Log
+from meander.state.store import DirStore, MemoryStore
+
+COLUMNS = {"k": pl.Int64(), "v": pl.Int64()}
+EPOCHS = 5
+SCRIPT = tuple(((0, tuple((key, epoch) for key in range(3))),) for epoch in range(EPOCHS))
+MINUTE = 60.0
+
+
+class Away(DirStore):
+    """Answers to nothing for a minute, from one of its calls on."""
+
+    def __init__(self, root: Path, clock: FakeClock, call: int = 1 << 30, arrives: bool = False) -> None:
+        super().__init__(root, clock)
+        self.time, self.call, self.arrives, self.calls = clock, call, arrives, 0
+        self._until: float | None = None
+
+    def _answer(self, name: str, does: Callable[[], Any], writes: bool = False) -> Any:
+        self.calls += 1
+        if self.calls == self.call:
+            self._until = self.time.monotonic() + MINUTE
+            if writes and self.arrives:
+                does()
+        if self._until is not None and self.time.monotonic() < self._until:
+            raise Unavailable(f"store: '{name}': no answer")
+        return does()
+
+    def get(self, name: str) -> bytes | None:
+        found: bytes | None = self._answer(name, lambda: DirStore.get(self, name))
+        return found
+
+    def put(self, name: str, data: bytes | pa.Buffer) -> None:
+        self._answer(name, lambda: DirStore.put(self, name, data), writes=True)
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        return bool(self._answer(name, lambda: DirStore.put_if_absent(self, name, data), writes=True))
+
+    def list(self, prefix: str) -> list[str]:
+        found: list[str] = self._answer(prefix, lambda: DirStore.list(self, prefix))
+        return found
+
+    def delete(self, name: str) -> None:
+        self._answer(name, lambda: DirStore.delete(self, name), writes=True)
+
+
+def flow_of(out: Any, called: list[int] | None = None) -> md.Flow:
+    flow = md.Flow("held")
+    totals = flow.source("events", Script(COLUMNS, SCRIPT)).key_by("k").aggregate(md.sum("v").alias("total"), name="totals")
+    totals.sink("out", out)
+    if called is not None:
+        totals.sink("called", md.foreach_batch(lambda frame, epoch: called.append(epoch)))
+    return flow
+
+
+def run(local: Local) -> None:
+    while local.loop.persevere(local.loop.step, everything=True):
+        pass
+
+
+@pytest.mark.parametrize("replica", [None, "a"])
+@pytest.mark.parametrize("arrives", [False, True])
+def test_a_store_that_is_away_for_a_minute_costs_nothing_but_the_minute(tmp_path: Path, arrives: bool, replica: str | None) -> None:
+    expected = md.memory()
+    with constants(SNAPSHOT_EVERY=(log_module, 3)):
+        Local(flow_of(expected), tmp_path / "expected").run()
+        calls, waited = 1, 0
+        while True:
+            clock = FakeClock(1000.0, seed=calls)
+            store, out, called = Away(tmp_path / f"{calls}", clock), md.memory(), list[int]()
+            local = Local(flow_of(out, called), tmp_path / f"{calls}", store=store, clock=clock, replica=replica)
+            store.call, store.arrives = store.calls + calls, arrives
+            run(local)
+            assert out.epochs().keys() == expected.epochs().keys()
+            assert all(out.epochs()[epoch].equals(frame) for epoch, frame in expected.epochs().items())
+            assert set(called) == set(range(1, EPOCHS + 1))
+            if replica is None:  # it knows what it has published; a replica asks the store
+                assert len(called) == EPOCHS
+            if store.calls < store.call:
+                break
+            waited += clock.monotonic() >= MINUTE  # nobody waits for a deletion
+            calls += 2 if replica is None else 7
+    assert waited >= 8
+
+
+@pytest.mark.parametrize("call", range(0, 30, 2))
+@pytest.mark.parametrize("arrives", [False, True])
+def test_a_modification_that_the_store_interrupts_is_in_force_or_not(tmp_path: Path, call: int, arrives: bool) -> None:
+    clock, out = FakeClock(1000.0), md.memory()
+    store = Away(tmp_path, clock)
+    flow = md.Flow("changing")
+    events = flow.source("events", Script(COLUMNS, SCRIPT)).filter("v >= 0", name="some")
+    events.key_by("k").aggregate(md.count().alias("n"), name="counts").sink("out", out)
+    local = Local(flow, tmp_path, store=store, clock=clock)
+    local.step()
+    store.call, store.arrives = store.calls + call, arrives
+    trial = local.propose(Replace("some", md.filter("k > 0")))
+    run(local)
+    assert trial.done.done()
+    is_in_force = local.manifest.plan["version"] == 2
+    if trial.done.exception() is None:
+        assert is_in_force
+    assert local.manifest.epoch == EPOCHS
+    last = dict(out.frame().select("k", "n").rows())
+    assert last == ({0: 1, 1: EPOCHS, 2: EPOCHS} if is_in_force else dict.fromkeys(range(3), EPOCHS))
+    assert local.loop.plan["digest"] == local.manifest.plan["digest"]
+    assert local.modifier.plan.version == local.manifest.plan["version"]
+
+
+def test_input_that_was_decided_is_decided_again(tmp_path: Path) -> None:
+    """Epochs that fail with the store, again and again, take the same input in the end."""
+    clock, out = FakeClock(1000.0), md.memory()
+    local = Local(flow_of(out), tmp_path, store=Away(tmp_path, clock), clock=clock)
+    begin, failures = local.loop._runner.begin, iter([True] * 12)
+
+    def fails(*arguments: Any) -> Any:
+        if next(failures, False):
+            raise Unavailable("a task had no answer")
+        return begin(*arguments)
+
+    local.loop._runner.begin = fails  # type: ignore[method-assign]
+    run(local)
+    assert sorted(out.frame()["total"].to_list()) == sorted(sum(range(epoch + 1)) for epoch in range(EPOCHS) for _ in range(3))
+
+
+def test_what_is_not_the_stores_fault_still_ends_a_run_alone(tmp_path: Path) -> None:
+    local = Local(flow_of(md.memory()), tmp_path, clock=FakeClock(1000.0))
+
+    def fails(*arguments: Any) -> Any:
+        raise Retryable("a Spark job failed: Traceback …")
+
+    local.loop._runner.begin = fails  # type: ignore[method-assign]
+    with pytest.raises(Retryable, match="a Spark job failed"):
+        run(local)
+
+
+def test_an_entry_of_ours_that_arrives_late_is_taken_up_and_no_fence() -> None:
+    store, clock = MemoryStore(), FakeClock()
+    log = Log.take_over(store, clock)
+    entry = {"kind": "trial", "by": "me", "seconds": 1.0}
+    before = log.manifest
+    late = log.append(entry)
+    log.manifest = before  # the put was not answered, and not seen when we looked
+    with pytest.raises(Unavailable, match="not answered is in the log"):
+        log.append(entry)
+    assert [after for _, _, after in log.news()] == [late]
+    Log.take_over(store, clock)
+    with pytest.raises(Fenced):
+        log.append(entry)
+
+
+class Times:
+    """Work that fails so many times."""
+
+    def __init__(self, failures: int, kind: type[Exception] = Unavailable) -> None:
+        self.left, self.kind = failures, kind
+
+    def __call__(self) -> str:
+        self.left -= 1
+        if self.left >= 0:
+            raise self.kind("store: 'log/7': no answer")
+        return "done"
+
+
+def test_holding_is_said_once_and_so_is_its_end(caplog: pytest.LogCaptureFixture) -> None:
+    clock = FakeClock(1000.0)
+    one, seen = Patience(clock, "flow 'f'"), list[Any]()
+    with caplog.at_level(logging.WARNING, "meander"):
+        assert one.persevere(Times(40), lambda: seen.append(one.held)) == "done"
+    said = [record.message for record in caplog.records]
+    assert len(said) == 2
+    assert said[0] == "flow 'f' holds, and tries again: store: 'log/7': no answer"
+    assert said[1].startswith("flow 'f' goes on: the store answers, after")
+    assert [held.tries for held in seen] == list(range(1, 41))
+    assert {(held.since, held.why) for held in seen} == {(1000.0, "store: 'log/7': no answer")}
+    assert one.held is None
+
+
+def test_waits_grow_to_a_bound_differ_from_run_to_run_and_follow_from_the_seed() -> None:
+    def waits(seed: int) -> list[float]:
+        clock, moments = FakeClock(seed=seed), list[float]()
+        Patience(clock, "f").persevere(Times(12), lambda: moments.append(clock.monotonic()))
+        return [after - before for before, after in zip([0.0, *moments], moments, strict=False)]
+
+    first = waits(1)
+    assert first == waits(1) != waits(2)
+    assert first[0] < 0.2
+    assert all(LONGEST_WAIT / 2 <= wait <= 1.5 * LONGEST_WAIT + patience_module._SLICE for wait in first[6:])
+
+
+def test_a_limit_ends_it_with_what_was_not_answered() -> None:
+    clock = FakeClock()
+    with pytest.raises(Unavailable, match="'log/7'"):
+        Patience(clock, "f", limit=90.0).persevere(Times(1 << 30), lambda: None)
+    assert 90 < clock.monotonic() < 110
+
+
+def test_who_leaves_waits_no_longer() -> None:
+    clock = FakeClock()
+    one = Patience(clock, "f")
+    with pytest.raises(Unavailable):
+        one.persevere(Times(1 << 30), lambda: one.leave() if clock.monotonic() > 20 else None)
+    assert clock.monotonic() < 30
+
+
+def test_a_job_that_failed_with_the_store_is_told_from_one_that_failed_by_itself() -> None:
+    head = "Job aborted due to stage failure:\nTraceback (most recent call last):\n  File x\n"
+    away = failure_of([head + "meander.errors.Unavailable: store s3://b: 'segments/x': 503"])
+    assert isinstance(away, Unavailable)
+    assert str(away) == "a task had no answer: store s3://b: 'segments/x': 503"
+    assert not isinstance(failure_of([head + "ValueError: Unavailable: no"]), Unavailable)
