@@ -164,3 +164,21 @@ def test_a_sink_that_one_replaces_is_replaced_for_all(tmp_path: Path) -> None:
     c.step()
     assert (epochs("out"), epochs("out2")) == ([1, 2], [3, 4, 5, 6])
     assert [one.modifier.plan.version for one in (a, b, c)] == [2, 2, 2]
+
+
+def test_a_change_asked_of_a_replica_that_is_behind_does_not_undo_what_a_sibling_has_changed(tmp_path: Path) -> None:
+    a, b = (Local(changing(tmp_path), tmp_path / "state", replica=name, ahead=False) for name in "ab")
+    trial = b.propose(md.Insert("second", md.filter("k <> 1"), after="kept"))
+    a.propose(md.Insert("first", md.filter("k <> 0"), after="kept"))
+    a.step()
+    b.step()
+    assert trial.done.result(0).version == 3
+    keys = set(pl.read_parquet(tmp_path / "out" / "part-0000000002-*.parquet").get_column("k"))
+    assert keys == {2}
+    trials = [one.propose(md.Remove("second")) for one in (a, b)]
+    a.step()
+    b.step()
+    assert trials[0].done.result(0).version == 4
+    with pytest.raises(md.Rejected, match="another modification came into force before it was tried"):
+        trials[1].done.result(0)
+    assert b.manifest.epoch == 4, "the epoch runs all the same"

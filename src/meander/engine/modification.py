@@ -120,6 +120,14 @@ class Modifier:
 
     def propose(self, request: Request) -> Trial:
         """Have it tried with the next epoch. From the loop's thread, between two epochs."""
+        if self._loop.siblings is not None:
+            self._loop.siblings.keep_up()  # the plan that is asked about may be a sibling's
+        trial = self._trial(request)
+        self._loop.trials.propose(trial)
+        return trial
+
+    def _trial(self, request: Request) -> Trial:
+        """A request on the plan that is in force now."""
         planned = self._plan(request.changes, request.rules)
         plan, effects, compiled, program = planned.plan, planned.effects, planned.program.compiled, planned.program
         now = self._loop.log.manifest
@@ -154,7 +162,7 @@ class Modifier:
 
         former = self.plan
 
-        trial = Trial(
+        return Trial(
             parts,
             program,
             effects.touched,
@@ -165,13 +173,12 @@ class Modifier:
             accepted,
             lambda epoch, why: self._note(_verdict(request.id), verdict="rejected", epoch=epoch, why=why),
             lambda epoch, why: self._take_back(request.id, former, epoch, why),
-            request.guard,
-            request.patience,
+            renew=lambda: None if self.plan is former else self._trial(request),
+            guard=request.guard,
+            patience=request.patience,
             reversible=not (effects.upgrades or gone(now) or swaps),
             lasting=frozenset(name for name, fate in effects.state.items() if fate.added or fate.removed or fate.widened),
         )
-        self._loop.trials.propose(trial)
-        return trial
 
     def follow(self, manifest: Manifest) -> None:
         """A sibling has put another plan in force: have the same. Sources are as they were: among replicas they cannot be changed."""

@@ -28,7 +28,7 @@ from meander.clock import Clock
 from meander.connect.source import Cursor
 from meander.engine.epoch import Decision, Outcome
 from meander.engine.parts import in_force
-from meander.errors import Fenced, Rejected, Retryable, Unavailable
+from meander.errors import Fenced, MeanderError, Rejected, Retryable, Unavailable
 from meander.state.manifest import Json, Manifest, Table, operator_of
 
 if TYPE_CHECKING:
@@ -106,6 +106,8 @@ class Trial:
     """The epoch is committed: record it, and say what whoever asked is told."""
     rejected: Callable[[int, str], None] = lambda epoch, why: None
     reverted: Callable[[int, str], None] = lambda epoch, why: None
+    renew: Callable[[], Trial | None] = lambda: None
+    """The same request on the plan in force, where that is not the one that this trial was made of."""
     guard: Guard | None = None
     patience: float = 60.0
     reversible: bool = True
@@ -151,7 +153,7 @@ class Trials:
 
     def withdraw(self, trial: Trial) -> bool:
         """Nobody waits for it any more: whether it had not begun."""
-        if self.waiting is not trial:
+        if self.waiting is None or self.waiting.done is not trial.done:  # it may have been renewed
             return False
         self.waiting = None
         return True
@@ -167,7 +169,7 @@ class Trials:
 
     def run(self, decision: Decision | None, everything: bool) -> bool:
         """Run the epoch that is due, where there is a trial for it: whether there was."""
-        trial = self.waiting
+        trial = self._renewed()
         siblings = self._loop.siblings
         if trial is not None and not _must_wait(trial, decision, siblings is not None):
             if siblings is not None and decision is not None:
@@ -185,6 +187,22 @@ class Trials:
         return False
 
     # -- pieces ---------------------------------------------------------------------------------------------------
+
+    def _renewed(self) -> Trial | None:
+        """The trial that waits. A sibling may have changed the plan since it was asked for: tried as it was, it would undo that change."""
+        trial = self.waiting
+        if trial is None:
+            return None
+        try:
+            new = trial.renew()
+        except MeanderError as error:
+            self.waiting = None
+            self._refuse(trial, f"another modification came into force before it was tried, and now it cannot be: {error}")
+            return None
+        if new is not None:
+            new.done, new.began = trial.done, trial.began
+            self.waiting = new
+        return self.waiting
 
     @contextlib.contextmanager
     def _unless_broken_off(self) -> Iterator[None]:
