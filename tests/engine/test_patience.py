@@ -191,7 +191,7 @@ def test_holding_is_said_once_and_so_is_its_end(caplog: pytest.LogCaptureFixture
     said = [record.message for record in caplog.records]
     assert len(said) == 2
     assert said[0] == "flow 'f' holds, and tries again: store: 'log/7': no answer"
-    assert said[1].startswith("flow 'f' goes on: the store answers, after")
+    assert said[1].startswith("flow 'f' goes on, after")
     assert [held.tries for held in seen] == list(range(1, 41))
     assert {(held.since, held.why) for held in seen} == {(1000.0, "store: 'log/7': no answer")}
     assert one.held is None

@@ -166,6 +166,38 @@ def test_a_sink_that_one_replaces_is_replaced_for_all(tmp_path: Path) -> None:
     assert [one.modifier.plan.version for one in (a, b, c)] == [2, 2, 2]
 
 
+def test_who_tries_a_function_does_not_wait_for_a_sibling_to_call_it_that_does_not_have_it(tmp_path: Path) -> None:
+    a, b = (Local(changing(tmp_path), tmp_path / "state", replica=name, ahead=False) for name in "ab")
+    for one in (a, b):
+        one.cohort.look()
+    a.step()
+    calls: list[int] = []
+    trial = b.propose(md.Insert("tap", md.foreach_batch(lambda frame, epoch: calls.append(epoch)), after="kept"))
+    waited = mock.Mock(side_effect=AssertionError("it waits for a call that nobody makes"))
+    with mock.patch.object(b.loop.siblings._clock, "sleep", waited):
+        b.step()
+    assert (trial.done.result(0).epoch, calls) == (2, [2])
+
+
+def test_an_epoch_is_published_in_the_sinks_of_its_own_plan_while_another_plan_is_tried(tmp_path: Path) -> None:
+    a, b = (Local(changing(tmp_path), tmp_path / "state", replica=name, ahead=False) for name in "ab")
+    a.step()
+    calls: list[int] = []
+    trial = a.propose(md.Replace("out", md.foreach_batch(lambda frame, epoch: calls.append(epoch))))
+
+    def b_does_not_let_it() -> None:
+        with mock.patch.object(b.loop.siblings, "_is_free", return_value=True), mock.patch.object(b.loop, "publish"):
+            b.step()  # and dies before it publishes
+
+    with during_its_run(a, b_does_not_let_it):
+        a.step()
+    with pytest.raises(md.Rejected, match="other replicas have gone on without it"):
+        trial.done.result(0)
+    assert a.manifest.by == "b"
+    assert calls == []
+    assert sorted({int(file.name.split("-")[1]) for file in (tmp_path / "out").glob("*.parquet")}) == [1, 2]
+
+
 def test_a_change_asked_of_a_replica_that_is_behind_does_not_undo_what_a_sibling_has_changed(tmp_path: Path) -> None:
     a, b = (Local(changing(tmp_path), tmp_path / "state", replica=name, ahead=False) for name in "ab")
     trial = b.propose(md.Insert("second", md.filter("k <> 1"), after="kept"))

@@ -37,7 +37,6 @@ from meander.engine.input import Input
 from meander.engine.marks import anything_due, anything_open, evictions, flushed, lates, over, over_at_once
 from meander.engine.parts import Parts, check_continuity, route
 from meander.engine.patience import Patience
-from meander.engine.publishing import Patience as Waits
 from meander.engine.publishing import publish, read_output
 from meander.engine.siblings import Siblings
 from meander.engine.tidy import Tidy
@@ -98,6 +97,8 @@ class Loop:
         self._changes: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._at_work = threading.RLock()
         self._asked = parallelism
+        self._in_force = parts
+        """Of the plan that the last committed epoch ran under: its output is for these sinks, also while another plan is tried."""
         self._published = 0
         """The last epoch whose output all sinks have, as far as is known here."""
         self.collected: Callable[[list[str]], None] = lambda segments: None
@@ -282,11 +283,14 @@ class Loop:
                 return None
             before, entry = self.log.manifest, self._entry(decision, outcome)
             try:
-                return entry, before, self.log.append(entry)
+                manifest = self.log.append(entry)
             except Taken as taken:
                 assert self.siblings is not None
                 if self.siblings.was_faster(decision, outcome, taken):
                     return None
+                continue
+            self._in_force = self._parts
+            return entry, before, manifest
 
     def waiting(self) -> int:
         """About how many rows the sources have to give."""
@@ -319,7 +323,7 @@ class Loop:
 
     def settle_setup(self) -> None:
         """The first epoch of a setup is committed: what was once is done."""
-        self._setup = Once()
+        self._setup, self._in_force = Once(), self._parts
 
     def watch(self, operators: frozenset[str]) -> None:
         self._runner.watch(operators)
@@ -381,7 +385,8 @@ class Loop:
 
     @property
     def sinks(self) -> Mapping[str, Sink]:
-        return self._parts.sinks
+        """Those of the last committed epoch."""
+        return self._in_force.sinks
 
     # -- for siblings ---------------------------------------------------------------------------------------------
 
@@ -575,14 +580,21 @@ class Loop:
 
     def publish(self, manifest: Manifest, sinks: Sequence[str] | None = None) -> None:
         """Make the last epoch's output visible, of some sinks or of all."""
-        publish(self._store, self._parts.sinks, manifest, sinks, lambda: Waits(self._clock, self._gives_up))
+        self.patience.persevere(
+            lambda: publish(self._store, self._in_force.sinks, manifest, sinks), self._check_owner, self._let_others_lead, self._leaves
+        )
         if sinks is None:
             self._published = manifest.epoch
 
-    def _gives_up(self) -> bool:
-        """Asked while something cannot be published: whether the run is to end. Fenced where another one has replaced it."""
+    def _check_owner(self) -> None:
+        """Fenced where another run has replaced this one: then it is that one's to publish."""
         with contextlib.suppress(Retryable):
             self.log.check_owner()
+
+    def _leaves(self) -> bool:
+        return self.stops() or (self.siblings is not None and self.siblings.cohort.is_leaving)
+
+    def _let_others_lead(self) -> None:
+        """What does not answer us may answer another replica."""
         if self.siblings is not None:
-            self.siblings.cohort.step_down()  # what does not answer us may answer another replica
-        return self.stops() or self.patience.is_leaving
+            self.siblings.cohort.step_down()

@@ -1,6 +1,6 @@
-"""Holding: what a run does while its store does not answer. Spark-free.
+"""Holding: what a run does while its store, or a sink, does not answer. Spark-free.
 
-A store that is away comes back: a server restarts, a network heals, credentials are renewed, a disk has room again. Ending would only
+What is away comes back: a server restarts, a network heals, credentials are renewed, a disk has room again. Ending would only
 leave the start to somebody else, so a run holds:
 
 1. the step that failed is given up; what it had decided and not committed is decided again
@@ -94,7 +94,7 @@ class Patience:
                     self._wait(wait, leaves)
                     wait = min(2 * wait, LONGEST_WAIT)
             if began is not None:
-                _LOG.warning(f"{self._who} goes on: the store answers, after {self._clock.monotonic() - began:.1f} s")
+                _LOG.warning(f"{self._who} goes on, after {self._clock.monotonic() - began:.1f} s")
             return result
         finally:
             with self._lock:
