@@ -92,6 +92,14 @@ def test_a_replica_that_was_paused_looks_before_it_takes_a_sibling_for_dead() ->
     assert not b.is_alive("a")
 
 
+def test_a_replica_that_never_looked_for_others_does_not_begin_with_it_in_an_epoch() -> None:
+    store, clock = MemoryStore(), FakeClock()
+    Cohort(store, clock, "a", 1).beat()
+    b = Cohort(store, clock, "b", 1)
+    clock.sleep(600.0)
+    assert b.keeps_house()
+
+
 @pytest.mark.parametrize("skew", [-600.0, -5.0, 5.0, 600.0, 86_400.0])
 def test_clocks_that_differ_change_nothing_about_who_lives(skew: float) -> None:
     store = MemoryStore()

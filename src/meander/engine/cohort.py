@@ -131,8 +131,8 @@ class Cohort:
         self._steps = 0
         self._is_stepping = False
         self._siblings: dict[str, Sibling] = {}
-        self._listened = clock.monotonic()
-        """When we looked for the others last."""
+        self._listened: float | None = None
+        """When we looked for the others last, if ever."""
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._leaving = threading.Event()
@@ -318,7 +318,7 @@ class Cohort:
     def siblings(self) -> list[Sibling]:
         """The others that live."""
         now = self._clock.monotonic()
-        if now - self._listened > DEAD_AFTER:  # we were paused, or the store was away: nobody is dead for that
+        if self._listened is not None and now - self._listened > DEAD_AFTER:  # we were paused, or the store was away: no death
             with contextlib.suppress(Retryable):
                 self.look()
         with self._lock:
@@ -390,7 +390,7 @@ class Cohort:
         now = self._clock.monotonic()
         with self._lock:
             before, self._siblings = self._siblings, {}
-            deaf, self._listened = max(0.0, now - self._listened - LONGEST_LOOK), now
+            deaf, self._listened = 0.0 if self._listened is None else max(0.0, now - self._listened - LONGEST_LOOK), now
             for sign in signs:
                 if sign.name != self.name:
                     self._siblings[sign.name] = _seen_again(before.get(sign.name), sign, now, deaf)
