@@ -19,6 +19,7 @@ from meander.errors import ConfigError, Retryable, Unavailable
 from meander.state.manifest import Manifest
 from meander.state.store import Store
 
+
 def publish(store: Store, sinks: Mapping[str, Sink], manifest: Manifest, some: Sequence[str] | None = None) -> None:
     """The last epoch's output, of some sinks or of all. Redone on recovery: sinks take an epoch once.
 
