@@ -17,7 +17,8 @@ from tests.cli.small_store import make_store
 
 from meander.cli.main import build_parser, main
 from meander.cli.replicas import _state
-from meander.cli.replicated import child, on_hangup
+from meander.cli.replicated import check, child, on_hangup
+from meander.cli.run import check_server
 from meander.processes import ProcessId
 from meander.state.signs import Said, place_of
 
@@ -55,6 +56,19 @@ def test_run_refuses_what_cannot_be(
 
 def parsed(*words: str) -> argparse.Namespace:
     return build_parser("run").parse_args(["run", "flow.py", *words])
+
+
+def test_replicas_have_both_tokens_and_no_list_of_processes_shows_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("MEANDER_TOKEN", "MEANDER_CODE_TOKEN"):
+        monkeypatch.setenv(variable, "")
+        monkeypatch.delenv(variable)
+    run = parsed("--replicas", "2", "--http", "0", "--token", "to change", "--code-token", "to run code")
+    check(run)
+    words = child(run, "state/", "b", first=False)
+    assert not {"to change", "to run code"} & set(words)
+    replica = build_parser("run").parse_args(list(words[3:]))
+    check_server(replica, 0)
+    assert (replica.token, replica.code_token) == ("to change", "to run code")
 
 
 def test_a_replica_is_told_what_the_run_was_told() -> None:

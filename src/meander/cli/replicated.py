@@ -105,10 +105,12 @@ def check(arguments: argparse.Namespace) -> None:
     if arguments.http is not None:
         from meander.control.guard import policy
 
-        arguments.token = arguments.token or os.environ.get("MEANDER_TOKEN")
-        policy(arguments.host, arguments.token)
-        if arguments.token is not None:
-            os.environ["MEANDER_TOKEN"] = arguments.token  # so that replicas have it, and no list of processes shows it
+        for option, variable in (("token", "MEANDER_TOKEN"), ("code_token", "MEANDER_CODE_TOKEN")):
+            value = getattr(arguments, option) or os.environ.get(variable)
+            setattr(arguments, option, value)
+            if value is not None:
+                os.environ[variable] = value  # so that replicas have it, and no list of processes shows it
+        policy(arguments.host, arguments.token, arguments.code_token)
 
 
 def child(arguments: argparse.Namespace, store: str, name: str, first: bool) -> Sequence[str]:

@@ -17,6 +17,7 @@ from meander.errors import Busy, ConfigError
 
 if TYPE_CHECKING:
     from meander.cli.progress import Display, Meter
+    from meander.control.server import Server
     from meander.engine.loop import EpochDone
     from meander.flow import Flow
     from meander.run import Run
@@ -138,7 +139,7 @@ def _run_replica(arguments: argparse.Namespace) -> int:
         if arguments.pushgateway is not None:
             run.push_metrics(arguments.pushgateway)
         if arguments.http is not None:
-            server = run.serve(arguments.host, arguments.http, arguments.token, on_stop=stop.wanted.set)
+            server = serve(run, arguments, arguments.http, stop)
             print(f"control plane: {server.url}", flush=True)
 
     with recorded() as said:
@@ -163,6 +164,11 @@ def check_server(arguments: argparse.Namespace, port: int | None) -> None:
     arguments.code_token = arguments.code_token or os.environ.get("MEANDER_CODE_TOKEN")
     policy(arguments.host, arguments.token, arguments.code_token)
     listen(arguments.host, port).close()
+
+
+def serve(run: Run, arguments: argparse.Namespace, port: int, stop: Stop) -> Server:
+    """The control plane of a run, or of a replica, with all rights that the command line gives."""
+    return run.serve(arguments.host, port, arguments.token, stop.wanted.set, arguments.code_token)
 
 
 def run_flow(arguments: argparse.Namespace, flow: Flow, port: int | None, make_session: Callable[[Any], Any]) -> int:
@@ -193,7 +199,7 @@ def run_flow(arguments: argparse.Namespace, flow: Flow, port: int | None, make_s
         if arguments.pushgateway is not None:
             run.push_metrics(arguments.pushgateway)
         if port is not None:
-            server = run.serve(arguments.host, port, arguments.token, stop.wanted.set, arguments.code_token)
+            server = serve(run, arguments, port, stop)
             console.print(f"control plane: {server.url} (/status, /metrics, /scale; /docs lists all)", soft_wrap=True)
         console.print(f"flow '{flow.name}' runs on {store}, after epoch {began}; Ctrl-C stops it", soft_wrap=True)
         display: Display = StatusLine(console) if console.is_terminal else Lines(console)
