@@ -113,7 +113,7 @@ class Choosing(ScriptCursor):
 def opened(fails: list[str]) -> tuple[Input, dict[str, Named]]:
     store, clock = MemoryStore(), FakeClock()
     sources = {name: Named(COLUMNS, SCRIPT, name, fails) for name in ("a", "b")}
-    return Input(store, clock, Log.take_over(store, clock), sources), sources
+    return Input(store, clock.now, Log.take_over(store, clock), sources), sources
 
 
 def offsets(input: Input) -> dict[str, Any]:
