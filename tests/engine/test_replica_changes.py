@@ -214,3 +214,25 @@ def test_a_change_asked_of_a_replica_that_is_behind_does_not_undo_what_a_sibling
     with pytest.raises(md.Rejected, match="another modification came into force before it was tried"):
         trials[1].done.result(0)
     assert b.manifest.epoch == 4, "the epoch runs all the same"
+
+
+def test_of_two_changes_tried_with_one_epoch_the_one_that_lost_does_not_undo_the_other(tmp_path: Path) -> None:
+    a, b = (Local(changing(tmp_path), tmp_path / "state", replica=name, ahead=False) for name in "ab")
+    for one in (a, b):
+        one.cohort.look()
+    a.step()
+    mine = a.propose(md.Replace("kept", md.filter("k > 0")))
+
+    def b_tries_another_one() -> None:
+        theirs = b.propose(md.Insert("more", md.filter("k < 2"), after="kept"))
+        b.step()
+        assert theirs.done.result().epoch == 2
+
+    with during_its_run(a, b_tries_another_one):
+        a.step()
+    with pytest.raises(md.Rejected, match="a change of theirs came first"):
+        mine.done.result()
+    a.step()
+    assert (a.manifest.epoch, a.manifest.by, a.manifest.plan["version"]) == (3, "a", 2)
+    keys = set(pl.read_parquet(tmp_path / "out" / "part-0000000003-*.parquet").get_column("k"))
+    assert keys == {0, 1}
