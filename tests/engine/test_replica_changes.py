@@ -13,6 +13,7 @@ from tests.engine.test_replicas import COLUMNS, SCRIPT, during_its_run
 from tests.local import Local, Script
 
 import meander as md
+from meander.engine.siblings import Siblings
 
 
 def changing(out: Path) -> md.Flow:
@@ -236,3 +237,29 @@ def test_of_two_changes_tried_with_one_epoch_the_one_that_lost_does_not_undo_the
     assert (a.manifest.epoch, a.manifest.by, a.manifest.plan["version"]) == (3, "a", 2)
     keys = set(pl.read_parquet(tmp_path / "out" / "part-0000000003-*.parquet").get_column("k"))
     assert keys == {0, 1}
+
+
+@pytest.mark.parametrize("sink", [False, True])
+def test_a_change_that_comes_while_a_replica_starts_is_not_undone_by_it(tmp_path: Path, sink: bool) -> None:
+    """It finds out while it publishes what it believes to be the last epoch."""
+    a = Local(changing(tmp_path), tmp_path / "state", replica="a", ahead=False)
+    a.step()
+    publish, changed = Siblings.publish_theirs, []
+
+    def slow(self: Siblings) -> None:
+        if not changed:
+            changed.append(True)
+            other = md.Replace("out", md.parquet(tmp_path / "other")) if sink else md.Replace("kept", md.filter("k > 0"))
+            trial = a.propose(other)
+            a.step()
+            assert trial.done.result().epoch == 2
+        publish(self)
+
+    with mock.patch.object(Siblings, "publish_theirs", slow):
+        b = Local(changing(tmp_path), tmp_path / "state", replica="b", ahead=False)
+    assert b.loop.plan["version"] == 2
+    b.step()
+    assert (b.manifest.epoch, b.manifest.by, b.manifest.plan["version"]) == (3, "b", 2)
+    a.step()
+    assert a.manifest.plan["version"] == 2
+    assert bool(list((tmp_path / "other").glob("part-0000000003-*"))) == sink
