@@ -232,9 +232,9 @@ class Local:
             runner.digests = True
         self.cohort = cohort
         self.loop = Loop(store, self.clock, log, parts, runner, self.parallelism, merges, 4, self.done.append, self.ahead, cohort=cohort)
+        self.modifier = Modifier(self.loop, store, self.clock, plan, self.flow.plan(), lambda made: _parts(made, letters))
         self.loop.recover()
-        self.modifier = Modifier(self.loop, store, self.clock, plan, lambda made: _parts(made, letters))
-        self.modifier.recover(self.flow.plan())
+        self.modifier.recover()
 
     @property
     def manifest(self) -> Any:

@@ -13,6 +13,7 @@ from tests.engine.test_replicas import COLUMNS, SCRIPT, during_its_run
 from tests.local import Local, Script
 
 import meander as md
+from meander.engine.siblings import Siblings
 
 
 def changing(out: Path) -> md.Flow:
@@ -214,3 +215,51 @@ def test_a_change_asked_of_a_replica_that_is_behind_does_not_undo_what_a_sibling
     with pytest.raises(md.Rejected, match="another modification came into force before it was tried"):
         trials[1].done.result(0)
     assert b.manifest.epoch == 4, "the epoch runs all the same"
+
+
+def test_of_two_changes_tried_with_one_epoch_the_one_that_lost_does_not_undo_the_other(tmp_path: Path) -> None:
+    a, b = (Local(changing(tmp_path), tmp_path / "state", replica=name, ahead=False) for name in "ab")
+    for one in (a, b):
+        one.cohort.look()
+    a.step()
+    mine = a.propose(md.Replace("kept", md.filter("k > 0")))
+
+    def b_tries_another_one() -> None:
+        theirs = b.propose(md.Insert("more", md.filter("k < 2"), after="kept"))
+        b.step()
+        assert theirs.done.result().epoch == 2
+
+    with during_its_run(a, b_tries_another_one):
+        a.step()
+    with pytest.raises(md.Rejected, match="a change of theirs came first"):
+        mine.done.result()
+    a.step()
+    assert (a.manifest.epoch, a.manifest.by, a.manifest.plan["version"]) == (3, "a", 2)
+    keys = set(pl.read_parquet(tmp_path / "out" / "part-0000000003-*.parquet").get_column("k"))
+    assert keys == {0, 1}
+
+
+@pytest.mark.parametrize("sink", [False, True])
+def test_a_change_that_comes_while_a_replica_starts_is_not_undone_by_it(tmp_path: Path, sink: bool) -> None:
+    """It finds out while it publishes what it believes to be the last epoch."""
+    a = Local(changing(tmp_path), tmp_path / "state", replica="a", ahead=False)
+    a.step()
+    publish, changed = Siblings.publish_theirs, []
+
+    def slow(self: Siblings) -> None:
+        if not changed:
+            changed.append(True)
+            other = md.Replace("out", md.parquet(tmp_path / "other")) if sink else md.Replace("kept", md.filter("k > 0"))
+            trial = a.propose(other)
+            a.step()
+            assert trial.done.result().epoch == 2
+        publish(self)
+
+    with mock.patch.object(Siblings, "publish_theirs", slow):
+        b = Local(changing(tmp_path), tmp_path / "state", replica="b", ahead=False)
+    assert b.loop.plan["version"] == 2
+    b.step()
+    assert (b.manifest.epoch, b.manifest.by, b.manifest.plan["version"]) == (3, "b", 2)
+    a.step()
+    assert a.manifest.plan["version"] == 2
+    assert bool(list((tmp_path / "other").glob("part-0000000003-*"))) == sink

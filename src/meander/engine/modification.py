@@ -85,15 +85,17 @@ class _Planned:
 class Modifier:
     """Modifications of one run."""
 
-    def __init__(self, loop: Loop, store: Store, clock: Clock, plan: Plan, make_parts: MakeParts) -> None:
+    def __init__(self, loop: Loop, store: Store, clock: Clock, plan: Plan, given: Plan, make_parts: MakeParts) -> None:
+        """To be made before the loop recovers: siblings may change the plan meanwhile. ``given`` is the flow as it was started."""
         self._loop, self._store, self._clock, self._make_parts = loop, store, clock, make_parts
         self.plan = plan
         """The one in force."""
-        self._given = plan
-        """The flow as it was started."""
+        self._given = given
         self._planned: _Planned | None = None
         self.listeners: list[Callable[[Compiled], None]] = []
         """Told of every plan that comes into force."""
+        loop.plan_changed = self.follow
+        loop.plan_unsettled = self._begin_anew
 
     def dry_run(self, changes: Iterable[Change], rules: StateRules) -> Effects:
         """What a modification would do. FlowError where it cannot be."""
@@ -191,12 +193,9 @@ class Modifier:
         parts.open_sinks(before.parts)
         self._in_force(plan, compiled)
 
-    def recover(self, given: Plan) -> None:
-        """At the start: a verdict that a crash has swallowed is what the manifest says. ``given`` is the flow as it was started."""
-        self._given = given
-        self._loop.plan_changed = self.follow
-        self._loop.plan_unsettled = self._begin_anew
-        put_known(self._store, given)
+    def recover(self) -> None:
+        """At the start, once the loop has recovered: a verdict that a crash has swallowed is what the manifest says."""
+        put_known(self._store, self._given)
         put_known(self._store, self.plan)  # a crash may have kept that from being done
         self._take_up(self._loop.log.manifest.plan)
 

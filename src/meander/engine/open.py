@@ -130,9 +130,9 @@ def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: 
         )
         loop.collected = runner.collected
         close[:0] = [loop.close, runner.close]
+        modifier = Modifier(loop, store, clock, chosen, plan, lambda made: _checked_parts(made, letters))
         loop.recover()
-        modifier = Modifier(loop, store, clock, chosen, lambda made: _checked_parts(made, letters))
-        modifier.recover(plan)
+        modifier.recover()
         if not is_local(context):  # a local Spark is one executor, which the probe has met
             common = runner.introduction(log.manifest.key_groups)
             close.insert(0, Introducer(context, runner.placement, store, common, clock, runner.met).start().close)

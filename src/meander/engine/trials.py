@@ -258,8 +258,9 @@ class Trials:
             trial.done.set_exception(Retryable(f"whether the modification is in force cannot be said now: {error}"))
             raise
         if not is_in_force:
-            self._go_back(before, trial.swaps)
-            why = "other replicas have gone on without it: it took too long"
+            if in_force(loop.plan) == in_force(trial.parts.plan):  # otherwise the plan of who was faster is here already
+                self._go_back(before, trial.swaps)
+            why = "other replicas have gone on without it: it took too long, or a change of theirs came first"
             trial.rejected(epoch, why)
             self._refuse(trial, why)
             return
