@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from meander.coordinate.watermarks import advance
+from meander.coordinate.watermarks import advance, heard_from
 from meander.engine.epoch import Decision, Outcome
 from meander.engine.marks import evictions, over
 from meander.engine.parts import Parts
@@ -19,15 +19,24 @@ from meander.state.manifest import Json, Manifest, Table, operator_of, tables_to
 
 
 def set_aside(
-    unproven: Json, formers: Sequence[Parts], before: Manifest, dropped: Mapping[str, Table], decision: Decision, outcome: Outcome
+    unproven: Json,
+    formers: Sequence[Parts],
+    before: Manifest,
+    dropped: Mapping[str, Table],
+    decision: Decision,
+    outcome: Outcome,
+    going_on: Mapping[str, int | None],
 ) -> Json:
-    """``unproven`` after an epoch that drops these tables; ``before`` is the manifest that it began with."""
+    """``unproven`` after an epoch that drops these tables.
+
+    ``before`` is the manifest that it began with; ``going_on`` are the sources, which are the same under all these plans.
+    """
     former, earlier = formers[0], formers[1:]
-    times, plan = unproven.get("times", before.times), unproven["plan"]
+    times, plan = heard_from(unproven.get("times", before.times), going_on), unproven["plan"]
     kept = {name: table for name, table in dropped.items() if _needs(former, replace(before, times=times), name, decision)}
     if earlier:
         rest = {name: table for name, table in dropped.items() if name not in kept}
-        plan = {**plan, "unproven": set_aside(plan["unproven"], earlier, before, rest, decision, outcome)}
+        plan = {**plan, "unproven": set_aside(plan["unproven"], earlier, before, rest, decision, outcome, going_on)}
     return {
         **unproven,
         "plan": plan,

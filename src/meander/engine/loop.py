@@ -89,7 +89,7 @@ class Loop:
         self._work_ahead = ahead
         self.trials = Trials(self, clock)
         self._formers: tuple[Parts, ...] = ()
-        self._setup = Once(changes_sources=True)  # since the last run they may have other partitions
+        self._setup = Once()
         self.tidy = Tidy(store, log.manifest, retain, lambda segments: self.collected(segments), deletions)
         self.housekeeping = Housekeeping(self, store, clock, compactor, self.tidy, alone=cohort is None)
         self._next: tuple[Decision, Any] | None = None
@@ -314,7 +314,7 @@ class Loop:
         self._parts, self.routing, self.input.cursors = setup.parts, setup.routing, setup.cursors
         self._keys = setup.parts.tables()
         self._formers = formers
-        self._setup = Once(setup.rewritten, setup.restarts, setup.parts.sources != before.parts.sources)
+        self._setup = Once(setup.rewritten, setup.restarts)
         return before
 
     def setup_of(self, parts: Parts, program: Any) -> Setup:
@@ -478,13 +478,14 @@ class Loop:
         return None if decision is None else self.timed_for(decision)
 
     def _decide_without_input(self, flush: bool) -> Decision | None:
-        """An epoch for what is due by event time alone, or because a partition that held it back has become idle."""
+        """An epoch for what is due by event time alone, or because a partition that held it back has become idle, or is gone."""
         timed, manifest, now = self._parts.timed, self.log.manifest, self.input.now()
         if not timed:
             return None
         epoch = manifest.epoch + 1
         late, evict = lates(timed, manifest, epoch), evictions(timed, manifest, now)
-        then = evictions(timed, replace(manifest, times=advance(manifest.times, self._parts.rules, {}, now)), now)
+        heard = heard_from(manifest.times, self._going_on())
+        then = evictions(timed, replace(manifest, times=advance(heard, self._parts.rules, {}, now)), now)
         due = anything_due(timed, manifest, late, evict, now) or (then != evict and anything_due(timed, manifest, evict, then, now))
         if due or (flush and anything_open(timed, manifest)):
             return Decision(epoch, now, (), {}, late=late, flush=flush and not due)
@@ -537,12 +538,12 @@ class Loop:
         evict = evictions(timed, before, decision.now, decision.flush)
         drops = over(timed, before.tables, evict, decision.now)
         drops += [name for name in over_at_once(timed, segments, evict, decision.now) if name not in before.tables]
-        known = heard_from(before.times, self._going_on()) if self._setup.changes_sources else before.times
-        times = advance(known, self._parts.rules, outcome.heard, decision.now)
+        going_on = self._going_on()
+        times = advance(heard_from(before.times, going_on), self._parts.rules, outcome.heard, decision.now)
         plan = self._parts.plan
         if self._formers:
             aside = {name: self._table_after(name, before, outcome) for name in drops}
-            plan = {**plan, "unproven": set_aside(plan["unproven"], self._formers, before, aside, decision, outcome)}
+            plan = {**plan, "unproven": set_aside(plan["unproven"], self._formers, before, aside, decision, outcome, going_on)}
         return {
             "kind": "epoch",
             "epoch": decision.epoch,
@@ -566,7 +567,11 @@ class Loop:
         }
 
     def _going_on(self) -> dict[str, int | None]:
-        """The sources that do not begin anew with this epoch, with the numbers of their partitions where they say so."""
+        """The sources that do not begin anew with this epoch, with the numbers of their partitions where they say so.
+
+        Asked in every epoch: a run may be the first one with fewer partitions, and whether one of its epochs was committed since, and under
+        which plan, is nothing that has to be remembered.
+        """
         sources = {name: source for name, source in self._parts.sources.items() if name not in self._setup.restarts}
         return {name: getattr(source, "partitions", None) for name, source in sources.items()}
 

@@ -71,7 +71,6 @@ class Once:
 
     rewritten: Rewritten = NOTHING
     restarts: tuple[str, ...] = ()
-    changes_sources: bool = False
 
 
 @dataclass(frozen=True)
