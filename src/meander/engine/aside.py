@@ -1,8 +1,8 @@
 """What a change on probation would lose for the plan before it: kept, so that taking the change back leaves no trace. Pure.
 
 A plan that is in force and not proven closes and drops by its own rules. The plan before it may need longer what is dropped, and may
-have other marks. Both are in the log entries of the change, in ``unproven``: ``aside`` has the tables, ``times`` the event time as the
-former plan's watermarks would have it. They go when the change is proven, and come back when it is taken back. A former plan may be on
+have other marks. All that is in the log entries of the change, in ``unproven``: ``aside`` has the tables, ``times`` the event time as the
+former plan's watermarks would have it, ``flushed`` up to where flushes would have closed everything under it. They go when the change is proven, and come back when it is taken back. A former plan may be on
 probation itself, and has the same in its own ``unproven``.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from meander.coordinate.watermarks import advance, heard_from
 from meander.engine.epoch import Decision, Outcome
-from meander.engine.marks import evictions, over
+from meander.engine.marks import evictions, flushed, over
 from meander.engine.parts import Parts
 from meander.state.manifest import Json, Manifest, Table, operator_of, tables_to_json, whole_table
 
@@ -33,14 +33,17 @@ def set_aside(
     """
     former, earlier = formers[0], formers[1:]
     times, plan = heard_from(unproven.get("times", before.times), going_on), unproven["plan"]
-    kept = {name: table for name, table in dropped.items() if _needs(former, replace(before, times=times), name, decision)}
+    was = replace(before, times=times, flushed=unproven.get("flushed", before.flushed))
+    kept = {name: table for name, table in dropped.items() if _needs(former, was, name, decision)}
     if earlier:
         rest = {name: table for name, table in dropped.items() if name not in kept}
         plan = {**plan, "unproven": set_aside(plan["unproven"], earlier, before, rest, decision, outcome, going_on)}
+    times = advance(times, former.rules, outcome.heard, decision.now)
     return {
         **unproven,
         "plan": plan,
-        "times": advance(times, former.rules, outcome.heard, decision.now),
+        "times": times,
+        "flushed": flushed(former.timed, was, times, outcome.closed),
         "aside": {**unproven.get("aside", {}), **tables_to_json(kept)},
     }
 

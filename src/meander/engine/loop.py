@@ -360,7 +360,7 @@ class Loop:
         return spread(self.log.manifest.key_groups, self._asked)
 
     def as_if_never(self, unproven: Json, parts: Parts) -> Rewritten:
-        """The tables and times with which a plan goes on after the change on top of it is taken back: nothing was dropped for that one."""
+        """The tables, times and floors with which a plan goes on after the change on top of it is taken back: nothing was dropped for that one."""
         manifest, known = self._setup.rewritten.view(self.log.manifest), parts.tables()
         tables = {name: table for name, table in manifest.tables.items() if whole_table(name) in known}
         for name, aside in tables_in(unproven.get("aside", {})).items():
@@ -368,7 +368,8 @@ class Loop:
             tables[name] = replace(aside, segments=tuple(sorted(segments, key=lambda s: s.sequence)))
         stored = self.log.manifest.tables
         other = {name: table for name, table in tables.items() if stored.get(name) != table}
-        return Rewritten(tuple(name for name in stored if name not in tables or name in other), other, unproven.get("times"))
+        forgets = tuple(name for name in stored if name not in tables or name in other)
+        return Rewritten(forgets, other, unproven.get("times"), unproven.get("flushed"))
 
     def output(self, outcome: Outcome) -> dict[str, pl.DataFrame]:
         """What an epoch that is not committed would publish, per sink."""
