@@ -231,3 +231,27 @@ def test_a_flush_before_or_on_probation_counts_for_the_plan_before_by_its_own_ru
         after = [[row for e, frame in of.epochs().items() if e > before for row in sorted(frame.rows())] for of in (out, late)]
         found.append((floors, *after))
     assert found[0] == found[1]
+
+
+def test_what_is_over_as_soon_as_it_comes_is_set_aside_epoch_by_epoch(tmp_path: Path) -> None:
+    """The right row is at least five seconds older: behind the mark, so that the left one is dropped in the epoch in which it comes."""
+    lefts, rights = [[20], [40], [40], [40], [], [], []], [[20], [40], [40], [40], [], [33], [33]]
+    found = []
+    for is_changed in (False, True):
+        flow, out = md.Flow("f"), md.memory()
+        left, right = (
+            flow.source(name, Script(COLUMNS, tuple(((0, tuple((1, n, ts * SECOND) for ts in of)),) for n, of in enumerate(times))))
+            .watermark("ts", grace="30s", name=f"{name}_time")
+            for name, times in (("a", lefts), ("b", rights))
+        )  # fmt: skip
+        left.join(right.select("k", "ts", pl.col("v").alias("w")), on="k", within=("-10s", "-5s"), name="j").sink("out", out)
+        other = tuple(((0, ((1, 1, 0),) if number == 4 else ()),) for number in range(len(lefts)))
+        flow.source("c", Script(COLUMNS, other)).map_batches(same, name="m").sink("other", md.memory())
+        local = Local(flow, tmp_path / str(is_changed), 1, ahead=False)
+        local.step()
+        if is_changed:
+            local.propose(BAD, *(md.Replace(f"{name}_time", md.watermark("ts", grace="0s")) for name in ("a", "b")))
+        local.run()
+        assert "unproven" not in local.manifest.plan
+        found.append({epoch: sorted(frame.select("v", "w").rows()) for epoch, frame in out.epochs().items() if frame.height})
+    assert found[0] == found[1] == {6: [(1, 5), (2, 5), (3, 5)], 7: [(1, 6), (2, 6), (3, 6)]}

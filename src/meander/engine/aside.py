@@ -15,7 +15,7 @@ from meander.coordinate.watermarks import advance, heard_from
 from meander.engine.epoch import Decision, Outcome
 from meander.engine.marks import evictions, flushed, over
 from meander.engine.parts import Parts
-from meander.state.manifest import Json, Manifest, Table, operator_of, tables_to_json, whole_table
+from meander.state.manifest import Json, Manifest, Table, operator_of, tables_in, tables_to_json, whole_table
 
 
 def set_aside(
@@ -44,8 +44,17 @@ def set_aside(
         "plan": plan,
         "times": times,
         "flushed": flushed(former.timed, was, times, outcome.closed),
-        "aside": {**unproven.get("aside", {}), **tables_to_json(kept)},
+        "aside": tables_to_json(both(tables_in(unproven.get("aside", {})), kept)),
     }
+
+
+def both(some: Mapping[str, Table], others: Mapping[str, Table]) -> dict[str, Table]:
+    """Tables, and others that may be parts of the same: a table can be dropped, written and dropped again, by joins in every epoch."""
+    found = dict(some)
+    for name, table in others.items():
+        segments = (*found[name].segments, *table.segments) if name in found else table.segments
+        found[name] = replace(table, segments=tuple(sorted(segments, key=lambda s: s.sequence)))
+    return found
 
 
 def _needs(parts: Parts, manifest: Manifest, table: str, decision: Decision) -> bool:

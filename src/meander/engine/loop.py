@@ -28,7 +28,7 @@ from meander.clock import Clock
 from meander.connect.sink import Sink
 from meander.coordinate.routing import spread
 from meander.coordinate.watermarks import advance, heard_from
-from meander.engine.aside import set_aside
+from meander.engine.aside import both, set_aside
 from meander.engine.cohort import Cohort
 from meander.engine.compaction import Compactor
 from meander.engine.epoch import Decision, Outcome, Runner
@@ -363,9 +363,7 @@ class Loop:
         """The tables, times and floors with which a plan goes on after the change on top of it is taken back: nothing was dropped for that one."""
         manifest, known = self._setup.rewritten.view(self.log.manifest), parts.tables()
         tables = {name: table for name, table in manifest.tables.items() if whole_table(name) in known}
-        for name, aside in tables_in(unproven.get("aside", {})).items():
-            segments = (*aside.segments, *(tables[name].segments if name in tables else ()))
-            tables[name] = replace(aside, segments=tuple(sorted(segments, key=lambda s: s.sequence)))
+        tables = both(tables, tables_in(unproven.get("aside", {})))
         stored = self.log.manifest.tables
         other = {name: table for name, table in tables.items() if stored.get(name) != table}
         forgets = tuple(name for name in stored if name not in tables or name in other)
