@@ -456,6 +456,37 @@ def test_a_source_that_has_fewer_partitions_after_a_restart_does_not_stop_the_wa
     assert next(iter(again.manifest.times.values()))["mark"] == 9_000_000
 
 
+@pytest.mark.parametrize("when", ["no change", "no input", "with a change", "with one that is rejected", "on probation", "as one is taken back"])
+def test_partitions_that_are_gone_after_a_restart_hold_nothing_back_whatever_is_changed(tmp_path: Path, when: str) -> None:
+    columns: dict[str, Any] = {"k": pl.Int64(), "ts": pl.Datetime("us")}
+    fails_at = {"on probation": 4, "as one is taken back": 2}.get(when, 99)
+    times = [1, 3, *range(10, 60, 10)] if when != "no input" else [1, 50]
+    events = tuple(((0, ((1, at * 1_000_000),)), *([(1, ((1, 2_000_000),))] if n == 0 else [])) for n, at in enumerate(times))
+    others = tuple(((0, ((1, 0),) if n == fails_at else ()),) for n in range(len(times)))
+    out = md.memory()
+
+    def start(partitions: int) -> Local:
+        flow = md.Flow("timed")
+        stream = flow.source("events", Partitioned(columns, events, partitions)).watermark("ts", grace="0s")
+        stream.key_by("k").window(md.tumbling("10s")).aggregate(md.count().alias("n"), name="windows").sink("out", out)
+        flow.source("others", Script(columns, others)).map_batches(same, name="clean").sink("other", md.memory())
+        return Local(flow, tmp_path, ahead=False)
+
+    local = start(2)
+    local.step()
+    if fails_at < 99:
+        local.propose(Replace("clean", md.map_batches(fails_on_rows)))
+    local.step()
+    local = start(1)
+    if when == "with a change":
+        local.propose(Insert("seen", md.memory(), after="clean"))
+    if when == "with one that is rejected":
+        local.propose(Insert("seen", md.memory(), after="clean"), guard=lambda before, after: False)
+    local.run()
+    assert next(iter(local.manifest.times.values()))["mark"] == 50_000_000
+    assert [row["n"] for row in out.frame().to_dicts()] == ([3, 1, 1, 1, 1] if when != "no input" else [2])
+
+
 def edited(above: int, clean: Any = same, epochs: Epochs = ONES, out: Any = None) -> md.Flow:
     flow = md.Flow("changing")
     positive = flow.source("events", Script(COLUMNS, epochs)).filter(f"v > {above}", name="positive").map_batches(clean, name="clean")

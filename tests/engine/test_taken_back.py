@@ -174,3 +174,84 @@ def test_what_was_set_aside_goes_when_the_change_is_proven(tmp_path: Path) -> No
     Local(flow, tmp_path, 1)
     assert not lost(local)
     assert max(row[-1] for frame in outs["windows"].epochs().values() for row in frame.rows()) == 1
+
+
+WINDOW_CHANGES: dict[str, tuple[Any, dict[str, Any], list[Any]]] = {
+    "shorter windows": (md.sliding("8s", "2s"), {}, [SHORTER]),
+    "less lateness": (md.tumbling("8s"), {"lateness": "20s"}, [md.Replace("w", md.aggregate(md.count().alias("n"), lateness="0s"))]),
+    "closed in place of updates": (
+        md.tumbling("8s"),
+        {"emit": "update"},
+        [md.Replace("w", md.aggregate(md.count().alias("n"), emit="closed"))],
+    ),
+    "less grace": (md.tumbling("8s"), {}, [GRACE]),
+    "another operator": (md.session("3s"), {}, []),
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "flushed_at", "restarts"),
+    [
+        *((change, 2, True) for change in WINDOW_CHANGES),
+        ("shorter windows", 2, False),
+        ("less grace", 0, False),
+        ("less grace", 0, True),
+        ("another operator", 0, False),
+    ],
+)
+def test_a_flush_before_or_on_probation_counts_for_the_plan_before_by_its_own_rules(
+    tmp_path: Path, change: str, flushed_at: int, restarts: bool
+) -> None:
+    """What the change has published meanwhile stays: what comes out after it is taken back, and which rows are late, is compared."""
+    window, how, changes = WINDOW_CHANGES[change]
+    times, changed_at, fails_at = [[1], [9, 25], [9, 26], [12], [27, 13, 3], [36, 20, 31]], 1, 3
+    found = []
+    for is_changed in (False, True):
+        flow, out, late = md.Flow("f"), md.memory(), md.memory()
+        rows = flow.source("a", Script(COLUMNS, epochs(times))).watermark("ts", grace="100s", name="time")
+        windows = rows.key_by("v").window(window).aggregate(md.count().alias("n"), name="w", **how)
+        windows.sink("out", out)
+        windows.late().sink("late", late)
+        other = tuple(((0, ((1, 1, 0),) if number == fails_at else ()),) for number in range(len(times)))
+        flow.source("b", Script(COLUMNS, other)).map_batches(same, name="m").sink("other", md.memory())
+        local, before = Local(flow, tmp_path / str(is_changed), 1, ahead=False), 0
+        for number in range(len(times)):
+            if is_changed and number == changed_at:
+                local.propose(*changes, BAD)
+            if number == fails_at:
+                before = local.manifest.epoch
+            assert local.step()
+            if restarts and number > changed_at:
+                local = Local(flow, tmp_path / str(is_changed), 2, ahead=False)
+            if number == flushed_at:
+                for _ in local.flush():
+                    pass
+        floors = local.manifest.flushed
+        local.run(flush=True)
+        after = [[row for e, frame in of.epochs().items() if e > before for row in sorted(frame.rows())] for of in (out, late)]
+        found.append((floors, *after))
+    assert found[0] == found[1]
+
+
+def test_what_is_over_as_soon_as_it_comes_is_set_aside_epoch_by_epoch(tmp_path: Path) -> None:
+    """The right row is at least five seconds older: behind the mark, so that the left one is dropped in the epoch in which it comes."""
+    lefts, rights = [[20], [40], [40], [40], [], [], []], [[20], [40], [40], [40], [], [33], [33]]
+    found = []
+    for is_changed in (False, True):
+        flow, out = md.Flow("f"), md.memory()
+        left, right = (
+            flow.source(name, Script(COLUMNS, tuple(((0, tuple((1, n, ts * SECOND) for ts in of)),) for n, of in enumerate(times))))
+            .watermark("ts", grace="30s", name=f"{name}_time")
+            for name, times in (("a", lefts), ("b", rights))
+        )  # fmt: skip
+        left.join(right.select("k", "ts", pl.col("v").alias("w")), on="k", within=("-10s", "-5s"), name="j").sink("out", out)
+        other = tuple(((0, ((1, 1, 0),) if number == 4 else ()),) for number in range(len(lefts)))
+        flow.source("c", Script(COLUMNS, other)).map_batches(same, name="m").sink("other", md.memory())
+        local = Local(flow, tmp_path / str(is_changed), 1, ahead=False)
+        local.step()
+        if is_changed:
+            local.propose(BAD, *(md.Replace(f"{name}_time", md.watermark("ts", grace="0s")) for name in ("a", "b")))
+        local.run()
+        assert "unproven" not in local.manifest.plan
+        found.append({epoch: sorted(frame.select("v", "w").rows()) for epoch, frame in out.epochs().items() if frame.height})
+    assert found[0] == found[1] == {6: [(1, 5), (2, 5), (3, 5)], 7: [(1, 6), (2, 6), (3, 6)]}

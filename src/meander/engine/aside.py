@@ -1,8 +1,8 @@
 """What a change on probation would lose for the plan before it: kept, so that taking the change back leaves no trace. Pure.
 
 A plan that is in force and not proven closes and drops by its own rules. The plan before it may need longer what is dropped, and may
-have other marks. Both are in the log entries of the change, in ``unproven``: ``aside`` has the tables, ``times`` the event time as the
-former plan's watermarks would have it. They go when the change is proven, and come back when it is taken back. A former plan may be on
+have other marks. All that is in the log entries of the change, in ``unproven``: ``aside`` has the tables, ``times`` the event time as the
+former plan's watermarks would have it, ``flushed`` up to where flushes would have closed everything under it. They go when the change is proven, and come back when it is taken back. A former plan may be on
 probation itself, and has the same in its own ``unproven``.
 """
 
@@ -11,29 +11,50 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from meander.coordinate.watermarks import advance
+from meander.coordinate.watermarks import advance, heard_from
 from meander.engine.epoch import Decision, Outcome
-from meander.engine.marks import evictions, over
+from meander.engine.marks import evictions, flushed, over
 from meander.engine.parts import Parts
-from meander.state.manifest import Json, Manifest, Table, operator_of, tables_to_json, whole_table
+from meander.state.manifest import Json, Manifest, Table, operator_of, tables_in, tables_to_json, whole_table
 
 
 def set_aside(
-    unproven: Json, formers: Sequence[Parts], before: Manifest, dropped: Mapping[str, Table], decision: Decision, outcome: Outcome
+    unproven: Json,
+    formers: Sequence[Parts],
+    before: Manifest,
+    dropped: Mapping[str, Table],
+    decision: Decision,
+    outcome: Outcome,
+    going_on: Mapping[str, int | None],
 ) -> Json:
-    """``unproven`` after an epoch that drops these tables; ``before`` is the manifest that it began with."""
+    """``unproven`` after an epoch that drops these tables.
+
+    ``before`` is the manifest that it began with; ``going_on`` are the sources, which are the same under all these plans.
+    """
     former, earlier = formers[0], formers[1:]
-    times, plan = unproven.get("times", before.times), unproven["plan"]
-    kept = {name: table for name, table in dropped.items() if _needs(former, replace(before, times=times), name, decision)}
+    times, plan = heard_from(unproven.get("times", before.times), going_on), unproven["plan"]
+    was = replace(before, times=times, flushed=unproven.get("flushed", before.flushed))
+    kept = {name: table for name, table in dropped.items() if _needs(former, was, name, decision)}
     if earlier:
         rest = {name: table for name, table in dropped.items() if name not in kept}
-        plan = {**plan, "unproven": set_aside(plan["unproven"], earlier, before, rest, decision, outcome)}
+        plan = {**plan, "unproven": set_aside(plan["unproven"], earlier, before, rest, decision, outcome, going_on)}
+    times = advance(times, former.rules, outcome.heard, decision.now)
     return {
         **unproven,
         "plan": plan,
-        "times": advance(times, former.rules, outcome.heard, decision.now),
-        "aside": {**unproven.get("aside", {}), **tables_to_json(kept)},
+        "times": times,
+        "flushed": flushed(former.timed, was, times, outcome.closed),
+        "aside": tables_to_json(both(tables_in(unproven.get("aside", {})), kept)),
     }
+
+
+def both(some: Mapping[str, Table], others: Mapping[str, Table]) -> dict[str, Table]:
+    """Tables, and others that may be parts of the same: a table can be dropped, written and dropped again, by joins in every epoch."""
+    found = dict(some)
+    for name, table in others.items():
+        segments = (*found[name].segments, *table.segments) if name in found else table.segments
+        found[name] = replace(table, segments=tuple(sorted(segments, key=lambda s: s.sequence)))
+    return found
 
 
 def _needs(parts: Parts, manifest: Manifest, table: str, decision: Decision) -> bool:

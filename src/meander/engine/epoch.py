@@ -83,7 +83,7 @@ class Outcome:
     heard: dict[str, dict[str, int]] = field(default_factory=dict)
     """Per watermark and partition, the largest event time."""
     closed: dict[str, int] = field(default_factory=dict)
-    """After a flush: per operator, the mark at which all that it closed would be over."""
+    """After a flush: per operator, the last of what it has closed; see ``Stateful.floor``."""
     load: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)
     """Per stateful operator, the seconds of work that each key group was."""
     tried: frozenset[str] = frozenset()
@@ -416,7 +416,7 @@ class SparkRunner:
         facts, records = self._stage_facts(reports), self._records(reports)
         closed: dict[str, int] = {}
         for report in reports:
-            closed.update((name, max(mark, closed.get(name, NEVER))) for name, mark in report.closed.items())
+            closed.update((name, max(last, closed.get(name, NEVER))) for name, last in report.closed.items())
         tried = frozenset(name for report in reports for name in report.tried)
         return Outcome(
             segments, staged, counts, seconds, units, facts, records, heard, closed, _load_by_group(reports), tried, _digests(reports)

@@ -28,7 +28,7 @@ from meander.clock import Clock
 from meander.connect.sink import Sink
 from meander.coordinate.routing import spread
 from meander.coordinate.watermarks import advance, heard_from
-from meander.engine.aside import set_aside
+from meander.engine.aside import both, set_aside
 from meander.engine.cohort import Cohort
 from meander.engine.compaction import Compactor
 from meander.engine.epoch import Decision, Outcome, Runner
@@ -89,7 +89,7 @@ class Loop:
         self._work_ahead = ahead
         self.trials = Trials(self, clock)
         self._formers: tuple[Parts, ...] = ()
-        self._setup = Once(changes_sources=True)  # since the last run they may have other partitions
+        self._setup = Once()
         self.tidy = Tidy(store, log.manifest, retain, lambda segments: self.collected(segments), deletions)
         self.housekeeping = Housekeeping(self, store, clock, compactor, self.tidy, alone=cohort is None)
         self._next: tuple[Decision, Any] | None = None
@@ -314,7 +314,7 @@ class Loop:
         self._parts, self.routing, self.input.cursors = setup.parts, setup.routing, setup.cursors
         self._keys = setup.parts.tables()
         self._formers = formers
-        self._setup = Once(setup.rewritten, setup.restarts, setup.parts.sources != before.parts.sources)
+        self._setup = Once(setup.rewritten, setup.restarts)
         return before
 
     def setup_of(self, parts: Parts, program: Any) -> Setup:
@@ -360,15 +360,14 @@ class Loop:
         return spread(self.log.manifest.key_groups, self._asked)
 
     def as_if_never(self, unproven: Json, parts: Parts) -> Rewritten:
-        """The tables and times with which a plan goes on after the change on top of it is taken back: nothing was dropped for that one."""
+        """The tables, times and floors with which a plan goes on after the change on top of it is taken back: nothing was dropped for that one."""
         manifest, known = self._setup.rewritten.view(self.log.manifest), parts.tables()
         tables = {name: table for name, table in manifest.tables.items() if whole_table(name) in known}
-        for name, aside in tables_in(unproven.get("aside", {})).items():
-            segments = (*aside.segments, *(tables[name].segments if name in tables else ()))
-            tables[name] = replace(aside, segments=tuple(sorted(segments, key=lambda s: s.sequence)))
+        tables = both(tables, tables_in(unproven.get("aside", {})))
         stored = self.log.manifest.tables
         other = {name: table for name, table in tables.items() if stored.get(name) != table}
-        return Rewritten(tuple(name for name in stored if name not in tables or name in other), other, unproven.get("times"))
+        forgets = tuple(name for name in stored if name not in tables or name in other)
+        return Rewritten(forgets, other, unproven.get("times"), unproven.get("flushed"))
 
     def output(self, outcome: Outcome) -> dict[str, pl.DataFrame]:
         """What an epoch that is not committed would publish, per sink."""
@@ -478,13 +477,14 @@ class Loop:
         return None if decision is None else self.timed_for(decision)
 
     def _decide_without_input(self, flush: bool) -> Decision | None:
-        """An epoch for what is due by event time alone, or because a partition that held it back has become idle."""
+        """An epoch for what is due by event time alone, or because a partition that held it back has become idle, or is gone."""
         timed, manifest, now = self._parts.timed, self.log.manifest, self.input.now()
         if not timed:
             return None
         epoch = manifest.epoch + 1
         late, evict = lates(timed, manifest, epoch), evictions(timed, manifest, now)
-        then = evictions(timed, replace(manifest, times=advance(manifest.times, self._parts.rules, {}, now)), now)
+        heard = heard_from(manifest.times, self._going_on())
+        then = evictions(timed, replace(manifest, times=advance(heard, self._parts.rules, {}, now)), now)
         due = anything_due(timed, manifest, late, evict, now) or (then != evict and anything_due(timed, manifest, evict, then, now))
         if due or (flush and anything_open(timed, manifest)):
             return Decision(epoch, now, (), {}, late=late, flush=flush and not due)
@@ -537,12 +537,12 @@ class Loop:
         evict = evictions(timed, before, decision.now, decision.flush)
         drops = over(timed, before.tables, evict, decision.now)
         drops += [name for name in over_at_once(timed, segments, evict, decision.now) if name not in before.tables]
-        known = heard_from(before.times, self._going_on()) if self._setup.changes_sources else before.times
-        times = advance(known, self._parts.rules, outcome.heard, decision.now)
+        going_on = self._going_on()
+        times = advance(heard_from(before.times, going_on), self._parts.rules, outcome.heard, decision.now)
         plan = self._parts.plan
         if self._formers:
             aside = {name: self._table_after(name, before, outcome) for name in drops}
-            plan = {**plan, "unproven": set_aside(plan["unproven"], self._formers, before, aside, decision, outcome)}
+            plan = {**plan, "unproven": set_aside(plan["unproven"], self._formers, before, aside, decision, outcome, going_on)}
         return {
             "kind": "epoch",
             "epoch": decision.epoch,
@@ -566,7 +566,11 @@ class Loop:
         }
 
     def _going_on(self) -> dict[str, int | None]:
-        """The sources that do not begin anew with this epoch, with the numbers of their partitions where they say so."""
+        """The sources that do not begin anew with this epoch, with the numbers of their partitions where they say so.
+
+        Asked in every epoch: a run may be the first one with fewer partitions, and whether one of its epochs was committed since, and under
+        which plan, is nothing that has to be remembered.
+        """
         sources = {name: source for name, source in self._parts.sources.items() if name not in self._setup.restarts}
         return {name: getattr(source, "partitions", None) for name, source in sources.items()}
 

@@ -23,6 +23,8 @@ class Timed(Protocol):
 
     def is_due(self, table: str, late: int, evict: int) -> bool: ...
 
+    def floor(self, closed: int) -> int: ...
+
 
 Operators = Mapping[str, Timed]
 
@@ -66,7 +68,9 @@ def flushed(operators: Operators, manifest: Manifest, times: Mapping[str, Json],
     found = {}
     for name, operator in operators.items():
         if (timing := operator.timing) is not None:
-            floor = max(manifest.flushed.get(name, NEVER), closed.get(name, NEVER))
+            floor = manifest.flushed.get(name, NEVER)
+            if timing.flushes and name in closed:
+                floor = max(floor, operator.floor(closed[name]))
             if floor > low(times, timing.marks, timing.delay, "late"):
                 found[name] = floor
     return found

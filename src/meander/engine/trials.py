@@ -52,6 +52,8 @@ class Rewritten:
     """What some of them have instead, and tables that were set aside."""
     times: Mapping[str, Json] | None = None
     """What is known of event time, where that is not the manifest's."""
+    flushed: Mapping[str, int] | None = None
+    """And up to where flushes have closed everything."""
 
     def view(self, manifest: Manifest) -> Manifest:
         """A manifest as the epoch sees it."""
@@ -59,7 +61,8 @@ class Rewritten:
             return manifest
         kept = {name: table for name, table in manifest.tables.items() if name not in self.forgets}
         times = manifest.times if self.times is None else dict(self.times)
-        return replace(manifest, tables={**kept, **self.tables}, times=times)
+        flushed = manifest.flushed if self.flushed is None else dict(self.flushed)
+        return replace(manifest, tables={**kept, **self.tables}, times=times, flushed=flushed)
 
 
 NOTHING = Rewritten()
@@ -71,7 +74,6 @@ class Once:
 
     rewritten: Rewritten = NOTHING
     restarts: tuple[str, ...] = ()
-    changes_sources: bool = False
 
 
 @dataclass(frozen=True)

@@ -146,6 +146,13 @@ class Stateful(ABC):
         """Whether a table goes with the epoch that evicts up to this mark."""
         return False
 
+    def floor(self, closed: int) -> int:
+        """The mark at which all would be over that a flush has closed; ``closed`` is what ``work`` has said of the last of it at its desk.
+
+        Asked of the operators of all plans that may be gone back to: these may have longer windows of the same state.
+        """
+        return closed
+
     def is_due(self, table: str, late: int, evict: int) -> bool:
         """Whether something of this table happens when time goes on from ``late`` to ``evict``, without any input.
 

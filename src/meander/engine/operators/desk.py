@@ -47,7 +47,8 @@ class Desk:
     dead: list[DeadLetter] = field(default_factory=list)
     written: dict[str, pl.DataFrame] = field(default_factory=dict)
     closed: int = NEVER
-    """In a flush: the mark at which all that it closes would be over. To this operator it is from now on as if that mark was reached."""
+    """In a flush: the last of what it closes, of which ``floor`` says when it would be over. To this operator it is from now on as if that
+    mark was reached."""
     _fresh: dict[str, tuple[SegmentRef, Segment]] = field(default_factory=dict)
 
     def tables(self) -> list[str]:

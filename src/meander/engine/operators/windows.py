@@ -146,8 +146,7 @@ class WindowAggregation(Stateful):
             merge.merge(*folded)
         rows = merge.emit()
         if desk.flushes and not self.follows.by_clock and (pane := desk.largest(self.name, self.identity, PANE)) is not None:
-            window = self.windowing.window
-            desk.closed = int(window.last_start(np.array([pane]))[0]) + window.size + self.windowing.lateness
+            desk.closed = pane
         if rows.height == 0:
             return None
         return Emitted(self.reader().finish(rows), rows.get_column(HASH).to_numpy())
@@ -159,6 +158,11 @@ class WindowAggregation(Stateful):
     def is_over(self, table: str, evict: int) -> bool:
         bucket = bucket_of(table)
         return bucket is not None and self.windowing.is_over(bucket, evict)
+
+    def floor(self, closed: int) -> int:
+        """Of the last pane."""
+        window = self.windowing.window
+        return int(window.last_start(np.array([closed]))[0]) + window.size + self.windowing.lateness
 
     def is_due(self, table: str, late: int, evict: int) -> bool:
         bucket = bucket_of(table)
