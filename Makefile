@@ -44,6 +44,10 @@ test-slow: test-servers ## only the slow tests
 test-all: test-servers ## every test
 	@$(JAVA) $(BIN)/python -m pytest $(ARGS)
 
+.PHONY: nemesis
+nemesis: test-servers ## attack a replicated flow on real processes: make nemesis ARGS="--minutes 20 --seed 7"
+	@$(JAVA) PYTHONPATH=src:. $(BIN)/python -m tests.nemesis $(ARGS)
+
 .PHONY: lint
 lint: $(STAMP) ## ruff, rules and format
 	@$(BIN)/ruff check .

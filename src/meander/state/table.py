@@ -169,7 +169,8 @@ def _all_rows(refs: Iterable[SegmentRef], open_segment: Open, keys: pl.DataFrame
         for block, begin, end in _blocks(segment, probes):
             owners, rows = _runs(block, probes[begin:end], wanted[begin:end])
             equal = _same_keys([(block, owners, rows)], keys)
-            yield block, owners[equal], rows[equal]
+            if equal.any():  # a block without such rows may be a peer's answer that it has none, which has no columns to gather from
+                yield block, owners[equal], rows[equal]
 
 
 def _runs(block: Block, probes: Hashes, owners: Index) -> tuple[Index, Index]:
