@@ -263,3 +263,25 @@ def test_a_change_that_comes_while_a_replica_starts_is_not_undone_by_it(tmp_path
     a.step()
     assert a.manifest.plan["version"] == 2
     assert bool(list((tmp_path / "other").glob("part-0000000003-*"))) == sink
+
+
+def test_a_change_that_is_accepted_late_does_not_hide_one_that_came_on_top_of_it(tmp_path: Path) -> None:
+    a, b = (Local(changing(tmp_path), tmp_path / "state", replica=name, ahead=False) for name in "ab")
+    first = a.propose(md.Insert("first", md.filter("k <> 0"), after="kept"))
+    housekeeping, acted = a.loop.housekeeping.do, []
+
+    def slow(*arguments: Any, **options: Any) -> None:
+        if not acted:
+            acted.append(b.propose(md.Insert("second", md.filter("k <> 1"), after="kept")))
+            b.step()
+            a.loop.siblings.keep_up()
+        housekeeping(*arguments, **options)
+
+    with mock.patch.object(a.loop.housekeeping, "do", slow):
+        a.step()
+    assert (first.done.result(0).version, acted[0].done.result(0).version) == (2, 3)
+    assert a.modifier.plan.version == 3
+    third = a.propose(md.Insert("third", md.filter("k <> 7"), after="kept"))
+    a.step()
+    assert third.done.result(0).version == 4
+    assert {"first", "second", "third"} <= {node.name for node in a.modifier.plan.nodes}

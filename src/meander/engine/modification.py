@@ -22,7 +22,7 @@ from meander.connect.spark_stream import SparkStreamSource
 from meander.engine.compiled import Compiled, compile_plan, pack_whole
 from meander.engine.epoch import Program
 from meander.engine.loop import Loop
-from meander.engine.parts import Parts
+from meander.engine.parts import Parts, in_force
 from meander.engine.resumption import adopt_plan, put_known, put_plan
 from meander.engine.trials import Guard, Rewritten, Trial
 from meander.engine.upgrade import rewrite_tables
@@ -159,7 +159,8 @@ class Modifier:
 
         def accepted(epoch: int, seconds: float) -> Modified:
             self._note(_verdict(request.id), verdict="in force", version=plan.version, epoch=epoch, seconds=round(seconds, 3))
-            self._in_force(plan, compiled)
+            if in_force(self._loop.plan) == in_force(parts.plan):  # otherwise a sibling's change has come on top of it by now
+                self._in_force(plan, compiled)
             return Modified(request.id, plan.version, epoch, round(seconds, 3), effects.to_json())
 
         former = self.plan
