@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import polars as pl
 import pyarrow as pa
@@ -168,6 +169,51 @@ def test_an_entry_of_ours_that_arrives_late_is_taken_up_and_no_fence() -> None:
     Log.take_over(store, clock)
     with pytest.raises(Fenced):
         log.append(entry)
+
+
+class Late(DirStore):
+    """Log entries are not answered for a while, and the first of them arrives after that."""
+
+    def __init__(self, root: Path, clock: FakeClock) -> None:
+        super().__init__(root, clock)
+        self.is_away, self.held_back = False, list[tuple[str, bytes]]()
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        if name.startswith("log/") and self.is_away:
+            self.held_back.append((name, data))
+            raise Unavailable(f"store: '{name}': no answer")
+        return super().put_if_absent(name, data)
+
+    def arrive(self) -> None:
+        self.is_away = False
+        super().put_if_absent(*self.held_back[0])
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_an_entry_that_arrives_after_it_was_looked_for_misses_nothing_that_it_names(tmp_path: Path, early: bool) -> None:
+    """The network had it all the time: it arrives before what failed is removed, or after."""
+    clock, out = FakeClock(1000.0), md.memory()
+    store = Late(tmp_path, clock)
+    local = Local(flow_of(out), tmp_path, store=store, clock=clock)
+    local.step()
+    news, undo = local.loop.log.news, local.loop.tidy.undo
+
+    def looked_for() -> Any:
+        yield from news()
+        if store.is_away:
+            store.arrive() if early else setattr(store, "is_away", False)
+
+    def removed(manifest: Any) -> None:
+        undo(manifest)
+        store.arrive()
+
+    store.is_away = True
+    with mock.patch.object(local.loop.log, "news", looked_for), mock.patch.object(local.loop.tidy, "undo", undo if early else removed):
+        local.loop.persevere(local.loop.step, everything=True)
+    run(local)
+    assert list(out.epochs()) == list(range(1, EPOCHS + 1))
+    assert all(store.get(name) is not None for name in local.manifest.segment_names())
+    assert sorted(out.frame().filter(pl.col("k") == 1).get_column("total")) == [0, 1, 3, 6, 10]
 
 
 class Times:

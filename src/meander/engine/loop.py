@@ -213,6 +213,7 @@ class Loop:
             self.recover_runner()
             for entry, before, after in self.log.news():
                 self.committed_elsewhere(entry, before, after)
+            self.log.settle()  # before anything is removed that such an entry names
             manifest = self.log.manifest
             if self.trials.astray:  # what was tried may be in force or not: the log says
                 self.trials.forget()
