@@ -15,11 +15,12 @@ from tests.local import Local, Script, constants
 
 import meander as md
 from meander.clock import FakeClock
+from meander.coordinate.routing import rebalance, slots_of
 from meander.engine import patience as patience_module
 from meander.engine.exchange import failure_of
 from meander.engine.patience import LONGEST_WAIT, Patience
 from meander.errors import Fenced, Retryable, Unavailable
-from meander.plan.modify import Replace
+from meander.plan.modify import Remove, Replace
 from meander.state import log as log_module
 from meander.state.log import Log
 from meander.state.store import DirStore, MemoryStore
@@ -127,6 +128,38 @@ def test_a_modification_that_the_store_interrupts_is_in_force_or_not(tmp_path: P
     assert last == ({0: 1, 1: EPOCHS, 2: EPOCHS} if is_in_force else dict.fromkeys(range(3), EPOCHS))
     assert local.loop.plan["digest"] == local.manifest.plan["digest"]
     assert local.modifier.plan.version == local.manifest.plan["version"]
+
+
+@pytest.mark.parametrize("replica", [None, "a"])
+def test_a_change_that_the_store_interrupts_undoes_no_rescale(tmp_path: Path, replica: str | None) -> None:
+    """The operator that it would have removed is back, with the slots that it had."""
+    flow = md.Flow("two")
+    keyed = flow.source("events", Script(COLUMNS, SCRIPT)).key_by("k")
+    keyed.aggregate(md.count().alias("n"), name="totals").sink("out", md.memory())
+    keyed.aggregate(md.sum("v").alias("total"), name="sums").sink("other", md.memory())
+    local = Local(flow, tmp_path, replica=replica, ahead=False, clock=FakeClock(1000.0))
+    local.step()
+    local.loop.reroute("sums", rebalance(local.loop.routing["sums"], 4))
+    local.step()
+    trial = local.propose(Remove("other"), Remove("sums"), drop=["sums"])
+    with unanswered_once(local):
+        local.loop.persevere(local.loop.step, everything=True)
+    assert isinstance(trial.done.exception(), Retryable)
+    local.step()
+    assert (local.manifest.plan["version"], slots_of(local.manifest.routing["sums"])) == (1, 4)
+
+
+def unanswered_once(local: Local) -> Any:
+    """The next epoch's entry does not get into the log, and nobody is told."""
+    append, failed = local.loop.log.append, []
+
+    def fails_once(entry: Any) -> Any:
+        if entry["kind"] == "epoch" and not failed:
+            failed.append(True)
+            raise Unavailable("store: 'log': no answer")
+        return append(entry)
+
+    return mock.patch.object(local.loop.log, "append", fails_once)
 
 
 def test_input_that_was_decided_is_decided_again(tmp_path: Path) -> None:

@@ -320,7 +320,8 @@ class Loop:
 
     def setup_of(self, parts: Parts, program: Any) -> Setup:
         """What epochs of another plan with the same sources would be run with."""
-        return Setup(parts, program, {name: self.routing.get(name) or self.route_new() for name in parts.keyed}, self.input.cursors)
+        tables = {name: self.routing.get(name) or route(self.log.manifest, name, self._asked) for name in parts.keyed}
+        return Setup(parts, program, tables, self.input.cursors)
 
     def settle_setup(self) -> None:
         """The first epoch of a setup is committed: what was once is done."""
