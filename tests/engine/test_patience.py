@@ -149,6 +149,23 @@ def test_a_change_that_the_store_interrupts_undoes_no_rescale(tmp_path: Path, re
     assert (local.manifest.plan["version"], slots_of(local.manifest.routing["sums"])) == (1, 4)
 
 
+@pytest.mark.parametrize("replica", [None, "a"])
+def test_sinks_that_came_with_a_change_stay_those_that_were_given(tmp_path: Path, replica: str | None) -> None:
+    """What the store has of them are copies: nobody would see what goes into these."""
+    called, out = list[int](), md.memory()
+    local = Local(flow_of(md.memory(), []), tmp_path, replica=replica, ahead=False, clock=FakeClock(1000.0))
+    local.step()
+    trial = local.propose(Replace("out", out), Replace("called", md.foreach_batch(lambda frame, epoch: called.append(epoch))))
+    local.step()
+    assert trial.done.result().epoch == 2
+    other = md.aggregate(md.sum("v").alias("total"), md.count().alias("n"), by="k")
+    trial = local.propose(Replace("totals", other))
+    with unanswered_once(local):
+        run(local)
+    assert isinstance(trial.done.exception(), Retryable)
+    assert list(out.epochs()) == called == list(range(2, EPOCHS + 1))
+
+
 def unanswered_once(local: Local) -> Any:
     """The next epoch's entry does not get into the log, and nobody is told."""
     append, failed = local.loop.log.append, []
