@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import polars as pl
 import pyarrow as pa
@@ -14,11 +15,12 @@ from tests.local import Local, Script, constants
 
 import meander as md
 from meander.clock import FakeClock
+from meander.coordinate.routing import rebalance, slots_of
 from meander.engine import patience as patience_module
 from meander.engine.exchange import failure_of
 from meander.engine.patience import LONGEST_WAIT, Patience
 from meander.errors import Fenced, Retryable, Unavailable
-from meander.plan.modify import Replace
+from meander.plan.modify import Remove, Replace
 from meander.state import log as log_module
 from meander.state.log import Log
 from meander.state.store import DirStore, MemoryStore
@@ -128,6 +130,55 @@ def test_a_modification_that_the_store_interrupts_is_in_force_or_not(tmp_path: P
     assert local.modifier.plan.version == local.manifest.plan["version"]
 
 
+@pytest.mark.parametrize("replica", [None, "a"])
+def test_a_change_that_the_store_interrupts_undoes_no_rescale(tmp_path: Path, replica: str | None) -> None:
+    """The operator that it would have removed is back, with the slots that it had."""
+    flow = md.Flow("two")
+    keyed = flow.source("events", Script(COLUMNS, SCRIPT)).key_by("k")
+    keyed.aggregate(md.count().alias("n"), name="totals").sink("out", md.memory())
+    keyed.aggregate(md.sum("v").alias("total"), name="sums").sink("other", md.memory())
+    local = Local(flow, tmp_path, replica=replica, ahead=False, clock=FakeClock(1000.0))
+    local.step()
+    local.loop.reroute("sums", rebalance(local.loop.routing["sums"], 4))
+    local.step()
+    trial = local.propose(Remove("other"), Remove("sums"), drop=["sums"])
+    with unanswered_once(local):
+        local.loop.persevere(local.loop.step, everything=True)
+    assert isinstance(trial.done.exception(), Retryable)
+    local.step()
+    assert (local.manifest.plan["version"], slots_of(local.manifest.routing["sums"])) == (1, 4)
+
+
+@pytest.mark.parametrize("replica", [None, "a"])
+def test_sinks_that_came_with_a_change_stay_those_that_were_given(tmp_path: Path, replica: str | None) -> None:
+    """What the store has of them are copies: nobody would see what goes into these."""
+    called, out = list[int](), md.memory()
+    local = Local(flow_of(md.memory(), []), tmp_path, replica=replica, ahead=False, clock=FakeClock(1000.0))
+    local.step()
+    trial = local.propose(Replace("out", out), Replace("called", md.foreach_batch(lambda frame, epoch: called.append(epoch))))
+    local.step()
+    assert trial.done.result().epoch == 2
+    other = md.aggregate(md.sum("v").alias("total"), md.count().alias("n"), by="k")
+    trial = local.propose(Replace("totals", other))
+    with unanswered_once(local):
+        run(local)
+    assert isinstance(trial.done.exception(), Retryable)
+    assert list(out.epochs()) == called == list(range(2, EPOCHS + 1))
+
+
+def unanswered_once(local: Local) -> Any:
+    """The next epoch's entry does not get into the log, and nobody is told."""
+    append, failed = local.loop.log.append, []
+
+    def fails_once(entry: Any) -> Any:
+        if entry["kind"] == "epoch" and not failed:
+            failed.append(True)
+            raise Unavailable("store: 'log': no answer")
+        return append(entry)
+
+    return mock.patch.object(local.loop.log, "append", fails_once)
+
+
 def test_input_that_was_decided_is_decided_again(tmp_path: Path) -> None:
     """Epochs that fail with the store, again and again, take the same input in the end."""
     clock, out = FakeClock(1000.0), md.memory()
@@ -168,6 +219,51 @@ def test_an_entry_of_ours_that_arrives_late_is_taken_up_and_no_fence() -> None:
     Log.take_over(store, clock)
     with pytest.raises(Fenced):
         log.append(entry)
+
+
+class Late(DirStore):
+    """Log entries are not answered for a while, and the first of them arrives after that."""
+
+    def __init__(self, root: Path, clock: FakeClock) -> None:
+        super().__init__(root, clock)
+        self.is_away, self.held_back = False, list[tuple[str, bytes]]()
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        if name.startswith("log/") and self.is_away:
+            self.held_back.append((name, data))
+            raise Unavailable(f"store: '{name}': no answer")
+        return super().put_if_absent(name, data)
+
+    def arrive(self) -> None:
+        self.is_away = False
+        super().put_if_absent(*self.held_back[0])
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_an_entry_that_arrives_after_it_was_looked_for_misses_nothing_that_it_names(tmp_path: Path, early: bool) -> None:
+    """The network had it all the time: it arrives before what failed is removed, or after."""
+    clock, out = FakeClock(1000.0), md.memory()
+    store = Late(tmp_path, clock)
+    local = Local(flow_of(out), tmp_path, store=store, clock=clock)
+    local.step()
+    news, undo = local.loop.log.news, local.loop.tidy.undo
+
+    def looked_for() -> Any:
+        yield from news()
+        if store.is_away:
+            store.arrive() if early else setattr(store, "is_away", False)
+
+    def removed(manifest: Any) -> None:
+        undo(manifest)
+        store.arrive()
+
+    store.is_away = True
+    with mock.patch.object(local.loop.log, "news", looked_for), mock.patch.object(local.loop.tidy, "undo", undo if early else removed):
+        local.loop.persevere(local.loop.step, everything=True)
+    run(local)
+    assert list(out.epochs()) == list(range(1, EPOCHS + 1))
+    assert all(store.get(name) is not None for name in local.manifest.segment_names())
+    assert sorted(out.frame().filter(pl.col("k") == 1).get_column("total")) == [0, 1, 3, 6, 10]
 
 
 class Times:

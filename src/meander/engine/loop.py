@@ -213,6 +213,7 @@ class Loop:
             self.recover_runner()
             for entry, before, after in self.log.news():
                 self.committed_elsewhere(entry, before, after)
+            self.log.settle()  # before anything is removed that such an entry names
             manifest = self.log.manifest
             if self.trials.astray:  # what was tried may be in force or not: the log says
                 self.trials.forget()
@@ -319,7 +320,8 @@ class Loop:
 
     def setup_of(self, parts: Parts, program: Any) -> Setup:
         """What epochs of another plan with the same sources would be run with."""
-        return Setup(parts, program, {name: self.routing.get(name) or self.route_new() for name in parts.keyed}, self.input.cursors)
+        tables = {name: self.routing.get(name) or route(self.log.manifest, name, self._asked) for name in parts.keyed}
+        return Setup(parts, program, tables, self.input.cursors)
 
     def settle_setup(self) -> None:
         """The first epoch of a setup is committed: what was once is done."""

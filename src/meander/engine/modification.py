@@ -13,7 +13,7 @@ import inspect
 import json
 import logging
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -91,6 +91,8 @@ class Modifier:
         self.plan = plan
         """The one in force."""
         self._given = given
+        self._live = {in_force(loop.plan): plan}
+        """The plan in force, those that it may go back to, and the one that is tried: with their sinks and functions as they were given."""
         self._planned: _Planned | None = None
         self.listeners: list[Callable[[Compiled], None]] = []
         """Told of every plan that comes into force."""
@@ -138,6 +140,8 @@ class Modifier:
         marks = {"packed": packed, "modification": request.id, "since": now.epoch + 1}
         brought = bring(self._loop.plan.get("brought", {}), self.plan, plan, self._given)
         parts = replace(parts, plan={**parts.plan, **marks, **({"brought": brought} if brought else {})})
+        self._live = {which: live for which, live in self._live.items() if which in set(_back_from(self._loop.plan))}
+        self._live[in_force(parts.plan)] = plan
         gone = self._gone(effects, parts)
         sources = {node.name: node.op for node in self.plan.nodes if isinstance(node.op, SourceOp)}
         swaps = tuple(sorted(n for n in {*sources, *compiled.sources} if sources.get(n) is not compiled.sources.get(n)))
@@ -185,7 +189,7 @@ class Modifier:
 
     def follow(self, manifest: Manifest) -> None:
         """A sibling has put another plan in force: have the same. Sources are as they were: among replicas they cannot be changed."""
-        plan, marks, _ = adopt_plan(self._store, manifest.plan, self._given)
+        plan, marks = self._adopt(manifest.plan)
         compiled = compile_plan(plan)
         parts = self._make_parts(compiled)
         setup = self._loop.setup_of(replace(parts, plan={**parts.plan, **marks}), Program.of(compiled))
@@ -207,9 +211,8 @@ class Modifier:
 
     def _take_up(self, plan: Json) -> None:
         """What is on probation by the log is so here; what is in force by it has its verdict."""
-        given = self._given
         if plan.get("unproven"):
-            self._loop.trials.resume(self._unproven(plan, given))
+            self._loop.trials.resume(self._unproven(plan))
         if "modification" in plan and read_record(self._store, _verdict(plan["modification"])) is None:
             self._note(_verdict(plan["modification"]), verdict="in force", version=plan["version"], epoch=plan["since"], seconds=None)
 
@@ -249,16 +252,28 @@ class Modifier:
         self._planned = _Planned(self.plan, changes, rules, plan, effects, program, packed)
         return self._planned
 
-    def _unproven(self, marks: Json, given: Plan) -> Trial:
+    def _adopt(self, stored: Json) -> tuple[Plan, Json]:
+        """The plan of a log entry, and what entries say of it: the live one where this run has had it, or else what the store has.
+
+        A sink or a function that came with a modification is only a copy in the store: whoever gave it would see nothing more of it.
+        """
+        live = self._live.get(in_force(stored))
+        if live is not None:
+            return live, {name: value for name, value in stored.items() if name not in ("flow", "version", "digest")}
+        plan, marks, _ = adopt_plan(self._store, stored, self._given)
+        self._live[in_force(stored)] = plan
+        return plan, marks
+
+    def _unproven(self, marks: Json) -> Trial:
         """No row has come to a plan that is in force: it is still on probation, and what was before it is at hand."""
         was, watched = marks["unproven"]["plan"], frozenset(marks["unproven"]["watched"])
-        former, kept, _ = adopt_plan(self._store, was, given)
+        former, kept = self._adopt(was)
         compiled = compile_plan(former)
         parts = replace(self._make_parts(compiled), plan={**was, **kept})
         trial = Trial(parts, None, watched, lasting=frozenset(marks["unproven"].get("lasting", watched)))
         trial.former = self._loop.setup_of(parts, Program.of(compiled))
         trial.reverted = lambda epoch, why: self._take_back(marks["modification"], former, epoch, why)
-        trial.earlier = self._unproven(was, given) if was.get("unproven") else None
+        trial.earlier = self._unproven(was) if was.get("unproven") else None
         return trial
 
     def _persist_former(self) -> None:
@@ -289,6 +304,13 @@ class Modifier:
         """A record of what has happened anyway: that it cannot be written now must not undo it."""
         with contextlib.suppress(Retryable):
             self._store.put_if_absent(name, _json({**facts, "decided": self._clock.now()}))
+
+
+def _back_from(plan: Json) -> Iterator[tuple[str, str | None]]:
+    """A plan as the log has it, and those that it may go back to."""
+    yield in_force(plan)
+    if "unproven" in plan:
+        yield from _back_from(plan["unproven"]["plan"])
 
 
 def _code(plan: Plan, effects: Effects) -> dict[str, Json]:

@@ -197,6 +197,8 @@ class Log:
         self._clock = clock
         self.manifest = manifest
         self._since_snapshot = 0
+        self._doubtful = -1
+        """The position of an entry of ours that was not answered."""
 
     @staticmethod
     def take_over(store: Store, clock: Clock, key_groups: int = 128, shared: bool = False) -> Log:
@@ -226,7 +228,12 @@ class Log:
         full = {**entry, "generation": before.generation, "position": before.position + 1, "nonce": self._clock.new_id()}
         after = before.apply(full)
         name = entry_name(before.generation, before.position + 1)
-        if not _put_settled(self._store, self._clock, name, full):
+        try:
+            is_ours = _put_settled(self._store, self._clock, name, full)
+        except Retryable:
+            self._doubtful = full["position"]
+            raise
+        if not is_ours:
             raise Taken(full["position"]) if before.shared else self._not_alone(full["position"])
         if before.shared and not (was_read := _was_read(self._store, full["position"], full["nonce"])):
             if was_read is False:
@@ -244,6 +251,14 @@ class Log:
             before, self.manifest = self.manifest, self.manifest.apply(entry)
             self._since_snapshot += 1
             yield entry, before, self.manifest
+
+    def settle(self) -> None:
+        """An entry of ours that was not answered, and that ``news`` has not found, cannot arrive any more after this.
+
+        Unavailable where that is not certain, or where it has arrived just now: read the news again.
+        """
+        if self._doubtful > self.manifest.position:
+            self.append({"kind": "pass"})
 
     def is_behind(self) -> bool:
         """Whether the log has gone on so far that the entries after ours are collected. Lists the snapshots, which are few."""

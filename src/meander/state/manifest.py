@@ -8,6 +8,7 @@ read the log from its beginning. Log entries are JSON objects with ``kind``:
 - ``compaction``, ``compactions``: segments replaced by one that holds the same rows, once or several times
 - ``names``: the names that sources have taken are in these files from here on
 - ``trial``: a replica tries a change of the plan with the next epoch; the others let it
+- ``pass``: nothing; it takes its position, so that an entry that was not answered cannot arrive there any more
 - ``routing``: an operator's key groups have other slots from the next epoch on (where several replicas work on a store)
 
 Invariants, and what breaks otherwise:
@@ -155,6 +156,8 @@ class Manifest:
             return moved
         if kind == "names":
             return replace(moved, seen=entry["seen"], recent={})
+        if kind == "pass":
+            return moved
         if kind == "trial":
             return replace(moved, trial={"by": entry["by"], "seconds": entry["seconds"]})
         if kind == "routing":
