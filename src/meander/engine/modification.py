@@ -153,7 +153,9 @@ class Modifier:
             self._store.put_if_absent(_request(request.id), _json(record))
 
         def rewrite(manifest: Manifest) -> Rewritten:
-            return rewrite_tables(self._store, self._clock, manifest, self.plan, plan, effects.upgrades, gone(manifest))
+            made = rewrite_tables(self._store, self._clock, manifest, self.plan, plan, effects.upgrades, gone(manifest))
+            # Flushes have closed nothing of an operator that begins anew, which may go by another time.
+            return replace(made, flushed={name: floor for name, floor in manifest.flushed.items() if name not in effects.drops})
 
         def accepted(epoch: int, seconds: float) -> Modified:
             self._note(_verdict(request.id), verdict="in force", version=plan.version, epoch=epoch, seconds=round(seconds, 3))
