@@ -287,3 +287,22 @@ def test_what_a_flush_has_closed_is_nothing_to_an_operator_that_begins_anew(tmp_
     local.run(flush=True)
     assert sum(frame.height for frame in late.epochs().values()) == (2 if taken_back else 0)
     assert sum(frame.get_column("n").sum() for frame in out.epochs().values()) == (1 if taken_back else 3)
+
+
+@pytest.mark.parametrize("operator", ["w", "g"])
+def test_a_change_that_has_stored_rows_under_another_key_is_not_taken_back(tmp_path: Path, operator: str) -> None:
+    """There was no state to drop, so the change could be taken back, until it had some of its own that the plan before cannot read."""
+    flow, outs = md.Flow("f"), {"w": md.memory(), "g": md.memory()}
+    columns = {"k": pl.Int64(), "v": pl.String(), "ts": pl.Datetime("us")}
+    script = tuple(((0, ((1, "ab"[number % 2], SECOND),)),) for number in range(4))
+    rows = flow.source("a", Script(columns, script)).watermark("ts", grace="100s", name="time")
+    rows.key_by("k").window(md.tumbling("10s")).aggregate(md.count().alias("n"), name="w").sink("windows", outs["w"])
+    rows.key_by("k").aggregate(md.count().alias("n"), name="g").sink("totals", outs["g"])
+    other = tuple(((0, ((1, "a", 0),) if number == 2 else ()),) for number in range(4))
+    flow.source("b", Script(columns, other)).map_batches(same, name="m").sink("other", md.memory())
+    local = Local(flow, tmp_path, 1, ahead=False)
+    local.propose(md.Replace(operator, md.aggregate(md.count().alias("n"), by="v")), BAD, drop={operator})
+    local.run(flush=True)
+    newest = {row[0]: row[-1] for frame in outs[operator].epochs().values() for row in frame.rows()}
+    assert newest == {"a": 2, "b": 2}
+    assert local.manifest.totals["dead_letters"] == 1

@@ -179,7 +179,7 @@ class Modifier:
             guard=request.guard,
             patience=request.patience,
             reversible=not (effects.upgrades or gone(now) or swaps),
-            lasting=frozenset(name for name, fate in effects.state.items() if fate.added or fate.removed or fate.widened),
+            lasting=effects.drops | {name for name, fate in effects.state.items() if fate.added or fate.removed or fate.widened},
         )
 
     def follow(self, manifest: Manifest) -> None:
