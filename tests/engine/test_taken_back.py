@@ -255,3 +255,54 @@ def test_what_is_over_as_soon_as_it_comes_is_set_aside_epoch_by_epoch(tmp_path: 
         assert "unproven" not in local.manifest.plan
         found.append({epoch: sorted(frame.select("v", "w").rows()) for epoch, frame in out.epochs().items() if frame.height})
     assert found[0] == found[1] == {6: [(1, 5), (2, 5), (3, 5)], 7: [(1, 6), (2, 6), (3, 6)]}
+
+
+ANOTHER_TIME = (md.Remove("time"), md.Insert("other_time", md.watermark("v", grace="100s"), after="a"))
+
+
+@pytest.mark.parametrize("change", ["another key", "another time"])
+@pytest.mark.parametrize("taken_back", [False, True])
+def test_what_a_flush_has_closed_is_nothing_to_an_operator_that_begins_anew(tmp_path: Path, change: str, taken_back: bool) -> None:
+    flow, out, late = md.Flow("f"), md.memory(), md.memory()
+    columns = {"k": pl.Int64(), "v": pl.Datetime("us"), "ts": pl.Datetime("us")}
+    seconds = [[(1, 1, 1000)], [], [(1, 3, 1003)], [(2, 4, 1004)]]
+    script = tuple(((0, tuple((k, v * SECOND, ts * SECOND) for k, v, ts in of)),) for of in seconds)
+    rows = flow.source("a", Script(columns, script)).watermark("ts", grace="100s", name="time")
+    windows = rows.key_by("k").window(md.tumbling("10s")).aggregate(md.count().alias("n"), name="w")
+    windows.sink("out", out)
+    windows.late().sink("late", late)
+    other = tuple(((0, ((1, 0, 0),) if taken_back and number == 2 else ()),) for number in range(len(script)))
+    flow.source("b", Script(columns, other)).map_batches(same, name="m").sink("other", md.memory())
+    local = Local(flow, tmp_path, 1, ahead=False)
+    local.step()
+    assert list(local.flush()) == [True]
+    floor = local.manifest.flushed
+    changes = [md.Replace("w", md.aggregate(md.count().alias("n"), by="v"))] if change == "another key" else ANOTHER_TIME
+    trial = local.propose(*changes, BAD, drop={"w"})
+    local.step()
+    assert trial.done.result(0)
+    assert not local.manifest.flushed
+    local.step()
+    assert local.manifest.flushed == (floor if taken_back else {})
+    local.run(flush=True)
+    assert sum(frame.height for frame in late.epochs().values()) == (2 if taken_back else 0)
+    assert sum(frame.get_column("n").sum() for frame in out.epochs().values()) == (1 if taken_back else 3)
+
+
+@pytest.mark.parametrize("operator", ["w", "g"])
+def test_a_change_that_has_stored_rows_under_another_key_is_not_taken_back(tmp_path: Path, operator: str) -> None:
+    """There was no state to drop, so the change could be taken back, until it had some of its own that the plan before cannot read."""
+    flow, outs = md.Flow("f"), {"w": md.memory(), "g": md.memory()}
+    columns = {"k": pl.Int64(), "v": pl.String(), "ts": pl.Datetime("us")}
+    script = tuple(((0, ((1, "ab"[number % 2], SECOND),)),) for number in range(4))
+    rows = flow.source("a", Script(columns, script)).watermark("ts", grace="100s", name="time")
+    rows.key_by("k").window(md.tumbling("10s")).aggregate(md.count().alias("n"), name="w").sink("windows", outs["w"])
+    rows.key_by("k").aggregate(md.count().alias("n"), name="g").sink("totals", outs["g"])
+    other = tuple(((0, ((1, "a", 0),) if number == 2 else ()),) for number in range(4))
+    flow.source("b", Script(columns, other)).map_batches(same, name="m").sink("other", md.memory())
+    local = Local(flow, tmp_path, 1, ahead=False)
+    local.propose(md.Replace(operator, md.aggregate(md.count().alias("n"), by="v")), BAD, drop={operator})
+    local.run(flush=True)
+    newest = {row[0]: row[-1] for frame in outs[operator].epochs().values() for row in frame.rows()}
+    assert newest == {"a": 2, "b": 2}
+    assert local.manifest.totals["dead_letters"] == 1

@@ -32,8 +32,8 @@ def set_aside(
     ``before`` is the manifest that it began with; ``going_on`` are the sources, which are the same under all these plans.
     """
     former, earlier = formers[0], formers[1:]
-    times, plan = heard_from(unproven.get("times", before.times), going_on), unproven["plan"]
-    was = replace(before, times=times, flushed=unproven.get("flushed", before.flushed))
+    times, plan = heard_from(unproven["times"], going_on), unproven["plan"]
+    was = replace(before, times=times, flushed=unproven["flushed"])
     kept = {name: table for name, table in dropped.items() if _needs(former, was, name, decision)}
     if earlier:
         rest = {name: table for name, table in dropped.items() if name not in kept}
@@ -44,7 +44,7 @@ def set_aside(
         "plan": plan,
         "times": times,
         "flushed": flushed(former.timed, was, times, outcome.closed),
-        "aside": tables_to_json(both(tables_in(unproven.get("aside", {})), kept)),
+        "aside": tables_to_json(both(tables_in(unproven["aside"]), kept)),
     }
 
 

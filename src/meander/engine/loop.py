@@ -365,11 +365,11 @@ class Loop:
         """The tables, times and floors with which a plan goes on after the change on top of it is taken back: nothing was dropped for that one."""
         manifest, known = self._setup.rewritten.view(self.log.manifest), parts.tables()
         tables = {name: table for name, table in manifest.tables.items() if whole_table(name) in known}
-        tables = both(tables, tables_in(unproven.get("aside", {})))
+        tables = both(tables, tables_in(unproven["aside"]))
         stored = self.log.manifest.tables
         other = {name: table for name, table in tables.items() if stored.get(name) != table}
         forgets = tuple(name for name in stored if name not in tables or name in other)
-        return Rewritten(forgets, other, unproven.get("times"), unproven.get("flushed"))
+        return Rewritten(forgets, other, unproven["times"], unproven["flushed"])
 
     def output(self, outcome: Outcome) -> dict[str, pl.DataFrame]:
         """What an epoch that is not committed would publish, per sink."""

@@ -159,7 +159,9 @@ class Modifier:
             self._store.put_if_absent(_request(request.id), _json(record))
 
         def rewrite(manifest: Manifest) -> Rewritten:
-            return rewrite_tables(self._store, self._clock, manifest, self.plan, plan, effects.upgrades, gone(manifest))
+            made = rewrite_tables(self._store, self._clock, manifest, self.plan, plan, effects.upgrades, gone(manifest))
+            # Flushes have closed nothing of an operator that begins anew, which may go by another time.
+            return replace(made, flushed={name: floor for name, floor in manifest.flushed.items() if name not in effects.drops})
 
         def accepted(epoch: int, seconds: float) -> Modified:
             self._note(_verdict(request.id), verdict="in force", version=plan.version, epoch=epoch, seconds=round(seconds, 3))
@@ -184,7 +186,7 @@ class Modifier:
             guard=request.guard,
             patience=request.patience,
             reversible=not (effects.upgrades or gone(now) or swaps),
-            lasting=frozenset(name for name, fate in effects.state.items() if fate.added or fate.removed or fate.widened),
+            lasting=effects.drops | {name for name, fate in effects.state.items() if fate.added or fate.removed or fate.widened},
         )
 
     def follow(self, manifest: Manifest) -> None:

@@ -252,7 +252,9 @@ class Trials:
             return
         trial.former = before
         proven = not trial.watched or not trial.reversible or _is_proven(trial, outcome)
+        was = loop.log.manifest
         marks = {"plan": before.parts.plan, "watched": sorted(trial.watched), "lasting": sorted(trial.lasting)}
+        marks |= {"times": was.times, "flushed": was.flushed, "aside": {}}
         loop.mark_plan(*((None, ()) if proven else (marks, _formers(trial))))
         try:
             is_in_force = loop.finish(tried, outcome, began) or in_force(loop.log.manifest.plan) == in_force(trial.parts.plan)
