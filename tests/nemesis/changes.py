@@ -6,6 +6,7 @@ None of them changes a result. One that is refused or not answered is counted; o
 from __future__ import annotations
 
 import random
+import socket
 import subprocess
 import sys
 from collections import Counter
@@ -41,6 +42,8 @@ class Changes:
         kind = self._chance.choice(KINDS)
         drawn = self._chance.random()
         try:
+            if not self._cluster.hosts.within(replica, lambda: listens(self._cluster.url(replica))):  # as a user would: then the other one
+                replica = next(name for name in REPLICAS if name != replica)
             self._cluster.hosts.within(replica, lambda: self._ask(kind, replica, drawn))
         except (MeanderError, OSError, subprocess.SubprocessError) as error:
             self.refused[kind] += 1
@@ -102,6 +105,14 @@ class Changes:
             raise ConnectionError(
                 (done.stderr or done.stdout).strip().splitlines()[-1] if (done.stderr or done.stdout).strip() else "no words"
             )
+
+
+def listens(url: str) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=2.0):
+            return True
+    except OSError:
+        return False
 
 
 def _body(change: dict[str, Any]) -> dict[str, Any]:
