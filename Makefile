@@ -48,6 +48,13 @@ test-all: test-servers ## every test
 nemesis: test-servers ## attack a replicated flow on real processes: make nemesis ARGS="--minutes 20 --seed 7"
 	@$(JAVA) PYTHONPATH=src:. $(BIN)/python -m tests.nemesis $(ARGS)
 
+SEEDS ?= 0:30000
+JOBS ?= $(shell nproc)
+
+.PHONY: simulate
+simulate: $(STAMP) ## many schedules of whole flows that fail and change: make simulate SEEDS=0:30000 JOBS=2
+	@$(BIN)/python -m tests.simulation.hunt --seeds $(SEEDS) --jobs $(JOBS) $(ARGS)
+
 .PHONY: lint
 lint: $(STAMP) ## ruff, rules and format
 	@$(BIN)/ruff check .

@@ -209,6 +209,8 @@ class Local:
     store: Any = None
     replica: str | None = None
     election: Any = None
+    merges: Any = None
+    """A function of store and key groups, where merges are not to be done at once."""
 
     def __post_init__(self) -> None:
         store = self.store = self.store or DirStore(self.folder)
@@ -224,7 +226,7 @@ class Local:
         letters = str(self.folder / "dead_letters")
         parts = _parts(compiled, letters)
         parts = replace(parts, plan={**parts.plan, **marks})
-        merges = MergeAtOnce(store, self.key_groups)
+        merges = (self.merges or MergeAtOnce)(store, self.key_groups)
         cohort = None
         if self.replica is not None:
             cohort = Cohort(store, self.clock, self.replica, log.manifest.generation, self.election)

@@ -241,6 +241,8 @@ def run_schedule(seed: int) -> Schedule:
         schedule.run()
     except BaseException as error:
         lives = "\n  ".join(schedule.lives)
-        error.add_note(f"seed {seed}: replay with MEANDER_SEED={seed} pytest tests/simulation -k replay\n  {lives}")
+        error.add_note(
+            f"seed {seed}: replay with python -m tests.simulation.hunt --simulation protocol --seeds {seed}:{seed + 1}\n  {lives}"
+        )
         raise
     return schedule

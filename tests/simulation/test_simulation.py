@@ -1,23 +1,32 @@
-"""The epoch protocol under thousands of seeded schedules: real loop, log, tidying and state; a world that fails in every way it can."""
+"""Thousands of seeded schedules: the epoch protocol in a world that fails in every way it can, and whole flows in it.
+
+``protocol`` has the real loop, log, tidying and state, and a toy flow. ``whole`` has real operators, sinks, changes and replicas.
+Replay one with ``python -m tests.simulation.hunt --seeds 123:124``; give a night to more of them with ``make simulate SEEDS=0:30000``.
+"""
 
 from __future__ import annotations
 
 import os
 
 import pytest
-from tests.simulation.schedule import run_schedule
+from tests.simulation.hunt import describe, spread
 
-SCHEDULES, BLOCK = 2_100, 100
-
-
-@pytest.mark.parametrize("block", [b if b < 10 else pytest.param(b, marks=pytest.mark.slow) for b in range(SCHEDULES // BLOCK)])
-def test_output_and_state_are_exactly_once_whatever_dies(block: int) -> None:
-    for seed in range(block * BLOCK, (block + 1) * BLOCK):
-        run_schedule(seed)
+JOBS = min(4, os.cpu_count() or 1)
+LONG = [pytest.mark.long, pytest.mark.timeout(7_200)]
+PROTOCOL = [range(2_200), pytest.param(range(2_200, 12_200), marks=LONG)]
+WHOLE = [range(800), pytest.param(range(800, 18_800), marks=LONG)]
 
 
-if "MEANDER_SEED" in os.environ:
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seeds", PROTOCOL, ids=str)
+def test_output_and_state_are_exactly_once_whatever_dies(seeds: range) -> None:
+    told = spread("protocol", seeds, JOBS)
+    assert not told["found"], describe(told)
 
-    def test_replay_of_one_seed() -> None:
-        """``MEANDER_SEED=123 pytest tests/simulation -k replay`` runs one schedule again and says what happened in it."""
-        print("\n".join(run_schedule(int(os.environ["MEANDER_SEED"])).lives))
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seeds", WHOLE, ids=str)
+def test_whole_flows_are_exactly_once_whatever_fails_and_changes(seeds: range) -> None:
+    told = spread("whole", seeds, JOBS)
+    assert not told["found"], describe(told)
+    assert told["schedules"] == len(seeds)

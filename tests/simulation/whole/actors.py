@@ -1,0 +1,280 @@
+"""Drivers as actors: one runs at a time, and whoever runs may be stopped, failed or killed at any call to the store.
+
+An actor has a thread of its own and takes commands from the director. At a call to the store, at a call of a user's function, and
+when it sleeps, it can be made to wait while others go on. All of it follows from the world's seed, since no two threads ever run
+at once.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from tests.local import Local
+from tests.simulation.whole.faults import tears
+from tests.simulation.whole.merges import LaggingMerges
+from tests.simulation.whole.world import World, WorldClock
+
+from meander import errors
+from meander.engine import tasks
+from meander.errors import Retryable
+
+_VIEWS = itertools.count()
+
+
+class Crash(BaseException):
+    """The process is gone. Not an Exception: no handler of ours may survive it."""
+
+
+class View:
+    """One process's connection to the store. Implements Store; every fault happens here."""
+
+    def __init__(self, actor: Actor) -> None:
+        self.actor, self.shelf = actor, actor.world.shelf
+        self.url = f"memory://life/{next(_VIEWS)}"  # segments are kept open by their store's name
+        self.dead = False
+
+    def get(self, name: str) -> bytes | None:
+        return self._act("get", name, lambda: self.shelf.get(name))
+
+    def get_range(self, name: str, start: int, length: int) -> bytes | None:
+        return self._act("get", name, lambda: self.shelf.get_range(name, start, length))
+
+    def map(self, name: str) -> pa.Buffer | None:
+        return self._act("get", name, lambda: self.shelf.map(name))
+
+    def put(self, name: str, data: Any) -> None:
+        torn = (lambda: self.shelf.put(name, b"")) if tears() else None
+        self._act("put", name, lambda: self.shelf.put(name, data), torn=torn)
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        return bool(self._act("create", name, lambda: self.shelf.put_if_absent(name, data)))
+
+    def list(self, prefix: str) -> list[str]:
+        found = sorted(self._act("list", prefix, lambda: self.shelf.list(prefix)))
+        self.actor.world.rng.shuffle(found)
+        return found
+
+    def delete(self, name: str) -> None:
+        self._act("delete", name, lambda: self.shelf.delete(name))
+
+    def local(self, name: str) -> Path | None:
+        if name:
+            self.actor.point()
+        return self.shelf.local(name)
+
+    def _act(self, verb: str, name: str, effect: Callable[[], Any], torn: Callable[[], None] | None = None) -> Any:
+        actor, world = self.actor, self.actor.world
+        if self.dead:
+            raise Crash
+        actor.point()
+        world.operations += 1
+        if world.late:
+            due = [act for at, act in world.late if at <= world.operations]
+            world.late = [(at, act) for at, act in world.late if at > world.operations]
+            for act in due:
+                act()
+        fault = actor.faults.next(world.rng, verb, name)
+        if fault is None:
+            return effect()
+        kind, dies = fault
+        world.say(f"  {actor.name}: {'dies' if dies else 'fails'} {kind} {verb} {name}")
+        result: Any = None
+        if kind in ("after", "twice"):
+            result = effect()
+        elif kind == "late" and verb in ("put", "create"):
+            world.late.append((world.operations + world.rng.randrange(1, 80), effect))
+        elif kind == "torn" and torn is not None:
+            torn()
+        if dies:
+            actor.die()
+            raise Crash
+        if kind == "twice" and verb == "create":
+            return False  # the connection asked again by itself, and met its own success
+        if kind == "twice":
+            return result
+        raise getattr(errors, "Unavailable", Retryable)(f"simulated: no answer to {verb} {name}")
+
+
+class Actor:
+    """A process of a name: it lives, dies, and comes back."""
+
+    def __init__(self, world: World, name: str, faults: Any, skew: float = 0.0, replica: bool = False) -> None:
+        self.world, self.name, self.faults, self.replica = world, name, faults, replica
+        self.clock = WorldClock(world, skew, self._slept)
+        self.command: Callable[[], Any] | None = None
+        self.thread: threading.Thread | None = None
+        self.begin = threading.Semaphore(0)
+        self.director = threading.Semaphore(0)
+        self.mine = threading.Semaphore(0)
+        self.local: Local | None = None
+        self.view: View | None = None
+        self.lives = 0
+        self.busy = False
+        self.killed = False
+        self.frozen = False
+        """Stopped for a while, its signs of life as well."""
+        self.beaten = -1.0
+        self.alone = True
+        """Whether nobody else could run meanwhile."""
+        self.chance = 0.0
+        """Of another one's turn, at each point."""
+        self.ended: BaseException | None = None
+        self.result: Any = None
+
+    @property
+    def alive(self) -> bool:
+        return self.local is not None
+
+    # -- the director's side --------------------------------------------------------------------------------------
+
+    def do(self, command: Callable[[], Any]) -> None:
+        """Begin a command; returns when it is done or waits."""
+        assert not self.busy
+        self.busy, self.ended, self.result = True, None, None
+        self.world.running = self
+        self.command = command
+        if self.thread is None:
+            self.thread = threading.Thread(target=self._perform, name=f"actor-{self.name}", daemon=True)
+            self.thread.start()
+        self.begin.release()
+        self.director.acquire()
+
+    def go_on(self) -> None:
+        """Let a command that waits go on."""
+        assert self.busy
+        self.world.running = self
+        self.mine.release()
+        self.director.acquire()
+
+    def finish(self) -> None:
+        while self.busy:
+            self.go_on()
+
+    def kill(self) -> None:
+        """The process ends wherever it is."""
+        self.world.say(f"{self.name} is killed")
+        if self.view is not None:
+            self.view.dead = True
+        self.killed = True
+        self.finish()
+        self.killed = False
+        self.die()
+
+    def die(self) -> None:
+        if self.view is not None:
+            self.view.dead = True
+        self.local = None
+
+    def close(self) -> None:
+        """The world ends."""
+        if self.busy:
+            self.kill()
+        if self.thread is not None:
+            self.command = None
+            self.begin.release()
+            self.thread.join()
+
+    def _perform(self) -> None:
+        while True:
+            self.begin.acquire()
+            if self.command is None:
+                return
+            try:
+                self.result = self.command()
+            except BaseException as error:
+                self.ended = error
+            self.busy = False
+            self.director.release()
+
+    # -- the process's side ---------------------------------------------------------------------------------------
+
+    def point(self) -> None:
+        """Somebody else may go on here."""
+        if self.killed or (self.view is not None and self.view.dead):
+            raise Crash
+        world = self.world
+        if world.coming and world.rng.random() < 0.01:
+            world.arrive(1)
+        if not self.alone and world.rng.random() < self.chance:
+            self._wait()
+
+    def call(self, what: str) -> None:
+        """A user's function is called, which may find its database away."""
+        self.point()
+        fault = self.faults.next(self.world.rng, "call", what)
+        if fault is not None:
+            self.world.say(f"  {self.name}: {'dies' if fault[1] else 'fails'} before {what}")
+            if fault[1]:
+                self.die()
+                raise Crash
+            raise OSError(f"simulated: no answer to {what}")
+
+    def _wait(self) -> None:
+        if not self.busy:
+            return
+        self.director.release()
+        self.mine.acquire()
+        if self.killed:
+            raise Crash
+
+    def _slept(self) -> None:
+        if self.killed:
+            raise Crash
+        self.world.beats()
+        if not self.alone:
+            self._wait()
+
+    def start(self, flow: Any, **options: Any) -> None:
+        """A new process on the store."""
+        self.lives += 1
+        self.view = View(self)
+        tasks._stores.clear()
+        tasks._stores[self.view.url] = self.view
+        for other in self.world.actors:
+            if other is not self and other.view is not None:
+                tasks._stores[other.view.url] = other.view
+        self.faults.begin(self.world.rng)
+        local = Local(
+            flow,
+            self.world.folder / "state",
+            store=self.view,
+            clock=self.clock,
+            replica=self.name if self.replica else None,
+            merges=lambda store, groups: LaggingMerges(store, groups, self.world.rng, self.world.lag),
+            **options,
+        )
+        begin = local.loop._runner.begin
+
+        def note(decision: Any, *rest: Any) -> Any:
+            self.world.flushing[decision.epoch] = decision.flush
+            return begin(decision, *rest)
+
+        local.loop._runner.begin = note  # type: ignore[method-assign]
+        self.local = local
+
+    def beat(self) -> None:
+        """What the thread beside the loop does every half second."""
+        if self.local is None or self.local.cohort is None or self.killed or self.frozen:
+            return
+        cohort, view = self.local.cohort, self.view
+        store, cohort._store = cohort._store, self.world.shelf
+        try:
+            if not (view is None or view.dead):
+                cohort.beat()
+                cohort.look()
+        finally:
+            cohort._store = store
+
+    def step(self, flush: bool = False) -> bool:
+        assert self.local is not None
+        loop = self.local.loop
+        loop.look()
+        persevere = getattr(loop, "persevere", None) or (loop.siblings and loop.siblings.persevere)
+        if persevere:
+            return bool(persevere(loop.step, everything=True, flush=flush))
+        return loop.step(everything=True, flush=flush)

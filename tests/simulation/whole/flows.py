@@ -1,0 +1,259 @@
+"""The pool of flows: what a version of a flow is made of, and how it is written down as a user would write it.
+
+A version is plain data. Branches of it are stateful operators (``Branch``), each with a sink of some kind; the models of what they
+compute are in ``models``.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import polars as pl
+from tests.simulation.whole.world import FEEDS, WORLDS, Feed, World
+
+import meander as md
+
+
+def same(frame: pl.DataFrame) -> pl.DataFrame:
+    return frame
+
+
+def boom(frame: pl.DataFrame) -> pl.DataFrame:
+    if frame.height:
+        raise ZeroDivisionError("a typo")
+    return frame
+
+
+class Counter(md.Processor):
+    """Counts rows; a timer gives the count out again, negative."""
+
+    output: ClassVar[Any] = {"n": "int64"}
+    n = md.value("int64", default=0)
+
+    def on_events(self, key: Any, rows: Any, state: Any, ctx: Any) -> Any:
+        for row in rows:
+            state.n = 0 if row.v == 0 else state.n + 1
+            if row.v == 9:
+                ctx.set_timer("8s")
+        yield (state.n,)
+
+    def on_timer(self, key: Any, time: Any, state: Any, ctx: Any) -> Any:
+        yield (-1 - state.n,)
+
+
+class Doubting(Counter):
+    """With one variable more."""
+
+    seen = md.value("int64", default=0)
+
+    def on_timer(self, key: Any, time: Any, state: Any, ctx: Any) -> Any:
+        yield (-1 - state.n,)
+
+
+PROCESSORS = {"Counter": Counter, "Doubting": Doubting}
+
+
+@dataclass(frozen=True)
+class Place:
+    """A sink: its kind, and where it puts what it gets."""
+
+    kind: str
+    """memory, parquet, partitioned, foreach"""
+    name: str
+
+
+@dataclass(frozen=True)
+class Branch:
+    """One stateful operator of the flow and what it is like now."""
+
+    name: str
+    kind: str
+    """plain, totals, window, session, chain, dedup, process, join, windowjoin, latest"""
+    source: str = "a"
+    keyed: bool = True
+    size: int = 10
+    step: int = 10
+    emit: str = "closed"
+    lateness: int = 0
+    aggs: tuple[str, ...] = ("n", "s")
+    inner: str = "tumbling"
+    """Of a chain: what the first window is."""
+    code: str = "Counter"
+    late_tap: bool = False
+
+    def window(self) -> Any:
+        if self.kind == "session":
+            return md.session(f"{self.size}s")
+        return md.tumbling(f"{self.size}s") if self.size == self.step else md.sliding(f"{self.size}s", f"{self.step}s")
+
+    def aggregates(self) -> list[Any]:
+        made = {"n": md.count(), "s": md.sum("v"), "m": md.max("v")}
+        return [made[alias[0]].alias(alias) for alias in self.aggs]
+
+    def operators(self) -> tuple[str, ...]:
+        """The names of its stateful operators."""
+        return {"plain": (), "chain": (f"{self.name}1", self.name)}.get(self.kind, (self.name,))
+
+
+@dataclass(frozen=True)
+class Version:
+    """A flow at one version."""
+
+    branches: tuple[Branch, ...]
+    sinks: tuple[tuple[str, Place], ...]
+    sources: tuple[tuple[str, str], ...]
+    """Of each source the folder that it reads."""
+    above: int = -1
+    booms: frozenset[str] = frozenset()
+    """Sources behind which a function fails."""
+    wide: bool = True
+    grace: int = 3
+    shift: int | None = None
+    """What an operator that was inserted adds to the values."""
+    taps: tuple[tuple[str, Place], ...] = ()
+
+    def place(self, sink: str) -> Place | None:
+        return dict((*self.sinks, *self.taps)).get(sink)
+
+    def branch(self, name: str) -> Branch:
+        return next(branch for branch in self.branches if branch.name == name)
+
+    def with_branch(self, branch: Branch) -> Version:
+        return replace(self, branches=tuple(branch if b.name == branch.name else b for b in self.branches))
+
+
+def narrowing(wide: bool) -> Any:
+    return pl.col("k").cast(pl.Int64 if wide else pl.Int32)
+
+
+def make_sink(world: World, place: Place) -> Any:
+    """The live object of a sink."""
+    if place.kind == "memory":
+        return world.memories.setdefault(place.name, md.memory())
+    if place.kind == "foreach":
+        return md.foreach_batch(Caller(place.name))
+    path = world.folder / place.name
+    return md.parquet(path, partition_by="g") if place.kind == "partitioned" else md.parquet(path)
+
+
+class Caller:
+    """A user's function that writes down what it gets. It can travel, as a function in a module can."""
+
+    def __init__(self, name: str) -> None:
+        self.name = self.__qualname__ = name
+
+    def __call__(self, frame: pl.DataFrame, epoch: int) -> None:
+        (world,) = WORLDS
+        world.running.call(f"call {self.name}")
+        world.calls[self.name].append((epoch, frame))
+        world.running.point()
+
+    def __reduce__(self) -> tuple[type[Caller], tuple[str]]:
+        return Caller, (self.name,)
+
+
+def write(version: Version, world: World) -> md.Flow:
+    """The flow as its file would say it."""
+    flow = md.Flow("whole")
+    streams = {}
+    for name, folder in version.sources:
+        rows = flow.source(name, Feed(folder))
+        if name == "a":
+            rows = rows.filter(f"v > {version.above}", name="above")
+            if version.shift is not None:
+                rows = rows.with_columns(f"v + {version.shift} AS v", name="shift")
+            rows = rows.with_columns(narrowing(version.wide), name="narrow")
+        rows = rows.map_batches(boom if name in version.booms else same, name=f"clean_{name}")
+        streams[name] = rows.watermark("ts", grace=f"{version.grace}s", name=f"time_{name}")
+    for branch in version.branches:
+        out = grow(branch, streams)
+        out.sink(f"{branch.name}_out", make_sink(world, dict(version.sinks)[f"{branch.name}_out"]))
+    for name, place in version.taps:
+        streams[name.split("_")[1]].sink(name, make_sink(world, place))
+    return flow
+
+
+def grow(branch: Branch, streams: dict[str, Any]) -> Any:
+    """A branch behind its sources: the stream that leaves it."""
+    name, rows = branch.name, streams[branch.source]
+    if branch.kind == "plain":
+        return rows.filter("v >= 0", name=name)
+    if branch.kind == "totals":
+        return rows.key_by("k").aggregate(*branch.aggregates(), name=name)
+    if branch.kind in ("window", "session"):
+        cut = (rows.key_by("k") if branch.keyed else rows).window(branch.window())
+        return cut.aggregate(*branch.aggregates(), emit=branch.emit, lateness=f"{branch.lateness}s", name=name)
+    if branch.kind == "chain":
+        inner = md.tumbling("5s") if branch.inner == "tumbling" else md.session("5s")
+        first = rows.key_by("k").window(inner).aggregate(md.count().alias("n"), md.sum("v").alias("v"), name=f"{name}1")
+        return first.key_by("k").window(branch.window()).aggregate(md.sum("n").alias("n"), md.sum("v").alias("s"), name=name)
+    if branch.kind == "dedup":
+        return rows.key_by("k", "g").deduplicate(name=name)
+    if branch.kind == "process":
+        return rows.key_by("k").process(PROCESSORS[branch.code], name=name)
+    other = streams["b"]
+    if branch.kind == "join":
+        return rows.join(other, on="k", within="4s", name=name)
+    if branch.kind == "windowjoin":
+        return rows.window(md.tumbling("10s")).join(other, on="k", name=name)
+    return rows.join_latest(other, on="k", how="left", name=name)
+
+
+def draw(rng: random.Random, merging: bool) -> Version:
+    """A first version. ``merging``: one whose state is merged again and again."""
+    names = ["a"]
+    branches: list[Branch] = []
+    kinds = [
+        "plain",
+        "totals",
+        "totals",
+        "window",
+        "window",
+        "window",
+        "session",
+        "chain",
+        "dedup",
+        "process",
+        "join",
+        "windowjoin",
+        "latest",
+    ]
+    for number in range(rng.choice((1, 1, 1, 2, 2))):
+        kind = rng.choice(kinds)
+        branch = Branch(f"b{number}", kind)
+        if kind in ("join", "windowjoin", "latest"):
+            names = ["a", "b"]
+        if kind == "window":
+            size, step = rng.choice(((10, 10), (10, 5), (8, 2), (4, 4), (6, 3)))
+            branch = replace(branch, size=size, step=step, keyed=rng.random() < 0.6, emit=rng.choice(("closed", "closed", "update")))
+            branch = replace(branch, lateness=rng.choice((0, 0, 0, 5)))
+        elif kind == "session":
+            branch = replace(branch, size=rng.choice((3, 6)), emit=rng.choice(("closed", "update")))
+        branches.append(branch)
+    if not merging and rng.random() < 0.25 and "b" not in names:
+        names.append("b")
+        branches.append(Branch("side", rng.choice(("plain", "window", "totals")), source="b"))
+    for name in names:
+        FEEDS[f"{name}-in"] = []
+        FEEDS[f"{name}-in2"] = []
+    sinks = tuple((f"{b.name}_out", draw_place(rng, b)) for b in branches)
+    return Version(
+        tuple(branches),
+        sinks,
+        tuple((name, f"{name}-in") for name in names),
+        wide="b" in names or rng.random() < 0.7,
+        grace=rng.choice((0, 3, 5)),
+    )
+
+
+def draw_place(rng: random.Random, branch: Branch | None, number: int = 0) -> Place:
+    kinds = ["memory", "parquet", "parquet", "foreach"]
+    if branch is None or branch.kind in ("plain", "dedup"):
+        kinds.append("partitioned")
+    name = branch.name if branch is not None else "tap"
+    if number:
+        kinds.remove("memory")  # after a restart nobody would have the object that came by a change
+    kind = rng.choice(kinds)
+    return Place(kind, f"out/{name}-{kind}-{number}")

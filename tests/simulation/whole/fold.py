@@ -1,0 +1,118 @@
+"""The fold of the decisions: models and marks of event time, one epoch after the other, under the version that each entry names.
+
+A change on probation may be taken back, without a trace: so beside the version in force, those that it can go back to are folded
+on as well, as if the change had not been.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.simulation.whole.changes import Asked
+from tests.simulation.whole.flows import Version
+from tests.simulation.whole.models import MODELS, NEVER, Join, Model, Out, Turn
+from tests.simulation.whole.world import SECOND
+
+Entry = dict[str, Any]
+
+
+@dataclass
+class Fold:
+    """What a version has come to."""
+
+    marks: dict[str, dict[str, Any]] = field(default_factory=dict)
+    models: dict[str, Model] = field(default_factory=dict)
+
+    def change(self, version: Version, asked: Asked) -> None:
+        """A change comes into force: what it does to the state."""
+        for branch in version.branches:
+            model = self._model(branch.name, branch.kind)
+            for operator in branch.operators():
+                if operator in asked.rules.get("drop", ()):
+                    model.forget(operator)
+            model.backfill(asked.rules.get("backfill", {}).get(branch.name, {}))
+
+    def epoch(self, entry: Entry, version: Version, flush: bool) -> dict[str, Out]:
+        """One epoch: what comes out of it, per sink."""
+        rows, heard = arriving(entry, version)
+        found: dict[str, Out] = {}
+        for branch in version.branches:
+            mark = self.marks.get(branch.source, {})
+            turn = Turn(entry["epoch"], rows[branch.source], mark.get("late", NEVER), mark.get("mark", NEVER), flush)
+            model = self._model(branch.name, branch.kind)
+            if isinstance(model, Join):
+                turn.late = min(turn.late, self.marks.get("b", {}).get("late", NEVER))
+                found[f"{branch.name}_out"] = model.both(turn, rows["b"], branch)
+            else:
+                found[f"{branch.name}_out"] = model.turn(turn, branch)
+        for name, _ in version.taps:
+            found[name] = rows[name.split("_")[1]]
+        for source, _ in version.sources:
+            self._advance(source, heard.get(source, {}), version.grace, source in entry["restarts"])
+        return found
+
+    def late(self) -> int:
+        return sum(model.late_rows() for model in self.models.values())
+
+    def _model(self, name: str, kind: str) -> Model:
+        if name not in self.models:
+            self.models[name] = MODELS[kind]()
+        return self.models[name]
+
+    def _advance(self, source: str, heard: dict[int, int], grace: int, restarted: bool) -> None:
+        before = self.marks.get(source, {"heard": {}, "mark": NEVER})
+        known = {} if restarted else dict(before["heard"])
+        for part, largest in heard.items():
+            known[part] = max(largest, known.get(part, NEVER))
+        mark = max(before["mark"], min(known.values()) - grace * SECOND) if known else before["mark"]
+        self.marks[source] = {"heard": known, "late": before["mark"], "mark": mark}
+
+
+class Folds:
+    """The version in force, and those before it."""
+
+    def __init__(self, first: Version) -> None:
+        self._folds: dict[int, tuple[Version, Fold]] = {1: (first, Fold())}
+        self._number = 1
+        self._known: str | None = None
+        self.late = 0
+
+    @property
+    def now(self) -> Fold:
+        return self._folds[self._number][1]
+
+    def epoch(self, entry: Entry, version: Version, asked: Asked | None, flush: bool) -> dict[str, Out]:
+        number, identity = entry["plan"]["version"], entry["plan"].get("modification")
+        if number < self._number:
+            self._folds = {n: fold for n, fold in self._folds.items() if n <= number}
+        elif number > self._number:
+            self._folds[number] = (version, copy.deepcopy(self.now))
+        self._number = number
+        if asked is not None and identity != self._known and self._folds[number][0] == version:
+            self.now.change(version, asked)
+        self._known = identity
+        for n, (former, fold) in self._folds.items():
+            if n != number:
+                fold.epoch(entry, former, flush)
+        before = self.now.late()
+        out = self.now.epoch(entry, version, flush)
+        self.late += self.now.late() - before
+        return out
+
+
+def arriving(entry: Entry, version: Version) -> tuple[dict[str, Out], dict[str, dict[int, int]]]:
+    """The rows that come to the branches, and the largest time of each partition of them."""
+    rows: dict[str, Out] = {source: [] for source, _ in version.sources}
+    heard: dict[str, dict[int, int]] = defaultdict(dict)
+    for source, payload in entry["splits"]:
+        for i, k, g, v, ts in payload["rows"]:
+            if source in version.booms or (source == "a" and v <= version.above):
+                continue
+            value = v + (version.shift or 0) if source == "a" else v
+            rows[source].append((i, k, g, value, ts))
+            part = payload["partition"]
+            heard[source][part] = max(ts, heard[source].get(part, NEVER))
+    return rows, heard

@@ -1,0 +1,308 @@
+"""What branches compute, in plain Python: a fold over the decisions, one epoch after the other, row by row.
+
+A model knows nothing of segments, slots, splits or restarts. It is told the rows of an epoch, the two marks of event time that the
+epoch goes by (what is behind ``late`` has closed before; what ends by ``evict`` closes now), and what the branch is like in that epoch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.simulation.whole.flows import Branch
+from tests.simulation.whole.world import SECOND, Row
+
+NEVER, FOREVER = -(1 << 62), 1 << 62
+Out = list[Row]
+
+
+@dataclass
+class Turn:
+    """One epoch, as a model sees it."""
+
+    epoch: int
+    rows: Out
+    """(id, k, g, v, ts)"""
+    late: int
+    evict: int
+    flush: bool
+
+
+class Model:
+    """Of one branch."""
+
+    exact = True
+    """Whether what comes out is known epoch by epoch; else only what it comes to in the end."""
+
+    def turn(self, turn: Turn, branch: Branch) -> Out:
+        """What comes out of an epoch."""
+        raise NotImplementedError
+
+    def forget(self, operator: str) -> None:
+        """State was dropped."""
+
+    def backfill(self, values: dict[str, int]) -> None:
+        """Keys from before have a value for what is new."""
+
+    def late_rows(self) -> int:
+        return 0
+
+
+def behind(turn: Turn, floor: int, branch: Branch) -> Turn:
+    """The epoch as it is to an operator that a flush has closed up to there. What gives updates has nothing to close."""
+    flush = turn.flush and branch.emit == "closed"
+    return Turn(turn.epoch, turn.rows, max(turn.late, floor), max(turn.evict, floor), flush)
+
+
+class Plain(Model):
+    def turn(self, turn: Turn, branch: Branch) -> Out:
+        return [row for row in turn.rows if row[3] >= 0]
+
+
+class Tap(Model):
+    def turn(self, turn: Turn, branch: Branch) -> Out:
+        return turn.rows
+
+
+def fold(kind: str, old: int | None, value: int) -> int:
+    if kind == "n":
+        return (old or 0) + 1
+    if kind == "s":
+        return (old or 0) + value
+    return value if old is None else max(old, value)
+
+
+@dataclass
+class Totals(Model):
+    values: dict[int, dict[str, int]] = field(default_factory=dict)
+
+    def turn(self, turn: Turn, branch: Branch) -> Out:
+        if turn.rows:
+            for known in self.values.values():
+                for alias in known.keys() - set(branch.aggs):
+                    del known[alias]
+        for _, k, _, v, _ in turn.rows:
+            known = self.values.setdefault(k, {})
+            for alias in branch.aggs:
+                known[alias] = fold(alias[0], known.get(alias), v)
+        return [(k, *(self.values[k][alias] for alias in branch.aggs)) for k in sorted({row[1] for row in turn.rows})]
+
+    def state(self, branch: Branch) -> Out:
+        return [(k, *(known.get(alias) for alias in branch.aggs)) for k, known in self.values.items()]
+
+    def forget(self, operator: str) -> None:
+        self.values.clear()
+
+    def backfill(self, values: dict[str, int]) -> None:
+        for known in self.values.values():
+            known.update(values)
+
+
+@dataclass
+class Dedup(Model):
+    seen: set[Any] = field(default_factory=set)
+
+    def turn(self, turn: Turn, branch: Branch) -> Out:
+        out = []
+        for row in turn.rows:
+            if (row[1], row[2]) not in self.seen:
+                self.seen.add((row[1], row[2]))
+                out.append(row)
+        return out
+
+
+@dataclass
+class Process(Model):
+    n: dict[int, int] = field(default_factory=dict)
+    timers: set[tuple[int, int]] = field(default_factory=set)
+
+    def turn(self, turn: Turn, branch: Branch) -> Out:
+        out: Out = []
+        due = sorted((at, k) for k, at in self.timers if turn.flush or at <= turn.evict)
+        for at, k in due:
+            self.timers.discard((k, at))
+            out.append((k, -1 - self.n.get(k, 0)))
+        for k in sorted({row[1] for row in turn.rows}):
+            mine = [row for row in turn.rows if row[1] == k]
+            for row in mine:
+                self.n[k] = 0 if row[3] == 0 else self.n.get(k, 0) + 1
+                if row[3] == 9:
+                    self.timers.add((k, max(turn.evict, *(r[4] for r in mine)) + 8 * SECOND))
+            out.append((k, self.n[k]))
+        return out
+
+
+@dataclass
+class Windows(Model):
+    """Rows that were taken, and which windows have closed. What windows there are is a question of the branch as it is now."""
+
+    exact = False
+    rows: list[tuple[Row, int]] = field(default_factory=list)
+    """Rows with the mark behind which their windows had closed when they came."""
+    weighed: bool = False
+    """Whether rows count for as many as their first column says."""
+    refused: int = 0
+    floor: int = NEVER
+    """Up to where a flush has closed everything, for good."""
+
+    def turn(self, turn: Turn, branch: Branch) -> Out:
+        turn = behind(turn, self.floor, branch)
+        size, step, slack = branch.size * SECOND, branch.step * SECOND, branch.lateness * SECOND
+        touched = set()
+        for row in turn.rows:
+            last = row[4] // step * step
+            if last + size + slack <= turn.late:
+                self.refused += 1
+                continue
+            self.rows.append((row, turn.late - slack))
+            key = row[1] if branch.keyed else None
+            for start in range(last, last - size, -step):
+                if start <= row[4] < start + size and start + size > turn.late - slack:
+                    touched.add((key, start))
+        evict = FOREVER if turn.flush else turn.evict
+        closing = {
+            (row[1] if branch.keyed else None, start)
+            for row, _ in self.rows
+            for start in range(row[4] // step * step, row[4] // step * step - size, -step)
+            if turn.late < start + size <= evict and start <= row[4] < start + size
+        }
+        # What is open and was not given out yet comes out when it closes, whatever ``emit`` was before.
+        out = []
+        for key, start in sorted(closing | touched, key=repr):
+            if branch.emit == "closed" and start + size > evict:
+                continue
+            mine = [
+                row
+                for row, behind in self.rows
+                if (row[1] if branch.keyed else None) == key and start <= row[4] < start + size and start + size > behind
+            ]
+            count = sum(row[0] for row in mine) if self.weighed else len(mine)
+            out.append((key, start, start + size, count, sum(row[3] for row in mine)))
+        if turn.flush:
+            self.floor = max(self.floor, *(row[4] // step * step + size + slack for row, _ in self.rows), NEVER)
+        return out
+
+    def forget(self, operator: str) -> None:
+        self.rows.clear()
+
+    def late_rows(self) -> int:
+        return self.refused
+
+
+@dataclass
+class Sessions(Model):
+    exact = False
+    open: list[list[int]] = field(default_factory=list)
+    """[key, first, last, n, s]"""
+    refused: int = 0
+    floor: int = NEVER
+
+    def turn(self, turn: Turn, branch: Branch) -> Out:
+        turn = behind(turn, self.floor, branch)
+        gap = branch.size * SECOND
+        changed = []
+        for row in turn.rows:
+            if row[4] + gap < turn.late:
+                self.refused += 1
+                continue
+            one = [row[1], row[4], row[4], 1, row[3]]
+            for other in [o for o in self.open if o[0] == one[0] and o[1] - gap <= one[2] and one[1] <= o[2] + gap]:
+                self.open.remove(other)
+                if other in changed:
+                    changed.remove(other)
+                one = [one[0], min(one[1], other[1]), max(one[2], other[2]), one[3] + other[3], one[4] + other[4]]
+            self.open.append(one)
+            changed.append(one)
+        closing = [one for one in self.open if turn.flush or one[2] + gap < turn.evict]
+        self.open = [one for one in self.open if one not in closing]
+        if turn.flush:  # a row up to a session's end would have been part of it
+            self.floor = max(self.floor, *(one[2] + 2 * gap + 1 for one in closing), NEVER)
+        given = changed if branch.emit == "update" else closing
+        return [(one[0], one[1], one[2] + gap, one[3], one[4]) for one in given]
+
+    def forget(self, operator: str) -> None:
+        self.open.clear()
+
+    def late_rows(self) -> int:
+        return self.refused
+
+
+@dataclass
+class Chain(Model):
+    """A window behind a window: what the first gives out is the second's input."""
+
+    exact = False
+    first: Any = None
+    second: Windows = field(default_factory=lambda: Windows(weighed=True))
+    inner: str = ""
+
+    def turn(self, turn: Turn, branch: Branch) -> Out:
+        if self.first is None or self.inner != branch.inner:
+            refused = 0 if self.first is None else self.first.refused
+            self.first, self.inner = (Windows() if branch.inner == "tumbling" else Sessions()), branch.inner
+            self.first.refused = refused
+        inner = Branch("", "window" if branch.inner == "tumbling" else "session", size=5, step=5)
+        back = 1 if branch.inner == "tumbling" else 0
+        given = self.first.turn(turn, inner)
+        rows = [(n, k, "", s, end - back) for k, _, end, n, s in given]
+        return self.second.turn(Turn(turn.epoch, rows, turn.late, turn.evict, turn.flush), branch)
+
+    def forget(self, operator: str) -> None:
+        if operator.endswith("1"):
+            self.first = None
+        else:
+            self.second.forget(operator)
+
+    def late_rows(self) -> int:
+        return (self.first.refused if self.first else 0) + self.second.refused
+
+
+@dataclass
+class Join(Model):
+    """Pairs of (left id, right id), each in the epoch in which its second row arrives."""
+
+    sides: tuple[Out, Out] = field(default_factory=lambda: ([], []))
+    refused: int = 0
+
+    def pair(self, left: Row, right: Row, kind: str) -> bool:
+        if kind == "windowjoin":
+            return bool(left[4] // (10 * SECOND) == right[4] // (10 * SECOND))
+        return bool(abs(left[4] - right[4]) <= 4 * SECOND)
+
+    def both(self, turn: Turn, others: Out, branch: Branch) -> Out:
+        if branch.kind == "latest":
+            self.sides[1].extend(others)
+            latest = {row[1]: row[0] for row in self.sides[1]}
+            return [(row[0], latest.get(row[1])) for row in turn.rows]
+        new: list[Out] = []
+        for rows in (turn.rows, others):
+            kept = []
+            for row in rows:
+                end = row[4] // (10 * SECOND) * 10 * SECOND + 10 * SECOND - 1 if branch.kind == "windowjoin" else row[4]
+                if end < turn.late:
+                    self.refused += 1
+                else:
+                    kept.append(row)
+            new.append(kept)
+        left, right = self.sides
+        pairs = [(x, y) for x in new[0] for y in (*right, *new[1])] + [(x, y) for x in left for y in new[1]]
+        left.extend(new[0])
+        right.extend(new[1])
+        return [(x[0], y[0]) for x, y in pairs if x[1] == y[1] and self.pair(x, y, branch.kind)]
+
+    def late_rows(self) -> int:
+        return self.refused
+
+
+MODELS: dict[str, Any] = {
+    "plain": Plain,
+    "totals": Totals,
+    "window": Windows,
+    "session": Sessions,
+    "chain": Chain,
+    "dedup": Dedup,
+    "process": Process,
+    "join": Join,
+    "windowjoin": Join,
+    "latest": Join,
+}

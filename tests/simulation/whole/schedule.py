@@ -1,0 +1,308 @@
+"""One schedule of the whole: a flow from the pool, processes that live and die, a store that fails, changes; then the verdict.
+
+All that happens follows from the seed, and a failure tells it in order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import random
+import sys
+import traceback
+from collections.abc import Iterator
+
+from tests.local import constants
+from tests.simulation.whole.actors import Actor, Crash
+from tests.simulation.whole.changes import Asked, Changes
+from tests.simulation.whole.faults import Faults
+from tests.simulation.whole.flows import Version, draw, write
+from tests.simulation.whole.verdict import Verdict
+from tests.simulation.whole.world import SECOND, Row, World, WorldClock, Wrong
+
+from meander.coordinate.routing import rebalance
+from meander.engine import tasks
+from meander.engine import trials as trials_module
+from meander.errors import ConfigError, FlowError, Retryable
+from meander.state import compaction as compaction_module
+from meander.state import log as log_module
+from meander.state.reading import read_operator
+
+GROUPS = ("x", "x", "y", "z", None, "__HIVE_DEFAULT_PARTITION__", "p" * 300)
+
+
+class Schedule:
+    """From a seed to a verdict."""
+
+    def __init__(self, seed: int, without: frozenset[str] = frozenset()) -> None:
+        self.without = without
+        """Commands, and ``faults``, that are left out: to see what a failure needs."""
+        self.world = World(seed, linked=random.Random(seed).random() < 0.5)
+        self.rng = self.world.rng
+        self.changes = Changes(self.world)
+        self.merging = self.rng.random() < 0.1
+        """Whether this one is about many epochs, rescales and merges, and not about changes."""
+        self.first = self.written = draw(self.rng, self.merging)
+        """As the flow was first written, and as the file that was started last says it."""
+        self.asked: dict[str, Asked] = {}
+        self.snapshots, self.fewest = self.rng.choice((2, 3, 6)), self.rng.choice((2, 3))
+        self.world.lag = self.rng.choice((0, 3, 12)) if self.merging else self.rng.choice((0, 0, 3, 12))
+        self._draw_input()
+        count = self.rng.choice((1, 1, 2, 2, 3))
+        often = self.rng.choice((0.0, 0.0, 0.004, 0.02))
+        mortal = self.rng.choice((0.0, 0.1, 0.25))
+        if self.merging or "replicas" in without:
+            count = 1
+        if "faults" in without:
+            often = mortal = 0.0
+        for number in range(count):
+            faults = Faults(often, mortal, outages=self.rng.choice((0.0, 0.1)))
+            skew = self.rng.choice((0.0, 0.0, 4.0, -30.0))
+            actor = Actor(self.world, "abc"[number], faults, skew, replica=count > 1)
+            actor.alone, actor.chance = count == 1, self.rng.choice((0.01, 0.1))
+            self.world.actors.append(actor)
+        self.world.say(f"{count} process(es); {self.first}")
+
+    # -- input ----------------------------------------------------------------------------------------------------
+
+    def _draw_input(self) -> None:
+        rng, time, number = self.rng, 0, 0
+        hot = self.merging or rng.random() < 0.5
+        files: list[tuple[str, tuple[str, int, list[Row]]]] = []
+        groups = GROUPS if rng.random() < 0.3 else GROUPS[:4]
+        partitions = rng.choice((1, 1, 2))
+        for file in range(rng.randint(16, 24) if self.merging else rng.randint(3, 8)):
+            for source, _ in self.first.sources:
+                rows = []
+                for _ in range(rng.randint(0, 4)):
+                    number += 1
+                    key = 0 if hot and rng.random() < 0.6 else rng.randint(0, 5)
+                    at = max(0, time + rng.randint(-6, 3)) * SECOND
+                    rows.append((number, key, rng.choice(groups), rng.choice((0, 1, 2, 3, 9)), at))
+                folder = f"{source}-in2" if rng.random() < 0.15 else f"{source}-in"
+                files.append((folder, (f"f{file}{source}", rng.randrange(partitions), rows)))
+            time += rng.choice((0, 1, 3, 8))
+        self.world.coming = files
+
+    # -- what happens ---------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        clock = WorldClock(self.world, 0.0, lambda: None)
+        hurried = constants(
+            SNAPSHOT_EVERY=(log_module, self.snapshots),
+            FEWEST=(compaction_module, self.fewest),
+            SystemClock=(tasks, lambda: clock),
+            _within=(trials_module, lambda seconds, work, abandon: work()),  # by real time nothing would be the same twice
+        )
+        with hurried, _quiet():
+            self.world.arrive(self.rng.randint(0, 3))
+            self.left = self.rng.randint(20, 30) if self.merging else self.rng.randint(4, 12)
+            for _ in range(300):
+                if self.left > 0:
+                    self._turn()
+            self._end()
+            Verdict(self.world, self.first, self.asked).check()
+
+    def _turn(self) -> None:
+        actor = self.rng.choice(self.world.actors)
+        self.world.time += self.rng.choice((0.0, 0.1, 1.0, 4.0))
+        self.world.beats()
+        if actor.frozen:
+            actor.frozen = self.rng.random() < 0.9
+        elif actor.busy:
+            fate = self.rng.random()
+            if fate < 0.02 and "kill" not in self.without:
+                actor.kill()
+            elif fate < 0.05:
+                self.world.say(f"{actor.name} stands still")
+                actor.frozen = True
+            else:
+                actor.go_on()
+        elif not actor.alive:
+            self._start(actor)
+        else:
+            self._command(actor)
+        self._look(actor)
+
+    def _start(self, actor: Actor) -> None:
+        """A process begins: with the file as it was started last, as it was first, or as it would be written now."""
+        version, what = self.written, "as before"
+        fate = self.rng.random()
+        if fate < 0.3 and self.world.shelf.epochs:
+            version, what = self._in_force(), "as edited"
+        elif fate < 0.4:
+            version, what = self.first, "as first written"
+        self.world.say(f"{actor.name} starts, the file {what}")
+        actor.faults.begin(self.rng)
+        options = {"parallelism": self.rng.choice((1, 2, 3)), "small": self.rng.random() < 0.7, "ahead": self.rng.random() < 0.6}
+
+        def start() -> None:
+            actor.start(write(version, self.world), key_groups=4, **options)
+            self.written = version
+
+        actor.do(start)
+
+    def _in_force(self) -> Version:
+        verdict = Verdict(self.world, self.first, self.asked)
+        verdict.follow_versions()
+        return verdict.versions[self.world.shelf.manifest.epoch] if verdict.versions else self.written
+
+    def _command(self, actor: Actor) -> None:
+        rng, local = self.rng, actor.local
+        self.left -= 1
+        actor.faults.command(rng)
+        often = (50, 0, 0, 20, 30, 1, 1) if self.merging else (50, 5, 16, 8, 15, 6, 4)
+        kind = rng.choices(("step", "flush", "change", "rescale", "arrive", "read", "kill"), often)[0]
+        if kind in self.without:
+            kind = "step"
+        if kind == "step":
+            self.world.say(f"{actor.name} steps")
+            actor.do(actor.step)
+        elif kind == "flush":
+            self.world.say(f"{actor.name} flushes")
+            actor.do(lambda: actor.step(flush=True))
+        elif kind == "change":
+            actor.do(lambda: self._change(actor))
+        elif kind == "rescale" and local.loop.routing:
+            name = rng.choice(sorted(local.loop.routing))
+            table = rebalance(local.loop.routing[name], rng.choice((1, 2, 3, 4)))
+            self.world.say(f"{actor.name} rescales {name} to {table}")
+            actor.do(lambda: local.loop.reroute(name, table))
+        elif kind == "arrive":
+            self.world.arrive(1 if self.merging else rng.randint(1, 3))
+        elif kind == "read":
+            self._read()
+        elif kind == "kill":
+            actor.kill()
+
+    def _change(self, actor: Actor) -> None:
+        asked = self.changes.draw(self._in_force(), actor.replica)
+        if asked is None:
+            return
+        self.world.say(f"{actor.name} is asked for {asked.id}: {asked.told} {asked.rules or ''}")
+        self.asked[asked.id] = asked
+        try:
+            trial = actor.local.propose(*asked.changes, request_id=asked.id, patience=30.0, **asked.rules)
+        except FlowError as error:
+            self.world.say(f"  refused: {error}")
+            del self.asked[asked.id]
+            return
+        actor.step()
+        if trial.done.done() and trial.done.exception() is None:
+            self.world.say(f"  in force: {trial.done.result()[:3]}")
+        elif trial.done.done():
+            self.world.say(f"  {str(trial.done.exception()).splitlines()[0]}")
+
+    def _read(self) -> None:
+        """State can be read at any time."""
+        for operator in sorted(self.world.shelf.manifest.routing):
+            try:
+                read_operator(self.world.shelf, operator)
+            except ConfigError:
+                continue  # there is none yet
+            except Exception as error:
+                raise Wrong("read_state", f"of {operator}: {type(error).__name__}: {error}") from error
+
+    # -- how commands end -----------------------------------------------------------------------------------------
+
+    def _look(self, actor: Actor) -> None:
+        """A command may have ended, and badly."""
+        error, actor.ended = actor.ended, None
+        if actor.busy or error is None:
+            return
+        self.world.say(f"  {actor.name}: {type(error).__name__}: {str(error)[:300]}")
+        if isinstance(error, Crash):
+            actor.die()
+        elif isinstance(error, Retryable | OSError) and "simulated" in str(error):
+            actor.die()  # it gives up, and somebody starts it again
+        elif isinstance(error, Wrong):
+            raise error
+        else:
+            where = _where(error)
+            raise Wrong(f"{type(error).__name__} {where}", f"{actor.name} has ended although nothing explains it: {error}") from error
+
+    def _end(self) -> None:
+        """No more faults, all input, one process to the end, and a clean start after that."""
+        world = self.world
+        world.say("the end begins")
+        for actor in world.actors:
+            actor.faults.quiet, actor.frozen = True, False
+        for _ in range(5_000):
+            for actor in world.actors:
+                if actor.busy:
+                    actor.go_on()
+                    self._look(actor)
+        if any(actor.busy for actor in world.actors):
+            raise Wrong("stuck", f"a command does not come to an end: {_stacks()}")
+        for act in world.late:
+            act[1]()
+        world.late = []
+        world.arrive(len(world.coming))
+        actor = self.rng.choice(world.actors)
+        for other in world.actors:
+            if other is not actor and other.alive:
+                other.kill()
+        for _ in range(2):
+            actor.alone = True
+            if not actor.alive:
+                self._start(actor)
+                actor.finish()
+                self._look(actor)
+            for flush in (False, True):
+                for _ in range(60):
+                    world.time += 1.0
+                    actor.do(lambda flush=flush: actor.step(flush=flush))
+                    actor.finish()
+                    self._look(actor)
+                    if not actor.result:
+                        break
+                else:
+                    raise Wrong("endless", "steps do not come to an end")
+            self._read()
+            actor.kill()
+
+
+def _stacks() -> str:
+    """Where each thread of ours is: function by function, from the outside."""
+    told = []
+    for frame in sys._current_frames().values():
+        names = [f"{f.name}:{f.lineno}" for f in traceback.extract_stack(frame) if "/src/meander/" in f.filename]
+        if names:
+            told.append(" > ".join(names))
+    return " | ".join(told)
+
+
+def _where(error: BaseException) -> str:
+    """The innermost place of ours."""
+    place, at = "", error.__traceback__
+    while at is not None:
+        code = at.tb_frame.f_code
+        if "meander" in code.co_filename and "/tests/" not in code.co_filename:
+            place = f"{code.co_filename.rsplit('/', 1)[1]}:{code.co_name}"
+        at = at.tb_next
+    return place
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    logger = logging.getLogger("meander")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+def run_schedule(seed: int, without: frozenset[str] = frozenset()) -> Schedule:
+    """Run one schedule; a failure says which, and all that happened."""
+    schedule = Schedule(seed, without)
+    try:
+        schedule.run()
+    except BaseException as error:
+        told = "\n  ".join(schedule.world.history)
+        error.add_note(f"seed {seed}: replay with python -m tests.simulation.hunt --seeds {seed}:{seed + 1}\n  {told}")
+        raise
+    finally:
+        schedule.world.close()
+    return schedule
