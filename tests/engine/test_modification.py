@@ -456,7 +456,9 @@ def test_a_source_that_has_fewer_partitions_after_a_restart_does_not_stop_the_wa
     assert next(iter(again.manifest.times.values()))["mark"] == 9_000_000
 
 
-@pytest.mark.parametrize("when", ["no change", "no input", "with a change", "with one that is rejected", "on probation", "as one is taken back"])
+@pytest.mark.parametrize(
+    "when", ["no change", "no input", "with a change", "with one that is rejected", "on probation", "as one is taken back"]
+)
 def test_partitions_that_are_gone_after_a_restart_hold_nothing_back_whatever_is_changed(tmp_path: Path, when: str) -> None:
     columns: dict[str, Any] = {"k": pl.Int64(), "ts": pl.Datetime("us")}
     fails_at = {"on probation": 4, "as one is taken back": 2}.get(when, 99)
