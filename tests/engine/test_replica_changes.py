@@ -285,3 +285,19 @@ def test_a_change_that_is_accepted_late_does_not_hide_one_that_came_on_top_of_it
     a.step()
     assert third.done.result(0).version == 4
     assert {"first", "second", "third"} <= {node.name for node in a.modifier.plan.nodes}
+
+
+def test_state_that_a_lost_change_has_rewritten_goes_when_a_replica_joins(tmp_path: Path) -> None:
+    a, b = (Local(changing(tmp_path), tmp_path / "state", replica=name, ahead=False) for name in "ab")
+    a.step()
+    a.propose(md.Replace("totals", md.aggregate(md.count().alias("n"), md.sum("v").alias("s"))), backfill={"totals": {"s": 0}})
+    with mock.patch.object(a.loop, "_commit", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+        a.step()
+    rewritten = [name for name in b.store.list("segments/") if "-upgrade-" in name]
+    assert rewritten
+    Local(changing(tmp_path), tmp_path / "state", replica="c")
+    assert set(rewritten) <= set(b.store.list("segments/")), "its epoch may still be committed"
+    with mock.patch.object(b.loop.siblings, "_is_free", return_value=True):
+        b.step()
+    Local(changing(tmp_path), tmp_path / "state", replica="c")
+    assert not [name for name in b.store.list("segments/") if "-upgrade-" in name]

@@ -185,13 +185,16 @@ class Tidy:
         """Whether only the dead can have written an object that no retained state needs.
 
         All that an older generation wrote. Of a shared one, which lives on while replicas die, what a task wrote for an epoch that is
-        committed: whoever may still be at it has lost. Not what a merge or a change wrote, which may be about to be committed.
+        committed: whoever may still be at it has lost. The same of state that a change has rewritten, which only the epoch after it
+        can name. Not what a merge wrote, which may be about to be committed.
         """
-        owner, epoch, number = (*name.rsplit("/", 1)[1].split("-"), "", "")[:3]
+        owner, epoch, writer = (*name.rsplit("/", 1)[1].split("-"), "", "")[:3]
         if not owner.isdigit() or int(owner) < self._start.generation:
             return owner.isdigit()
-        written_by_a_task = not name.startswith("seen/") and epoch.isdigit() and number.isdigit()
-        return self._start.shared and int(owner) == self._start.generation and written_by_a_task and int(epoch) <= self._start.epoch
+        if name.startswith("seen/") or not epoch.isdigit() or not (writer.isdigit() or writer == "upgrade"):
+            return False
+        wanted_by = int(epoch) + (writer == "upgrade")
+        return self._start.shared and int(owner) == self._start.generation and wanted_by <= self._start.epoch
 
     def _retained_states(self) -> list[Manifest]:
         """Every state from the oldest that can still be read to the newest. Snapshots from which the log cannot be followed go."""
