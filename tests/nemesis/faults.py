@@ -123,6 +123,7 @@ class Faults:
             "kill worker": 1.0,
             "pause worker": 1.0,
             "pause master": 0.5,
+            "clock": 3.0,
             **{f"store {name}": 0.8 for name in _STORE},
         }
         if self._cluster.mode == "leader":
@@ -135,10 +136,6 @@ class Faults:
             kinds |= {f"disk {name}": 1.0 for name in self._cluster.disks}
         else:
             self.missing.append("full disks: nothing can be mounted here")
-        if self._cluster.clocks is not None:
-            kinds["clock"] = 3.0
-        else:
-            self.missing.append("clocks: there is no C compiler here")
         return kinds
 
     def _kill(self, role: str) -> tuple[str, Undo | None] | None:

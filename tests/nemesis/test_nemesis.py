@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
+import struct
 import subprocess
 import sys
 import threading
@@ -187,3 +189,22 @@ def test_half_a_minute_of_kills_and_pauses_leaves_the_output_whole(tmp_path: Pat
     assert report["good"]
     assert report["faults"]["total"] >= 3
     assert not list(LEDGERS.glob("*")) or report["left behind"]["processes"] == []
+
+
+def test_a_clock_jumps_for_a_process_that_runs(tmp_path: Path) -> None:
+    place = tmp_path / "clock"
+    place.write_bytes(struct.pack("=q", 0))
+    asks = "import sys, time\nfor _ in sys.stdin: print(time.time(), flush=True)"
+    environment = {**os.environ, "NEMESIS_CLOCK": str(place), "PYTHONPATH": str(Path(__file__).parent / "moved_clock")}
+    with subprocess.Popen([sys.executable, "-c", asks], stdin=-1, stdout=-1, env=environment, text=True) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+
+        def ahead() -> float:
+            print(file=child.stdin, flush=True)
+            return float(child.stdout.readline()) - time.time()
+
+        assert abs(ahead()) < 60
+        with place.open("r+b") as out:
+            out.write(struct.pack("=q", -3600))
+        assert abs(ahead() + 3600) < 60
