@@ -1,7 +1,7 @@
 """A wall clock that can be set, for one Python process: it imports this at its start where the folder is on ``PYTHONPATH``.
 
-The file ``NEMESIS_CLOCK`` holds how many seconds the clock is ahead. It is mapped, so that a jump is seen at once. Only ``time.time`` moves,
-which is the clock that Meander goes by. libfaketime would move the JVM's clock, too, but it breaks Python's sleeps.
+The file ``NEMESIS_CLOCK`` holds how many seconds the clock is ahead. It is mapped, so that a jump is seen at once. Only ``time.time``
+moves, which is the clock that Meander goes by. libfaketime would move the JVM's clock, too, but it breaks Python's sleeps.
 """
 
 import mmap
