@@ -2,8 +2,8 @@
 
 A plan that is in force and not proven closes and drops by its own rules. The plan before it may need longer what is dropped, and may
 have other marks. All that is in the log entries of the change, in ``unproven``: ``aside`` has the tables, ``times`` the event time as the
-former plan's watermarks would have it, ``flushed`` up to where flushes would have closed everything under it. They go when the change is proven, and come back when it is taken back. A former plan may be on
-probation itself, and has the same in its own ``unproven``.
+former plan's watermarks would have it, ``flushed`` up to where flushes would have closed everything under it. They go when the change is
+proven, and come back when it is taken back. A former plan may be on probation itself, and has the same in its own ``unproven``.
 """
 
 from __future__ import annotations
