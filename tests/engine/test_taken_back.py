@@ -306,3 +306,27 @@ def test_a_change_that_has_stored_rows_under_another_key_is_not_taken_back(tmp_p
     newest = {row[0]: row[-1] for frame in outs[operator].epochs().values() for row in frame.rows()}
     assert newest == {"a": 2, "b": 2}
     assert local.manifest.totals["dead_letters"] == 1
+
+
+def test_a_join_as_of_a_time_never_gives_a_row_of_the_future_after_a_change_of_its_marks(tmp_path: Path) -> None:
+    """A newer row takes the place of an older one when the mark passes it. A change that has done so is not taken back."""
+    lefts = [[(1, 20)], [(2, 32)], [(2, 32)], [(1, 44)], [(2, 50)], [(2, 50)], [], [(1, 42)], [(2, 90)], [(2, 91)]]
+    rights = [[(1, 20)], [(2, 32)], [(2, 32)], [(1, 44)], [(2, 50)], [(2, 50)], [], [], [(2, 90)], [(2, 91)]]
+    flow, out = md.Flow("f"), md.memory()
+    left, right = (
+        flow.source(name, Script(COLUMNS, tuple(((0, tuple((k, ts, ts * SECOND) for k, ts in of)),) for of in rows)))
+        .watermark("ts", grace="10s", name=f"{name}_time")
+        for name, rows in (("a", lefts), ("b", rights))
+    )  # fmt: skip
+    left.join_latest(right.select("k", "ts", pl.col("v").alias("w")), on="k", as_of=True, name="j").sink("out", out)
+    other = tuple(((0, ((1, 1, 0),) if number == 6 else ()),) for number in range(len(lefts)))
+    flow.source("c", Script(COLUMNS, other)).map_batches(same, name="m").sink("other", md.memory())
+    local = Local(flow, tmp_path, 1, ahead=False)
+    for number in range(len(lefts)):
+        if number == 3:
+            local.propose(BAD, *(md.Replace(f"{name}_time", md.watermark("ts", grace="0s")) for name in ("a", "b")))
+        local.step()
+    local.run(flush=True)
+    pairs = [pair for frame in out.epochs().values() for pair in frame.select("v", "w").rows()]
+    assert pairs
+    assert [(v, w) for v, w in pairs if w > v] == []

@@ -1,7 +1,7 @@
 """What a change on probation would lose for the plan before it: kept, so that taking the change back leaves no trace. Pure.
 
 A plan that is in force and not proven closes and drops by its own rules. The plan before it may need longer what is dropped, and may
-have other marks. The log entries of the change say all of that, in ``unproven``: ``aside`` has the tables, ``times`` the event time as the
+have other marks. All that is in the log entries of the change, in ``unproven``: ``aside`` has the tables, ``times`` the event time as the
 former plan's watermarks would have it, ``flushed`` up to where flushes would have closed everything under it. They go when the change is
 proven, and come back when it is taken back. A former plan may be on probation itself, and has the same in its own ``unproven``.
 """

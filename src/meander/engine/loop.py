@@ -362,7 +362,7 @@ class Loop:
         return spread(self.log.manifest.key_groups, self._asked)
 
     def as_if_never(self, unproven: Json, parts: Parts) -> Rewritten:
-        """The tables, times and floors with which a plan goes on when the change on top of it is taken back: as if nothing was dropped."""
+        """The tables, times and floors of a plan when the change on top of it is taken back: nothing was dropped for that one."""
         manifest, known = self._setup.rewritten.view(self.log.manifest), parts.tables()
         tables = {name: table for name, table in manifest.tables.items() if whole_table(name) in known}
         tables = both(tables, tables_in(unproven["aside"]))

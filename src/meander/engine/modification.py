@@ -28,7 +28,9 @@ from meander.engine.trials import Guard, Rewritten, Trial
 from meander.engine.upgrade import rewrite_tables
 from meander.errors import ConfigError, FlowError, Rejected, Retryable
 from meander.plan.effects import Effects
+from meander.plan.eventtime import time_of
 from meander.plan.graph import Plan
+from meander.plan.joins import JoinLatest
 from meander.plan.modify import Change, StateRules, modify
 from meander.plan.operators import MapBatches, SourceOp
 from meander.plan.places import bring
@@ -186,7 +188,9 @@ class Modifier:
             guard=request.guard,
             patience=request.patience,
             reversible=not (effects.upgrades or gone(now) or swaps),
-            lasting=effects.drops | {name for name, fate in effects.state.items() if fate.added or fate.removed or fate.widened},
+            lasting=effects.drops
+            | _moved_on(plan, effects)
+            | {n for n, fate in effects.state.items() if fate.added or fate.removed or fate.widened},
         )
 
     def follow(self, manifest: Manifest) -> None:
@@ -313,6 +317,17 @@ def _back_from(plan: Json) -> Iterator[tuple[str, str | None]]:
     yield in_force(plan)
     if "unproven" in plan:
         yield from _back_from(plan["unproven"]["plan"])
+
+
+def _moved_on(plan: Plan, effects: Effects) -> set[str]:
+    """Joins as of a time whose marks change: a row that a mark has passed takes the place of an older one, which is not there any more."""
+    found = set()
+    for node in plan.nodes:
+        if isinstance(node.op, JoinLatest) and node.op.by_event_time:
+            times = [time_of(plan.nodes, plan.schemas, name) for name in node.inputs]
+            if any(time is not None and not time.marks.isdisjoint(effects.touched) for time in times):
+                found.add(node.name)
+    return found
 
 
 def _code(plan: Plan, effects: Effects) -> dict[str, Json]:
