@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from meander.plan.graph import Plan
 
 Result = TypeVar("Result")
-_LOG = logging.getLogger("meander")
-"""Where a program has not set logging up, Python writes what is said here to standard error."""
+_FAILURES = logging.getLogger("meander.failure")
+"""What ended a run; a command silences it, because its last line says the same. Where a program has not set logging up, Python writes
+what is said here to standard error."""
 
 
 _TOLD = ("dry_run", "request_id", "author", "drop_state", "backfill", "timeout")
@@ -425,7 +426,7 @@ class Run:
                 self._wake.clear()  # who wants the next pause cut short says so again; who wants the end has said that first
         if self._failure is not None:
             if not self._told:
-                _LOG.error(_last_words(self.name, self._failure, began_after, self._loop.log.manifest.epoch))
+                _FAILURES.error(_last_words(self.name, self._failure, began_after, self._loop.log.manifest.epoch))
             self._close()
 
     def _turn(self, work: Callable[[], Result]) -> Result:

@@ -77,6 +77,21 @@ def test_an_error_comes_out_of_the_client_as_it_went_in(server: Server, run: Fak
         Client(server.url, TOKEN).rescale("counts", 3)
 
 
+def test_status_says_that_a_flow_holds_and_what_it_waits_for(
+    server: Server, run: FakeRun, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = {"since": 0.0, "seconds": 12.0, "why": "epoch 3 is committed, and sink 'out' does not take it: No space left", "tries": 5}
+    rest = {"generation": 1, "epoch_seconds": 0.1, "rows_in": 1, "rows_out": 1, "rows_per_second": 1.0, "waiting": 0, "dead_letters": 0}
+    now = {**run.status(), **rest, "autoscaler": None, "error": None, "stages": [], "executors": {}, "holding": held}
+    monkeypatch.setattr(run, "status", lambda: now)
+    assert main(["status", "--url", server.url]) == 0
+    shown = capsys.readouterr().out
+    assert "holding" in shown
+    assert "for 12.00 s" in shown
+    assert "sink 'out' does not take it: No space left" in shown
+    assert "the store does not answer" not in shown
+
+
 @pytest.mark.parametrize("words", [["status"], ["rescale", "counts", "4"], ["evacuate", "1"]])
 def test_where_nothing_listens_it_is_said_how_to_start_something(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     url = f"http://127.0.0.1:{free_port()}"

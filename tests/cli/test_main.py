@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -84,3 +85,12 @@ def test_a_reader_that_goes_away_is_no_failure() -> None:
     command = f"{sys.executable} -m meander.cli.main --help | true; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=dict(os.environ), timeout=60)
     assert "Traceback" not in done.stderr
+
+
+def test_a_command_shows_the_warnings_of_a_flow_and_leaves_its_failure_to_the_last_line() -> None:
+    script = (
+        "import logging; from meander.cli.main import main; from tests.test_run import died, fails, run_of; main([]); "
+        "logging.getLogger('meander').warning('flow f holds'); died(run_of(fails))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
+    assert done.stderr == "flow f holds\n"

@@ -16,7 +16,8 @@ import pytest
 from tests.cli.small_store import make_store
 
 from meander.cli.main import build_parser, main
-from meander.cli.replicas import _state
+from meander.cli.progress import make_console
+from meander.cli.replicas import _state, table_of
 from meander.cli.replicated import check, child, on_hangup
 from meander.cli.run import check_server
 from meander.processes import ProcessId
@@ -148,3 +149,15 @@ def test_for_how_long_one_is_silent_is_told_by_the_clock_of_its_own_machine_or_n
     here = _state({**silent, "host": socket.gethostname()})
     assert here.startswith("[red]silent[/] for ")
     assert "-" not in here
+
+
+def test_a_table_of_replicas_in_a_pipe_has_whole_processes_and_addresses(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    one = {"name": "a", "state": "running", "alive": True, "epoch": 1_234_567, "lag": 0, "restarts": 12, "keeps_house": True}
+    where = {"process": 4_123_456, "host": "a-machine-with-a-long-name.example", "url": "http://127.0.0.1:19208"}
+    make_console(False, True).print(table_of([{**one, **where}]))
+    shown = capsys.readouterr().out
+    assert "running (keeps house)" in shown
+    assert "4123456 on a-machine-with-a-long-name.example   http://127.0.0.1:19208" in shown

@@ -102,7 +102,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words
-    logging.getLogger("meander").addHandler(logging.NullHandler())  # a failure is said once, by the line at the end
+    # Warnings go to standard error, as Python does by itself. Only the failure of a run is not logged here: the last line says it.
+    logging.getLogger("meander.failure").addHandler(logging.NullHandler())
     words = [word for word in words if word != "--debug"]
     command = next((word for word in words if not word.startswith("-")), None)
 

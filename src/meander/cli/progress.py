@@ -6,6 +6,7 @@ birth, as its source knows it, to the publication of its epoch; times inside a s
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -32,6 +33,8 @@ F64 = npt.NDArray[np.float64]
 _POINTS = 500
 """Latencies kept of one split: evenly spaced in it, each standing for its share of the rows."""
 _RATE_SECONDS = 3.0
+_PIPED_COLUMNS = 1000
+"""A pipe has no width. With the 80 that a terminal may have, processes and addresses would be cut off."""
 
 
 @dataclass(frozen=True)
@@ -220,8 +223,11 @@ class StatusLine:
 
 
 def make_console(json: bool, no_color: bool) -> Console:
-    """Where a person reads: standard output, or standard error where that is for a program."""
-    return Console(file=sys.stderr if json else sys.stdout, no_color=True if no_color else None, highlight=False)
+    """Where a person reads: standard output, or standard error where that is for a program. In files and pipes tables are not cut."""
+    console = Console(file=sys.stderr if json else sys.stdout, no_color=True if no_color else None, highlight=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = _PIPED_COLUMNS
+    return console
 
 
 @contextmanager

@@ -131,8 +131,7 @@ def _print_running(status: dict[str, Any], no_color: bool) -> None:
     facts.add_row("waiting", wording.plural(status["waiting"], "row"))
     facts.add_row("dead letters", wording.count(status["dead_letters"]))
     if status.get("holding"):
-        held = status["holding"]
-        facts.add_row("holding", f"[yellow]for {wording.duration(held['seconds'])}, the store does not answer[/]")
+        facts.add_row("holding", f"[yellow]for {wording.duration(status['holding']['seconds'])}[/]")
     if status["autoscaler"] is not None:
         facts.add_row("autoscaler", "; ".join((*status["autoscaler"]["reasons"], *status["autoscaler"]["notes"])) or "nothing decided yet")
     console.print(facts, soft_wrap=True)

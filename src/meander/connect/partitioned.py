@@ -138,7 +138,7 @@ def parquet(path: str | os.PathLike[str], partition_by: str | Sequence[str] | No
 
     ``partition_by`` puts rows into folders by the values of these columns: with ``md.parquet("out/", partition_by=["day"])`` a row is in
     ``out/day=2026-03-01/``, and ``pl.read_parquet("out/", hive_partitioning=True)`` has the column again. Rows whose value cannot be a
-    folder's name (empty text, or more than 255 bytes with the column's name) are dead letters.
+    folder's name (empty text, or more than 255 bytes with the column's name and ``%XX`` for each byte that is not ASCII) are dead letters.
 
     A start publishes the last epoch again: where its files were moved away, they come back under the same names.
     """
