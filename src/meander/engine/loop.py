@@ -395,6 +395,7 @@ class Loop:
         """Go on from a manifest that we have not come to by ourselves."""
         self._drop_next()
         self.input.reopen(self._parts.sources)
+        self.input.release(manifest.recent)  # also what an entry of ours took that was not answered
         self.routing = {name: route(manifest, name, self._asked) for name in self._parts.keyed}
 
     def adopt_probation(self, unproven: Json) -> None:
