@@ -331,6 +331,7 @@ def test_a_join_as_of_a_time_never_gives_a_row_of_the_future_after_a_change_of_i
     assert pairs
     assert [(v, w) for v, w in pairs if w > v] == []
 
+
 def test_a_change_on_probation_is_taken_back_by_replicas_as_by_one(tmp_path: Path) -> None:
     """A run alone has made it, and replicas go on from there: each sets aside what the others would need, too."""
     times = [[3 * number, 3 * number + 1] for number in range(9)]
