@@ -47,6 +47,11 @@ class Retryable(MeanderError):
 class Unavailable(Retryable):
     """The store did not answer, refused, or has no room: nothing is wrong with the flow, and waiting helps."""
 
+    def __init__(self, message: str = "", refused: bool = False) -> None:
+        """``refused``: what was asked for has had no effect, and will have none. Otherwise it may even arrive late."""
+        super().__init__(message)
+        self.refused = refused
+
 
 class Divergent(MeanderError):
     """Replicas have computed different things from the same input: this one has stopped."""

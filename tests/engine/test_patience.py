@@ -166,6 +166,47 @@ def test_sinks_that_came_with_a_change_stay_those_that_were_given(tmp_path: Path
     assert list(out.epochs()) == called == list(range(2, EPOCHS + 1))
 
 
+@pytest.mark.parametrize("replica", [None, "a"])
+def test_files_of_an_epoch_whose_commit_was_not_answered_are_archived(tmp_path: Path, replica: str | None) -> None:
+    for number in range(2):
+        pl.DataFrame({"k": [number]}).write_parquet(tmp_path / f"{number}.parquet")
+    flow = md.Flow("archived")
+    files = md.files(tmp_path, schema={"k": "long"}, after="archive", settle=0.0, max_files_per_epoch=1)
+    flow.source("events", files).sink("out", md.memory())
+    local = Local(flow, tmp_path / "state", replica=replica, ahead=False)
+    log, append, before, failed = local.loop.log, local.loop.log.append, local.manifest, list[bool]()
+
+    def unanswered(entry: Any) -> Any:
+        after = append(entry)
+        if entry["kind"] == "epoch" and not failed:
+            failed.append(True)
+            log.manifest = before
+            raise Unavailable("store: 'log': no answer")
+        return after
+
+    with mock.patch.object(log, "append", unanswered):
+        local.loop.look()
+        run(local)
+        local.loop.look()
+        run(local)
+    assert (failed, local.manifest.epoch) == ([True], 2)
+    assert sorted(file.name for file in (tmp_path / "_archive").iterdir()) == ["0.parquet", "1.parquet"]
+
+
+@pytest.mark.parametrize("replica", [None, "a"])
+def test_who_asks_for_all_input_gets_all_of_it_although_the_store_was_away(tmp_path: Path, replica: str | None) -> None:
+    """Otherwise what was left would come after a flush, and be late."""
+    for number in range(3):
+        pl.DataFrame({"k": [number]}).write_parquet(tmp_path / f"{number}.parquet")
+    flow, out = md.Flow("all"), md.memory()
+    flow.source("events", md.files(tmp_path, schema={"k": "long"}, settle=0.0, max_files_per_epoch=1)).sink("out", out)
+    local = Local(flow, tmp_path / "state", replica=replica, ahead=False)
+    local.loop.look()
+    with unanswered_once(local):
+        run(local)
+    assert (local.manifest.epoch, out.frame()["k"].to_list()) == (3, [0, 1, 2])
+
+
 def unanswered_once(local: Local) -> Any:
     """The next epoch's entry does not get into the log, and nobody is told."""
     append, failed = local.loop.log.append, []

@@ -330,3 +330,39 @@ def test_a_join_as_of_a_time_never_gives_a_row_of_the_future_after_a_change_of_i
     pairs = [pair for frame in out.epochs().values() for pair in frame.select("v", "w").rows()]
     assert pairs
     assert [(v, w) for v, w in pairs if w > v] == []
+
+
+def test_a_change_on_probation_is_taken_back_by_replicas_as_by_one(tmp_path: Path) -> None:
+    """A run alone has made it, and replicas go on from there: each sets aside what the others would need, too."""
+    times = [[3 * number, 3 * number + 1] for number in range(9)]
+    found = []
+    for changed in (False, True):
+        flow, outs = flow_of(times, 6)
+        local = Local(flow, tmp_path / f"{changed}", ahead=False)
+        local.step()
+        if changed:
+            local.propose(SHORTER, BAD)
+        local.step()
+        a, b = (Local(flow, tmp_path / f"{changed}", replica=name, ahead=False) for name in "ab")
+        while a.step() and b.step():
+            assert not lost(a) | lost(b)
+        b.step()
+        assert a.loop.trials.quiet
+        assert b.loop.trials.quiet
+        found.append((output(outs, 8), facts(b)))
+    assert found[0] == found[1]
+
+
+def test_a_change_that_a_sibling_has_proven_is_on_probation_nowhere(tmp_path: Path) -> None:
+    flow, _ = flow_of([[3 * number, 3 * number + 1] for number in range(9)], 4)
+    local = Local(flow, tmp_path, ahead=False)
+    local.step()
+    local.propose(SHORTER, md.Replace("m", md.map_batches(also_same)))
+    local.step()
+    a, b = (Local(flow, tmp_path, replica=name, ahead=False) for name in "ab")
+    for _ in range(4):
+        a.step()
+    assert "unproven" not in a.manifest.plan
+    b.step()
+    assert "unproven" not in b.manifest.plan
+    assert b.loop.trials.quiet

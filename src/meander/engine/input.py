@@ -18,6 +18,7 @@ class Input:
     def __init__(self, store: Store, time: Callable[[], float], log: Log, sources: Mapping[str, Source]) -> None:
         self._store, self._time, self._log = store, time, log
         self._decided = 0.0
+        self._looked = False
         self._chosen: dict[str, tuple[Cursor, Choice | None]] = {}
         """What cursors have given for a decision that is not made yet: they have moved on, so it must not be forgotten."""
         self.cursors: dict[str, Cursor] = {name: self.open(name, source) for name, source in sources.items()}
@@ -28,11 +29,17 @@ class Input:
         return source.cursor({}, set()) if anew else source.cursor(manifest.offsets.get(name, {}), load_seen(self._store, manifest, name))
 
     def reopen(self, sources: Mapping[str, Source]) -> None:
-        """Be where the log is, whatever was given since. All or nothing: the store may not answer."""
+        """Be where the log is, whatever was given since. All or nothing: the store may not answer.
+
+        Where all input was looked for it is again: what the cursors had found goes with them, and who asks for everything would seem to
+        have it all.
+        """
         opened: dict[str, Cursor] = {}
         try:
             for name, source in sources.items():
                 opened[name] = self.open(name, source)
+                if self._looked:
+                    opened[name].look()
         except BaseException:
             for cursor in opened.values():
                 cursor.close()
@@ -45,6 +52,7 @@ class Input:
             cursor.close()
 
     def look(self) -> None:
+        self._looked = True
         for cursor in self.cursors.values():
             cursor.look()
 

@@ -104,7 +104,7 @@ class Loop:
         self.collected: Callable[[list[str]], None] = lambda segments: None
         """Called with segments that were removed from the store."""
         self.plan_changed: Callable[[Manifest], None] = lambda manifest: None
-        """Called when a sibling has committed an epoch under another plan."""
+        """Called when a sibling has committed an epoch under another plan, or has ended the probation of this one."""
         self.plan_unsettled: Callable[[Manifest], None] = lambda manifest: None
         """Called when a trial was broken off: what this manifest says is in force, and on probation where it says so."""
         self.resting: Callable[[], None] = lambda: None
@@ -395,7 +395,12 @@ class Loop:
         """Go on from a manifest that we have not come to by ourselves."""
         self._drop_next()
         self.input.reopen(self._parts.sources)
+        self.input.release(manifest.recent)  # also what an entry of ours took that was not answered
         self.routing = {name: route(manifest, name, self._asked) for name in self._parts.keyed}
+
+    def adopt_probation(self, unproven: Json) -> None:
+        """A sibling has committed an epoch of the plan on probation: what it has set aside is so for our next one."""
+        self._parts = replace(self._parts, plan={**self._parts.plan, "unproven": unproven})
 
     def committed_elsewhere(self, entry: Json, before: Manifest, after: Manifest) -> None:
         """A sibling's entry has the effects of one of ours."""

@@ -194,7 +194,9 @@ class Modifier:
         )
 
     def follow(self, manifest: Manifest) -> None:
-        """A sibling has put another plan in force: have the same. Sources are as they were: among replicas they cannot be changed."""
+        """A sibling has put another plan in force, or has proven this one: have the same. Sources are as they were: among replicas they
+        cannot be changed."""
+        self._loop.trials.forget()
         plan, marks = self._adopt(manifest.plan)
         compiled = compile_plan(plan)
         parts = self._make_parts(compiled)
@@ -203,22 +205,27 @@ class Modifier:
         self._loop.settle_setup()
         parts.open_sinks(before.parts)
         self._in_force(plan, compiled)
+        self._put_on_probation(manifest.plan)
 
     def recover(self) -> None:
         """At the start, once the loop has recovered: a verdict that a crash has swallowed is what the manifest says."""
         put_known(self._store, self._given)
         put_known(self._store, self.plan)  # a crash may have kept that from being done
-        self._take_up(self._loop.log.manifest.plan)
+        self._put_on_probation(self._loop.log.manifest.plan)
+        self._give_verdict(self._loop.log.manifest.plan)
 
     def _begin_anew(self, manifest: Manifest) -> None:
         """A trial was broken off: have what the log says, as after a restart."""
         self.follow(manifest)
-        self._take_up(manifest.plan)
+        self._give_verdict(manifest.plan)
 
-    def _take_up(self, plan: Json) -> None:
-        """What is on probation by the log is so here; what is in force by it has its verdict."""
+    def _put_on_probation(self, plan: Json) -> None:
+        """What is on probation by the log is so here."""
         if plan.get("unproven"):
             self._loop.trials.resume(self._unproven(plan))
+
+    def _give_verdict(self, plan: Json) -> None:
+        """What is in force by the log has its verdict."""
         if "modification" in plan and read_record(self._store, _verdict(plan["modification"])) is None:
             self._note(_verdict(plan["modification"]), verdict="in force", version=plan["version"], epoch=plan["since"], seconds=None)
 

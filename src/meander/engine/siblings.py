@@ -92,8 +92,8 @@ class Siblings:
         epoch = self._loop.log.manifest.epoch
         manifest = self._loop.log.catch_up()
         # A change that is being tried is in force here and not in the log: only an epoch that was committed says otherwise.
-        if manifest.epoch > epoch and in_force(manifest.plan) != in_force(self._loop.plan):
-            self._loop.plan_changed(manifest)
+        if manifest.epoch > epoch:
+            self._take_up_plan(manifest)
         self._loop.begin_anew(manifest)
         self._followed = manifest.epoch
 
@@ -113,7 +113,7 @@ class Siblings:
         self._go_to_the_end()
         manifest = self._loop.log.manifest
         if manifest.plan:  # whatever was tried: what the log says is in force, and done once
-            self._loop.plan_changed(manifest)
+            self._loop.plan_unsettled(manifest)
         self.cohort.reached(manifest.epoch)
         self.publish_theirs()
         self.stand_in(wait=False)
@@ -194,9 +194,16 @@ class Siblings:
                     self._loop.input.follow({}, choices_in(entry), entry["now"])
                     self._followed = entry["epoch"]
                 self._remember(entry)
-                if in_force(entry["plan"]) != in_force(self._loop.plan):
-                    self._loop.plan_changed(after)
+                self._take_up_plan(after)
             self._loop.committed_elsewhere(entry, before, after)
+
+    def _take_up_plan(self, manifest: Manifest) -> None:
+        """The plan that the last epoch ran under is ours: which it is, whether it is on probation, and what was set aside for that."""
+        loop, now, then = self._loop, manifest.plan, self._loop.plan
+        if in_force(now) != in_force(then) or ("unproven" in now) != ("unproven" in then):
+            loop.plan_changed(manifest)
+        elif "unproven" in now:
+            loop.adopt_probation(now["unproven"])
 
     def _lost(self, decision: Decision, outcome: Outcome, certain: bool) -> None:
         """A sibling has committed the epoch: what we have made of it is compared with that, and not needed any more."""

@@ -230,8 +230,9 @@ class Log:
         name = entry_name(before.generation, before.position + 1)
         try:
             is_ours = _put_settled(self._store, self._clock, name, full)
-        except Retryable:
-            self._doubtful = full["position"]
+        except Retryable as error:
+            if not (isinstance(error, Unavailable) and error.refused):
+                self._doubtful = full["position"]
             raise
         if not is_ours:
             raise Taken(full["position"]) if before.shared else self._not_alone(full["position"])
@@ -352,16 +353,19 @@ def _was_read(store: Store, position: int, nonce: str) -> bool | None:
 
 
 def _put_settled(store: Store, clock: Clock, name: str, entry: Json) -> bool:
-    """Put an entry and know for certain whether it is ours that stands there."""
+    """Put an entry and know for certain whether it is ours that stands there. An error is ``refused`` where every try was."""
+    doubt: Retryable | None = None
     data = json.dumps(entry, separators=(",", ":")).encode()
     for attempt in range(_ATTEMPTS):
         try:
             if store.put_if_absent(name, data):
                 return True
             there = store.get(name)
-        except Retryable:
+        except Retryable as error:
+            if not (isinstance(error, Unavailable) and error.refused):
+                doubt = error
             if attempt == _ATTEMPTS - 1:
-                raise
+                raise doubt or error from None
             clock.sleep(min(0.05 * 2**attempt, 2.0))
             continue
         if there is not None:

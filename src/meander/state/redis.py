@@ -152,10 +152,11 @@ class RedisStore:
         except exceptions.ReadOnlyError as error:
             raise ConfigError(f"store {self.url}: this Redis is a replica and cannot be written; name its primary") from error
         except exceptions.OutOfMemoryError as error:
-            raise Unavailable(f"store {self.url}: '{name}' does not fit any more; raise this Redis' maxmemory ({error})") from error
+            words = f"store {self.url}: '{name}' does not fit any more; raise this Redis' maxmemory ({error})"
+            raise Unavailable(words, refused=True) from error
         except exceptions.RedisError as error:
             if str(error).startswith("MISCONF"):  # its disk is full, or gone
-                raise Unavailable(f"store {self.url}: '{name}': Redis cannot write to its disk ({error})") from error
+                raise Unavailable(f"store {self.url}: '{name}': Redis cannot write to its disk ({error})", refused=True) from error
             raise ConfigError(f"store {self.url}: '{name}' was refused by Redis: {error}") from error
 
 

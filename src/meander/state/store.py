@@ -109,9 +109,11 @@ class DirStore:
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         path = self._place(name)
+        written = False
         try:
             with temporary(path, self._clock, self._open) as (staged, fd):
                 write(fd, data)
+                written = True
                 try:
                     os.link(staged, path)
                     created = True
@@ -120,7 +122,7 @@ class DirStore:
             sync_folder(path.parent)
             return created
         except OSError as error:
-            raise Unavailable(f"store {self.url}: '{name}' cannot be written: {error}") from error
+            raise Unavailable(f"store {self.url}: '{name}' cannot be written: {error}", refused=not written) from error
 
     def list(self, prefix: str) -> list[str]:
         try:
