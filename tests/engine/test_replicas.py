@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from unittest import mock
 
 import polars as pl
@@ -208,6 +208,39 @@ def test_code_that_goes_by_chance_is_found_in_the_epoch_in_which_it_differs(tmp_
         a.step()
     b.step()
     assert numbered(tmp_path / "out") == [1, 2, 3], "the other one goes on"
+
+
+class Toggle(md.Processor):
+    """Forgets a key with every second row of it."""
+
+    output: ClassVar[Any] = {"n": "int64"}
+    n = md.value("int64", default=0)
+
+    def on_events(self, key: Any, rows: Any, state: Any, ctx: Any) -> Any:
+        for row in rows:
+            state.n = 0 if state.n else row.v + 1
+        yield (state.n,)
+
+
+def test_replicas_agree_on_what_was_forgotten_whatever_slots_they_had(tmp_path: Path) -> None:
+    script = (((0, tuple((key, 0, 0) for key in (0, 1, 2))),), ((0, ((0, 0, 0), (3, 0, 0), (4, 0, 0), (5, 0, 0))),))
+
+    def start(name: str) -> Local:
+        flow = md.Flow("toggled")
+        flow.source("events", Script(COLUMNS, script)).key_by("k").process(Toggle, name="p").sink("out", md.memory())
+        return Local(flow, tmp_path, replica=name, ahead=False, parallelism=1)
+
+    a, b = start("a"), start("b")
+    a.step()
+    b.loop.siblings.keep_up()
+
+    def a_is_faster_with_other_slots() -> None:
+        a.loop.reroute("p", rebalance(a.loop.routing["p"], 4))
+        a.step()
+
+    with during_its_run(b, a_is_faster_with_other_slots):
+        b.step()  # Divergent where it depends on slots
+    assert (b.manifest.epoch, b.manifest.by) == (2, "a")
 
 
 def test_of_three_the_one_stops_that_two_contradict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

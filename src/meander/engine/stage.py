@@ -34,7 +34,7 @@ from meander.plan.operators import MapBatches, Union
 from meander.plan.windows import NEVER
 from meander.state.hashing import Hashes, key_groups_of
 from meander.state.manifest import operator_of
-from meander.state.segment import HASH, Segment, SegmentRef, encode_segment
+from meander.state.segment import DELETED, HASH, Segment, SegmentRef, encode_segment
 from meander.state.store import Store
 from meander.state.table import conform
 
@@ -382,7 +382,14 @@ def digest_of(frame: pl.DataFrame) -> int:
     (True, True)
     >>> digest_of(rows) == digest_of(rows.with_columns(v=pl.lit("a")))
     False
+    >>> some = rows.with_columns(__deleted=pl.Series([False, True, False]))
+    >>> digest_of(some) == (digest_of(some[:2]) + digest_of(rows[2:])) % (1 << 64), digest_of(some) == digest_of(rows)
+    (True, False)
     """
+    if DELETED in frame.columns:  # it is there where a slot has deleted something: rows that were not are the same with and without it
+        deleted = frame.get_column(DELETED)
+        gone = int(frame.filter(deleted).hash_rows(seed=0).to_numpy().sum(dtype=np.uint64))
+        return (gone + digest_of(frame.filter(~deleted).drop(DELETED))) % (1 << 64)
     if frame.height == 0 or frame.width == 0:
         return frame.height
     return int(frame.hash_rows(seed=0).to_numpy().sum(dtype=np.uint64))
