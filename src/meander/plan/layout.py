@@ -170,7 +170,7 @@ def compare(before: Layout, after: Layout, retired: Iterable[str] = ()) -> Compa
             widened.append(f"{name}.value")
         else:
             hard.append(f"the values of '{name}' are {show_type(was)} and would be {show_type(dtype)}")
-    untold = (before.emit, after.emit) == ("closed", "update")
+    untold = after.emit == "update" and (before.emit == "closed" or before.window != after.window)
     return Comparison(added, removed, tuple(widened), (*hard, *soft), not hard, untold, wants)
 
 

@@ -3,9 +3,9 @@
 State is one row per key and *pane*, in one table per bucket of time (see ``plan.windows``). The driver drops a bucket when no window
 needs it any more; a task writes nothing into a bucket that goes with this epoch.
 
-A window that is given out whenever it changes may have panes from a plan that gave it out when it closed: nobody has seen these yet. Such
-an operator *owes* them: what it writes is marked as told, and a window with a pane that is not comes out when it closes, once more or at
-last.
+A window that is given out whenever it changes may have panes from a plan that gave it out when it closed, or that had windows of another
+length: nobody has seen these yet. Such an operator *owes* them: what it writes is marked as told, and a window with a pane that is not comes
+out when it closes, once more or at last.
 """
 
 from __future__ import annotations
@@ -206,6 +206,8 @@ class WindowMerge:
         self._types = {**keys, PANE: pl.Int64(), **{name: part.dtype for name, part in parts.items()}}
         """The columns of a pane in this version of the plan."""
         self._window = windowing.window
+        self._told = f"{self._window.size}/{self._window.step}/{self._window.offset}"
+        """As which windows a pane was given out: in others it was not."""
         self._new: list[pl.DataFrame] = []
 
     def merge(self, keys: pl.DataFrame, hashes: Hashes, states: Mapping[str, pl.Series]) -> None:
@@ -219,7 +221,7 @@ class WindowMerge:
                 *self._desk.stored(table, hashes[here]), keys.filter(mask), hashes[here], mine, self._parts, self._desk.key_groups
             )
             self._new.append(rows)
-            self._desk.write(table, rows.with_columns(pl.lit(True).alias(TOLD)) if self._windowing.owes else rows)
+            self._desk.write(table, rows.with_columns(pl.lit(self._told).alias(TOLD)) if self._windowing.owes else rows)
 
     def emit(self) -> pl.DataFrame:
         """The windows to emit: hash, keys, start and state. Ascending by hash."""
@@ -252,7 +254,7 @@ class WindowMerge:
             return self._nothing()
         panes, window = pl.concat(due), [*self._keys, START]
         closing = self._windows(panes.drop(TOLD), late + 1, evict + 1)
-        owed = self._windows(panes.filter(pl.col(TOLD).is_null()).drop(TOLD), late + 1, evict + 1)
+        owed = self._windows(panes.filter(pl.col(TOLD).ne_missing(self._told)).drop(TOLD), late + 1, evict + 1)
         if owed.height == 0:
             return owed
         found = closing.join(owed.select(HASH, *window), on=[HASH, *window], how="semi", nulls_equal=True, maintain_order="left")
@@ -262,7 +264,7 @@ class WindowMerge:
 
     def _panes(self, table: str, *also: str) -> pl.DataFrame:
         """All panes of a bucket, with the columns that this version of the plan has."""
-        rows = self._desk.scan(table, (*self._keys, PANE), {**self._types, **dict.fromkeys(also, pl.Boolean())})
+        rows = self._desk.scan(table, (*self._keys, PANE), {**self._types, **dict.fromkeys(also, pl.String())})
         return rows.with_columns([fill_empty(rows.get_column(name), part) for name, part in self._parts.items()])
 
     def _windows(self, panes: pl.DataFrame, first: int, end: int | None) -> pl.DataFrame:
