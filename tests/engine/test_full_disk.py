@@ -119,3 +119,24 @@ def test_what_a_killed_replica_left_beside_its_decisions_is_swept_at_the_start(t
     Local(flow, tmp_path, replica="a")
     assert not [path for path in files(tmp_path) if path.name.startswith(".")]
     sweep_temporary(DirStore(tmp_path), "decide/")  # nothing is left to do
+
+
+def test_a_run_holds_after_the_first_job_that_found_no_room(tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = FakeClock(1000.0)
+    flow = md.Flow("full")
+    flow.source("events", Script(COLUMNS, SCRIPT)).key_by("k").aggregate(md.sum("v").alias("total"), name="totals").sink("out", md.memory())
+    local = Local(flow, tmp_path / "state", clock=clock, store=DirStore(tmp_path / "state", clock))
+    local.step()
+    jobs: list[int] = []
+    begin = local.loop._runner.begin
+
+    def counted(decision: Any, *rest: Any) -> Any:
+        jobs.append(decision.epoch)
+        return begin(decision, *rest)
+
+    monkeypatch.setattr(local.loop._runner, "begin", counted)
+    disk.left = 0
+    local.loop.patience.leave()  # as a stop does
+    with pytest.raises(Unavailable, match="No space left"):
+        local.loop.persevere(local.loop.step, everything=False)
+    assert jobs == [2]

@@ -367,3 +367,21 @@ def test_a_job_that_failed_with_the_store_is_told_from_one_that_failed_by_itself
     assert isinstance(away, Unavailable)
     assert str(away) == "a task had no answer: store s3://b: 'segments/x': 503"
     assert not isinstance(failure_of([head + "ValueError: Unavailable: no"]), Unavailable)
+
+
+def test_a_full_disk_under_a_task_is_the_stores_fault_though_the_systems_error_comes_first() -> None:
+    said = """[PYTHON_EXCEPTION] An exception was thrown from the Python worker: Traceback (most recent call last):
+  File "store.py", line 104, in put
+    write(fd, data)
+OSError: [Errno 28] No space left on device
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File "store.py", line 108, in put
+    raise Unavailable(f"store {self.url}: '{name}' cannot be written: {error}") from error
+meander.errors.Unavailable: store file:///state: 'segments/1' cannot be written: [Errno 28] No space left on device
+ SQLSTATE: 38000"""
+    failure = failure_of(["Job aborted due to stage failure", said])
+    assert isinstance(failure, Unavailable)
+    assert str(failure) == "a task had no answer: store file:///state: 'segments/1' cannot be written: [Errno 28] No space left on device"

@@ -214,9 +214,9 @@ def failure_of(messages: Sequence[str]) -> Retryable:
     >>> failure_of(["Traceback (most recent call last):\\n  …\\nmeander.errors.Unavailable: store s3://b/x: 'log/1': 503 Slow Down"])
     Unavailable("a task had no answer: store s3://b/x: 'log/1': 503 Slow Down")
     """
-    reason = reason_of(messages)
-    away = re.findall(r"^(?:meander\.errors\.)?Unavailable: (.*)", reason, re.MULTILINE)
-    return Unavailable(f"a task had no answer: {away[-1]}") if away else Retryable(f"a Spark job failed: {reason}")
+    # In all of the text: Unavailable is raised from the error of the system, whose traceback comes first and is all that reason_of takes.
+    away = re.findall(r"^(?:meander\.errors\.)?Unavailable: (.*)", "\n".join(messages), re.MULTILINE)
+    return Unavailable(f"a task had no answer: {away[-1]}") if away else Retryable(f"a Spark job failed: {reason_of(messages)}")
 
 
 def reason_of(messages: Sequence[str]) -> str:

@@ -521,6 +521,8 @@ class Loop:
             if pending is not None:
                 try:
                     return pending()
+                except Unavailable:  # the run holds: it says so, hears a stop, and does not waste jobs on a store that is away
+                    raise
                 except Retryable:
                     if last:
                         raise
@@ -531,6 +533,8 @@ class Loop:
     def _begin(self, decision: Decision, prepared: Any, last: bool) -> Callable[[], Outcome] | None:
         try:
             return self._runner.begin(decision, self._setup.rewritten.view(self.log.manifest), self.routing, prepared)
+        except Unavailable:
+            raise
         except Retryable:
             if last:
                 raise
