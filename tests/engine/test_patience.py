@@ -150,6 +150,19 @@ def test_a_change_that_the_store_interrupts_undoes_no_rescale(tmp_path: Path, re
 
 
 @pytest.mark.parametrize("replica", [None, "a"])
+def test_a_change_that_the_store_interrupts_before_the_first_epoch_leaves_the_flow_as_it_was_given(
+    tmp_path: Path, replica: str | None
+) -> None:
+    out = md.memory()
+    local = Local(flow_of(out, []), tmp_path, replica=replica, ahead=False, clock=FakeClock(1000.0))
+    local.propose(Replace("totals", md.aggregate(md.sum("v").alias("total"), md.count().alias("n"), by="k")))
+    with unanswered_once(local):
+        run(local)
+    assert (local.manifest.epoch, local.manifest.plan["version"]) == (EPOCHS, 1)
+    assert out.table().column_names == ["k", "total"]
+
+
+@pytest.mark.parametrize("replica", [None, "a"])
 def test_sinks_that_came_with_a_change_stay_those_that_were_given(tmp_path: Path, replica: str | None) -> None:
     """What the store has of them are copies: nobody would see what goes into these."""
     called, out = list[int](), md.memory()

@@ -270,6 +270,8 @@ class Modifier:
 
         A sink or a function that came with a modification is only a copy in the store: whoever gave it would see nothing more of it.
         """
+        if not stored:  # no epoch is committed yet
+            return self._given, {}
         live = self._live.get(in_force(stored))
         if live is not None:
             return live, {name: value for name, value in stored.items() if name not in ("flow", "version", "digest")}

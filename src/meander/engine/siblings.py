@@ -112,8 +112,7 @@ class Siblings:
         self._loop.recover_runner()
         self._go_to_the_end()
         manifest = self._loop.log.manifest
-        if manifest.plan:  # whatever was tried: what the log says is in force, and done once
-            self._loop.plan_unsettled(manifest)
+        self._loop.plan_unsettled(manifest)  # whatever was tried: what the log says is in force, and done once
         self.cohort.reached(manifest.epoch)
         self.publish_theirs()
         self.stand_in(wait=False)
