@@ -26,6 +26,8 @@ from meander.engine.cohort import AHEAD
 from meander.errors import Retryable
 from meander.state.signs import place_of
 
+LONGEST = 20_000
+"""So often nobody sleeps in a command: all that is simulated to be away comes back long before."""
 _VIEWS = itertools.count()
 
 
@@ -144,6 +146,8 @@ class Actor:
         """Whether nobody else could run meanwhile."""
         self.chance = 0.0
         """Of another one's turn, at each point."""
+        self.sleeps = 0
+        """How often it has slept in this command."""
         self.holds = False
         """Whether what it does is not given up because the store, or a sink, does not answer."""
         self.ended: BaseException | None = None
@@ -158,7 +162,7 @@ class Actor:
     def do(self, command: Callable[[], Any]) -> None:
         """Begin a command; returns when it is done or waits."""
         assert not self.busy
-        self.busy, self.ended, self.result, self.holds = True, None, None, False
+        self.busy, self.ended, self.result, self.holds, self.sleeps = True, None, None, False, 0
         self.world.running = self
         self.command = command
         if self.thread is None:
@@ -243,6 +247,7 @@ class Actor:
     def _wait(self) -> None:
         if not self.busy:
             return
+        self.world.look_at_output()
         self.director.release()
         self.mine.acquire()
         if self.killed:
@@ -251,6 +256,11 @@ class Actor:
     def _slept(self) -> None:
         if self.killed:
             raise Crash
+        self.sleeps += 1
+        if self.sleeps > LONGEST:
+            raise Wrong(
+                "stuck", f"{self.name} waits in one command for the {self.sleeps}th time: {self.local and self.local.loop.patience.held}"
+            )
         self.world.beats()
         if not self.alone:
             self._wait()
