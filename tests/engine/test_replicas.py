@@ -161,6 +161,18 @@ def test_what_a_killed_replica_had_written_goes_when_one_joins(tmp_path: Path) -
     assert last(published(tmp_path / "totals")) == last(alone(SCRIPT, tmp_path / "alone")["totals"])
 
 
+def test_names_that_were_written_for_a_position_of_the_log_that_is_taken_go_when_one_joins(tmp_path: Path) -> None:
+    b = replica(SCRIPT, tmp_path, "b")
+    for _ in range(3):
+        b.step()
+    position, generation = b.manifest.position, b.manifest.generation
+    lost, next_one = (f"seen/events/{generation:08d}-{at:012d}-1-dead" for at in (position - 1, position))
+    for name in (lost, next_one):
+        b.store.put(name, b"[]")
+    replica(SCRIPT, tmp_path, "c")
+    assert b.store.list("seen/") == [next_one], "whoever wrote it may be about to append its entry"
+
+
 def test_what_a_merge_of_long_ago_wrote_goes_when_one_joins_and_can_never_be_state_again(tmp_path: Path) -> None:
     """One that merges may stand still for as long as it likes: what it wakes up with must not name what is gone."""
     state = tmp_path / "state"

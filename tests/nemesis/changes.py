@@ -50,7 +50,7 @@ class Changes:
             self.refused[kind] += 1
             said = f"{type(error).__name__}: {error}"
             self.reasons[f"{kind}: {said[:160]}"] += 1
-            if "nternal" in said or is_mistake(said):
+            if is_mistake(said.replace("500 Internal Server Error", "")):  # what the store's faults answer is no mistake of ours
                 self.wrong.append(f"{kind} through {replica}: {said[:500]}")
             return f"{kind} through {replica}: {said[:120]}"
         self.made[kind] += 1

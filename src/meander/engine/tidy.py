@@ -199,13 +199,16 @@ class Tidy:
 
         All that an older generation wrote. Of a shared one, which lives on while replicas die, what a task wrote for an epoch that is
         committed: whoever may still be at it has lost. The same of state that a change has rewritten, which only the epoch after it
-        can name. And what a merge wrote that was begun so long ago that nobody puts it into the log any more.
+        can name. What a merge wrote that was begun so long ago that nobody puts it into the log any more. And files of names that were
+        written for a position of the log which another entry has.
         """
         owner, epoch, writer = (*name.rsplit("/", 1)[1].split("-"), "", "")[:3]
         if not owner.isdigit() or int(owner) < self._start.generation:
             return owner.isdigit()
-        if name.startswith("seen/") or not epoch.isdigit():
+        if not epoch.isdigit():
             return False
+        if name.startswith("seen/"):
+            return self._start.shared and int(owner) == self._start.generation and int(epoch) < self._start.position
         if writer == "merge":
             return int(owner) == self._start.generation and is_overdue(name, self._start)
         if not (writer.isdigit() or writer == "upgrade"):
