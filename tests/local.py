@@ -177,7 +177,7 @@ class MergeAtOnce:
             return
         data, rows = run_merge(merge, self._open, self._key_groups)
         self._number += 1
-        name = f"segments/{merge.table}/{manifest.generation:08d}-merge-{self._number}-{manifest.position}.arrow"
+        name = f"segments/{merge.table}/{manifest.generation:08d}-{manifest.epoch:010d}-merge-{self._number}x{manifest.position}.arrow"
         if rows:
             self._store.put(name, data)
         self._done.append(finished_merge(merge, name, rows, data.size))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 from unittest import mock
@@ -14,11 +14,13 @@ import polars as pl
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.local import Local, Script
+from tests.local import Local, Script, constants
 
 import meander as md
 from meander.clock import SystemClock
 from meander.coordinate.routing import rebalance
+from meander.engine import compaction as compaction_module
+from meander.engine.compaction import still_holds
 from meander.engine.loop import Loop
 from meander.state.store import DirStore
 
@@ -157,6 +159,49 @@ def test_what_a_killed_replica_had_written_goes_when_one_joins(tmp_path: Path) -
     assert stored() == c.manifest.object_names() | {name for name in stored() if "-merge-" in name}
     finish(b)
     assert last(published(tmp_path / "totals")) == last(alone(SCRIPT, tmp_path / "alone")["totals"])
+
+
+def test_names_that_were_written_for_a_position_of_the_log_that_is_taken_go_when_one_joins(tmp_path: Path) -> None:
+    b = replica(SCRIPT, tmp_path, "b")
+    for _ in range(3):
+        b.step()
+    position, generation = b.manifest.position, b.manifest.generation
+    lost, next_one = (f"seen/events/{generation:08d}-{at:012d}-1-dead" for at in (position - 1, position))
+    for name in (lost, next_one):
+        b.store.put(name, b"[]")
+    replica(SCRIPT, tmp_path, "c")
+    assert b.store.list("seen/") == [next_one], "whoever wrote it may be about to append its entry"
+
+
+def test_what_a_merge_of_long_ago_wrote_goes_when_one_joins_and_can_never_be_state_again(tmp_path: Path) -> None:
+    """One that merges may stand still for as long as it likes: what it wakes up with must not name what is gone."""
+    state = tmp_path / "state"
+    with constants(MOST_EPOCHS=(compaction_module, 3)):
+        b = replica(SCRIPT, tmp_path, "b")
+        for _ in range(3):
+            b.step()
+        generation, epoch = b.manifest.generation, b.manifest.epoch
+        sleeper = replica(SCRIPT, tmp_path, "a")
+        read = b.manifest.tables["totals"].segments
+        assert read
+        late, newer = (f"segments/totals/{generation:08d}-{begun:010d}-merge-dead.arrow" for begun in (epoch, epoch + 2))
+        merge = {
+            "table": "totals",
+            "inputs": [ref.name for ref in read],
+            "read": {ref.name: f"{ref.groups:x}" for ref in read},
+            "output": replace(read[-1], name=late).to_json(),
+        }
+        assert still_holds(merge, b.manifest)
+        for name in (late, newer):
+            (state / name).write_bytes(b"")
+        while b.manifest.epoch < epoch + 4:
+            assert b.step()
+        replica(SCRIPT, tmp_path, "c")
+        assert ((state / late).exists(), (state / newer).exists()) == (False, True)
+        sleeper.loop.housekeeping._finished.append(merge)
+        finish(sleeper)
+        assert late not in sleeper.manifest.segment_names()
+        assert last(published(tmp_path / "totals")) == last(alone(SCRIPT, tmp_path / "alone")["totals"])
 
 
 def test_a_rescale_of_one_is_a_rescale_of_all(tmp_path: Path) -> None:

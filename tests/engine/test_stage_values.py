@@ -109,7 +109,7 @@ class Slots:
         if merge is None:
             return False
         data, rows = run_merge(merge, self.open, KEY_GROUPS)
-        name = f"segments/{merge.table}/00000001-merge-{self.manifest.position}.arrow"
+        name = f"segments/{merge.table}/00000001-{self.manifest.epoch:010d}-merge-{self.manifest.position}.arrow"
         self.store.put(name, data)
         self.log.append(merge_entry([finished_merge(merge, name, rows, data.size)]))
         return True

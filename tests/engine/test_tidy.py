@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -203,3 +203,42 @@ def test_segments_that_went_beside_an_epoch_are_told_of_without_another_one() ->
         tidy.collect(Manifest())
         store.go_on.set()
     assert told == ["segments/a"]
+
+
+class Counted(MemoryStore):
+    """A store far away, which counts the messages that deletions take."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.messages = 0
+        self.told: Callable[[], None] = lambda: None
+
+    def delete_all(self, names: Sequence[str]) -> None:
+        self.messages += 1
+        self.told()
+        super().delete_all(names)
+
+
+def test_what_is_removed_from_a_store_far_away_takes_one_message_for_hundreds_of_names() -> None:
+    store = Counted()
+    names = [f"staged/{number}" for number in range(1200)]
+    for name in names:
+        store.put(name, b"")
+    with ThreadPoolExecutor(1) as beside:
+        tidy = Tidy(store, Manifest(), 1, beside=beside)
+        tidy.unwanted(*names)
+        tidy.collect(Manifest())
+    assert (len(store.objects), store.messages) == (0, 3)
+
+
+def test_a_run_that_stops_waits_for_one_message_and_not_for_all_that_is_to_be_removed() -> None:
+    store = Counted()
+    names = [f"staged/{number}" for number in range(1200)]
+    for name in names:
+        store.put(name, b"")
+    with ThreadPoolExecutor(1) as beside:
+        tidy = Tidy(store, Manifest(), 1, beside=beside)
+        store.told = tidy.close
+        tidy.unwanted(*names)
+        tidy.collect(Manifest())
+    assert (len(store.objects), store.messages) == (700, 1)

@@ -158,6 +158,7 @@ class Cluster:
             "NEMESIS_FOLDER": str(self.folder),
             "PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT))),
             "PYTHONUNBUFFERED": "1",
+            "MEANDER_CODE_TOKEN": "the nemesis' own",
             "PYSPARK_PYTHON": sys.executable,
             "SPARK_CONF_DIR": str(self.folder / "conf"),
             "SPARK_LOG_DIR": str(self.folder / "logs"),

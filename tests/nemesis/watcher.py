@@ -38,7 +38,7 @@ class Watcher:
         self._seen: dict[Path, str] = {}
         self.wrong: list[str] = []
         self.rows: Counter[str] = Counter()
-        """Visible rows per sink, by the first folder below the root."""
+        """Visible rows per sink, by the first folder below the root: ``late``, and ``late.1`` once the sink was replaced."""
         self.epochs: list[tuple[float, int]] = []
         """When an epoch above all before was first seen: monotonic time and number."""
         self._lock = threading.Lock()
@@ -133,7 +133,7 @@ class Watcher:
         except Exception as error:
             self._say(f"{path} was torn when it became visible ({len(data)} bytes): {error}")
             return
-        self.rows[path.relative_to(self._root).parts[0]] += rows
+        self.rows[path.relative_to(self._root).parts[0].partition(".")[0]] += rows
         epoch = int(found.group(1))
         if epoch > self.epoch:
             self.epochs.append((time.monotonic(), epoch))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -151,6 +151,10 @@ class View:
 
     def delete(self, name: str) -> None:
         self.act(lambda: self.disk.delete(name))
+
+    def delete_all(self, names: Sequence[str]) -> None:
+        for name in names:  # a crash, or a failure, may come between any two
+            self.delete(name)
 
     def local(self, name: str) -> Path | None:
         return None

@@ -61,6 +61,15 @@ def test_what_is_put_is_there_until_it_is_deleted(store: Store) -> None:
     assert (store.get("a/b/one"), store.map("a/b/one"), store.list("a/"), store.list("z/")) == (None, None, [], [])
 
 
+def test_many_names_are_deleted_together_also_those_that_are_gone(store: Store) -> None:
+    names = [f"a/{number}" for number in range(1100)]
+    for name in [*names[:30], names[-1], "a/other"]:
+        store.put(name, b"1")
+    store.delete_all(names)
+    store.delete_all([])
+    assert store.list("a/") == ["a/other"]
+
+
 def test_put_if_absent_never_overwrites(store: Store) -> None:
     assert store.put_if_absent("log/1", b"first")
     assert not store.put_if_absent("log/1", b"second")

@@ -32,6 +32,8 @@ AT_ONCE = 16
 not do for more than a few."""
 _PIPE = 32 << 10
 """Bytes of orders that a helper may have before it: what does not fit into the pipe would make the loop wait for a merge."""
+MOST_EPOCHS = 1000
+"""Epochs that a merge may take among replicas. Minutes, where a merge takes seconds: what takes longer was left by one that died."""
 
 
 class Compactor(Protocol):
@@ -99,8 +101,19 @@ def merge_entry(merges: Iterable[Json]) -> Json:
     return {"kind": "compaction", **told[0]} if len(told) == 1 else {"kind": "compactions", "merges": told}
 
 
+def is_overdue(output: str, manifest: Manifest) -> bool:
+    """Whether what a merge among replicas wrote can never become state, by its name: it was begun too many epochs ago.
+
+    Who has merged asks before the entry is made, and a replica that starts before it removes what nobody names. Both go by the log: a
+    merge that one of them has removed, no other can put there.
+    """
+    return manifest.shared and int(output.rsplit("/", 1)[1].split("-")[1]) < manifest.epoch - MOST_EPOCHS
+
+
 def still_holds(merge: Json, manifest: Manifest) -> bool:
-    """Whether what a merge has read is what the manifest has: nothing of it was dropped, or merged by somebody else."""
+    """Whether what a merge has read is what the manifest has: nothing of it was dropped, or merged by somebody else. And in time."""
+    if is_overdue(merge["output"][0], manifest):
+        return False
     table = manifest.tables.get(merge["table"])
     if table is None:
         return False

@@ -64,6 +64,8 @@ class Housekeeping:
         try:
             is_written = log.snapshot(names)
         except Taken as taken:
+            if taken.certain:
+                self.tidy.unwanted(*(file for source, files in names.items() for file in files if file not in before.seen.get(source, ())))
             self._loop.make_way(taken)
             return
         self.tidy.dropped(before, log.manifest)

@@ -304,6 +304,7 @@ class Loop:
     def close(self) -> None:
         self.input.close()
         self.housekeeping.close()
+        self.tidy.close()
 
     # -- for trials -----------------------------------------------------------------------------------------------
 

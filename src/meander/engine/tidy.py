@@ -16,6 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from itertools import pairwise
 
+from meander.engine.compaction import is_overdue
 from meander.errors import Retryable
 from meander.state.log import entry_name, history, read_snapshot, snapshot_name, snapshots
 from meander.state.manifest import Manifest
@@ -26,6 +27,8 @@ _WRITTEN = (
     *("decide/", "diverged/", "published/", "replicas/"),
 )
 """Every folder in which a process may have died inside a put."""
+_LOT = 500
+"""Names that another machine is asked to remove with one message."""
 
 
 class Tidy:
@@ -55,6 +58,11 @@ class Tidy:
         self._oldest_own = manifest.position + 1
         self._due: deque[str] = deque()
         """What nobody needs any more and is not removed yet."""
+        self._closing = False
+
+    def close(self) -> None:
+        """Begin no other lot of deletions: the next start sweeps what is left."""
+        self._closing = True
 
     def published(self, before: Manifest) -> None:
         """An epoch is committed and published: the staged files of the one before it are not needed any more."""
@@ -130,12 +138,17 @@ class Tidy:
 
         Until the store does not answer: then nobody should wait for every other name, too.
         """
+        at_once = 1 if self._beside is None else _LOT
         left: list[str] = []
-        for number, name in enumerate(names):
+        for start in range(0, len(names), at_once):
+            lot, rest = names[start : start + at_once], names[start + at_once :]
+            if self._closing:
+                names, left = names[:start], lot + rest
+                break
             try:
-                self._store.delete(name)
+                self._store.delete_all(lot)
             except Retryable:
-                names, left = names[:number], [*names[number + 1 :], name]  # behind the others: one that can never go must not keep them
+                names, left = names[:start], [*rest, *lot[1:], lot[0]]  # behind the others: one that can never go must not keep them
                 break
         segments = [name for name in names if name.startswith("segments/")]
         if segments:
@@ -186,12 +199,19 @@ class Tidy:
 
         All that an older generation wrote. Of a shared one, which lives on while replicas die, what a task wrote for an epoch that is
         committed: whoever may still be at it has lost. The same of state that a change has rewritten, which only the epoch after it
-        can name. Not what a merge wrote, which may be about to be committed.
+        can name. What a merge wrote that was begun so long ago that nobody puts it into the log any more. And files of names that were
+        written for a position of the log which another entry has.
         """
         owner, epoch, writer = (*name.rsplit("/", 1)[1].split("-"), "", "")[:3]
         if not owner.isdigit() or int(owner) < self._start.generation:
             return owner.isdigit()
-        if name.startswith("seen/") or not epoch.isdigit() or not (writer.isdigit() or writer == "upgrade"):
+        if not epoch.isdigit():
+            return False
+        if name.startswith("seen/"):
+            return self._start.shared and int(owner) == self._start.generation and int(epoch) < self._start.position
+        if writer == "merge":
+            return int(owner) == self._start.generation and is_overdue(name, self._start)
+        if not (writer.isdigit() or writer == "upgrade"):
             return False
         wanted_by = int(epoch) + (writer == "upgrade")
         return self._start.shared and int(owner) == self._start.generation and wanted_by <= self._start.epoch

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -102,6 +102,13 @@ class RedisStore:
             both.delete(self._key(name))
             both.zrem(self._prefix, name.encode())
             both.execute()
+
+    def delete_all(self, names: Sequence[str]) -> None:
+        if names:
+            with self._mapped_errors(names[0]), self._client.pipeline(transaction=True) as both:
+                both.delete(*(self._key(name) for name in names))
+                both.zrem(self._prefix, *(name.encode() for name in names))
+                both.execute()
 
     def local(self, name: str) -> Path | None:
         return None

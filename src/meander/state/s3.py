@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -117,6 +117,16 @@ class S3Store:
             except FileNotFoundError as error:
                 if _is_about_the_bucket(error):
                     raise
+
+    def delete_all(self, names: Sequence[str]) -> None:
+        """One request for up to a thousand of them."""
+        if names:
+            with self._mapped_errors(names[0]):
+                try:
+                    obstore.delete(self._client, list(names))
+                except FileNotFoundError as error:
+                    if _is_about_the_bucket(error):
+                        raise
 
     def local(self, name: str) -> Path | None:
         return None

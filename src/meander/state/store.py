@@ -15,7 +15,7 @@ import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import urlsplit
@@ -54,6 +54,9 @@ class Store(Protocol):
 
     def delete(self, name: str) -> None:
         """Remove a name; no error where it is gone already."""
+
+    def delete_all(self, names: Sequence[str]) -> None:
+        """Remove names, in as few messages as the store can. Where it raises, some of them may be gone."""
 
     def local(self, name: str) -> Path | None:
         """The path of a name where the store is a directory of this machine."""
@@ -136,6 +139,10 @@ class DirStore:
         except OSError as error:
             raise Unavailable(f"store {self.url}: '{name}' cannot be deleted: {error}") from error
 
+    def delete_all(self, names: Sequence[str]) -> None:
+        for name in names:
+            self.delete(name)
+
     def local(self, name: str) -> Path | None:
         return self.root / name
 
@@ -203,6 +210,10 @@ class MemoryStore:
 
     def delete(self, name: str) -> None:
         self.objects.pop(name, None)
+
+    def delete_all(self, names: Sequence[str]) -> None:
+        for name in names:
+            self.delete(name)
 
     def local(self, name: str) -> Path | None:
         return None

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -57,6 +58,10 @@ class ThrottledStore:
     def delete(self, name: str) -> None:
         self._wait(0)
         self._inner.delete(name)
+
+    def delete_all(self, names: Sequence[str]) -> None:
+        self._wait(0)
+        self._inner.delete_all(names)
 
     def local(self, name: str) -> Path | None:
         return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -66,6 +66,10 @@ class View:
 
     def delete(self, name: str) -> None:
         self._act("delete", name, lambda: self.shelf.delete(name))
+
+    def delete_all(self, names: Sequence[str]) -> None:
+        for name in names:  # a crash, or a failure, may come between any two
+            self.delete(name)
 
     def local(self, name: str) -> Path | None:
         if name:

@@ -26,14 +26,14 @@ class LaggingMerges:
         taken = [ref.name for _, merge, _, _ in self._waiting for ref in merge.inputs]
         for merge, _, _ in apart(due_merges(manifest, routing, slots), taken):
             due = self._looks + self._rng.randint(0, self._lag)
-            self._waiting.append((due, merge, manifest.generation, manifest.position))
+            self._waiting.append((due, merge, manifest.generation, manifest.epoch))
 
     def collect(self) -> Any:
         self._looks += 1
-        for number, (due, merge, generation, position) in enumerate(self._waiting):
+        for number, (due, merge, generation, epoch) in enumerate(self._waiting):
             if due <= self._looks:
                 del self._waiting[number]
-                found = self._run(merge, generation, position)
+                found = self._run(merge, generation, epoch)
                 if found is not None:
                     return found
                 return self.collect()
@@ -41,7 +41,7 @@ class LaggingMerges:
 
     def close(self) -> None: ...
 
-    def _run(self, merge: Any, generation: int, position: int) -> Any:
+    def _run(self, merge: Any, generation: int, epoch: int) -> Any:
         segments = {ref.name: self._store.shelf.map(ref.name) for ref in merge.inputs}
         if any(data is None for data in segments.values()):
             return None  # collected meanwhile: a helper would answer that it failed
@@ -52,7 +52,7 @@ class LaggingMerges:
         data, rows = run_merge(merge, opened, self._key_groups)
         self._number += 1
         actor = self._store.actor
-        name = f"segments/{merge.table}/{generation:08d}-merge-{actor.name}{actor.lives}-{self._number}-{position}.arrow"
+        name = f"segments/{merge.table}/{generation:08d}-{epoch:010d}-merge-{actor.name}{actor.lives}x{self._number}.arrow"
         if rows:
             self._store.shelf.put(name, data)
         return finished_merge(merge, name, rows, data.size)

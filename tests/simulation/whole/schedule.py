@@ -22,6 +22,7 @@ from tests.simulation.whole.verdict import Verdict
 from tests.simulation.whole.world import SECOND, Row, World, WorldClock, Wrong
 
 from meander.coordinate.routing import rebalance
+from meander.engine import compaction as merges_module
 from meander.engine import tasks
 from meander.engine import trials as trials_module
 from meander.errors import ConfigError, FlowError, Retryable
@@ -55,6 +56,8 @@ class Schedule:
         self.asked: dict[str, Asked] = {}
         self.snapshots, self.fewest = self.rng.choice((2, 3, 6)), self.rng.choice((2, 3, 4))
         self.most = self.fewest + self.rng.choice((0, 1, 12))
+        self.slowest = 3 if seed % 3 == 0 else 1000
+        """Epochs that a merge may take among replicas."""
         self.world.lag = self.rng.choice((0, 3, 12)) if self.merging else self.rng.choice((0, 0, 3, 12))
         self._draw_input()
         count = self.rng.choice((1, 1, 2, 2, 3))
@@ -105,6 +108,7 @@ class Schedule:
             SNAPSHOT_EVERY=(log_module, self.snapshots),
             FEWEST=(compaction_module, self.fewest),
             MOST=(compaction_module, self.most),
+            MOST_EPOCHS=(merges_module, self.slowest),
             SystemClock=(tasks, lambda: clock),
             _within=(trials_module, lambda seconds, work, abandon: work()),  # by real time nothing would be the same twice
         )
