@@ -233,6 +233,32 @@ def test_a_flush_before_or_on_probation_counts_for_the_plan_before_by_its_own_ru
     assert found[0] == found[1]
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_change_that_has_refused_a_row_as_late_is_not_taken_back(tmp_path: Path, restarts: bool) -> None:
+    """The plan before would have taken the row: gone back to, it would be without it for good."""
+    flow, out, letters = md.Flow("f"), md.memory(), md.memory()
+    rows = flow.source("a", Script(COLUMNS, epochs([[1], [2], [12]]))).watermark("ts", grace="100s", name="time")
+    windows = rows.key_by("v").window(md.tumbling("8s")).aggregate(md.count().alias("n"), emit="update", name="w")
+    windows.sink("out", out)
+    windows.late().sink("late", letters)
+    other = tuple(((0, ((1, 1, 0),) if number == 2 else ()),) for number in range(3))
+    flow.source("b", Script(COLUMNS, other)).map_batches(same, name="m").sink("other", md.memory())
+    local = Local(flow, tmp_path, 1, ahead=False)
+    local.step()
+    local.propose(md.Replace("w", md.aggregate(md.count().alias("n"), emit="closed")), BAD)
+    for _ in local.flush():  # what is open is closed under the change
+        pass
+    assert "unproven" in local.manifest.plan
+    if restarts:
+        local = Local(flow, tmp_path, 1, ahead=False)
+    local.step()
+    assert letters.frame().height == 1
+    assert "unproven" not in local.manifest.plan
+    local.run()
+    assert local.manifest.plan["version"] == 2, "it is in force for good"
+    assert local.manifest.totals["dead_letters"] == 1
+
+
 def test_what_is_over_as_soon_as_it_comes_is_set_aside_epoch_by_epoch(tmp_path: Path) -> None:
     """The right row is at least five seconds older: behind the mark, so that the left one is dropped in the epoch in which it comes."""
     lefts, rights = [[20], [40], [40], [40], [], [], []], [[20], [40], [40], [40], [], [33], [33]]

@@ -90,6 +90,8 @@ class Outcome:
     """The operators on probation that rows came to."""
     digests: dict[str, str] = field(default_factory=dict)
     """Per operator and sink, what it gave out, in a number; only where replicas compare that."""
+    late: frozenset[str] = frozenset()
+    """Operators that have refused rows as late."""
 
     def names(self) -> Iterator[str]:
         """All objects that were written."""
@@ -418,9 +420,9 @@ class SparkRunner:
         for report in reports:
             closed.update((name, max(last, closed.get(name, NEVER))) for name, last in report.closed.items())
         tried = frozenset(name for report in reports for name in report.tried)
-        return Outcome(
-            segments, staged, counts, seconds, units, facts, records, heard, closed, _load_by_group(reports), tried, _digests(reports)
-        )
+        late = frozenset(name for report in reports for name in report.late)
+        load, digests = _load_by_group(reports), _digests(reports)
+        return Outcome(segments, staged, counts, seconds, units, facts, records, heard, closed, load, tried, digests, late)
 
     def _stage_facts(self, reports: Sequence[Report]) -> tuple[StageFacts, ...]:
         """Stage 1 is level 0, whose tasks follow from the splits there are."""

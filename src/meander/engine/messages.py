@@ -99,6 +99,8 @@ class Report:
     """Per operator and sink, a number that depends on the rows that it gave out, and not on their order."""
     tried: set[str] = field(default_factory=set)
     """The operators on probation that rows came to."""
+    late: set[str] = field(default_factory=set)
+    """Operators that have refused rows as late."""
     executor: str = ""
     steward: str | None = None
     """The address of the steward beside the executor it ran in."""

@@ -191,6 +191,7 @@ class Modifier:
             lasting=effects.drops
             | _moved_on(plan, effects)
             | {n for n, fate in effects.state.items() if fate.added or fate.removed or fate.widened},
+            sooner=_behind(plan, effects.touched),
         )
 
     def follow(self, manifest: Manifest) -> None:
@@ -286,6 +287,7 @@ class Modifier:
         compiled = compile_plan(former)
         parts = replace(self._make_parts(compiled), plan={**was, **kept})
         trial = Trial(parts, None, watched, lasting=frozenset(marks["unproven"].get("lasting", watched)))
+        trial.sooner = frozenset(marks["unproven"]["sooner"])
         trial.former = self._loop.setup_of(parts, Program.of(compiled))
         trial.reverted = lambda epoch, why: self._take_back(marks["modification"], former, epoch, why)
         trial.earlier = self._unproven(was) if was.get("unproven") else None
@@ -337,6 +339,15 @@ def _moved_on(plan: Plan, effects: Effects) -> set[str]:
             if any(time is not None and not time.marks.isdisjoint(effects.touched) for time in times):
                 found.add(node.name)
     return found
+
+
+def _behind(plan: Plan, touched: frozenset[str]) -> frozenset[str]:
+    """These operators and all that stand behind them: other rows come to them, or at other marks."""
+    found = set(touched)
+    for node in plan.nodes:
+        if not found.isdisjoint(node.inputs):
+            found.add(node.name)
+    return frozenset(found)
 
 
 def _code(plan: Plan, effects: Effects) -> dict[str, Json]:

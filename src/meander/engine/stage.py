@@ -291,6 +291,7 @@ class StageTask:
         too_late = rows.filter(pl.Series(refused))
         if mine:
             self.report.count("late_rows", too_late.frame.height)
+            self.report.late.add(keyed.name)
         if side not in keyed.keeps_late:
             self._refuse(keyed.name, too_late, keyed.why_late(), mine)
         return rows.filter(pl.Series(~refused))

@@ -116,6 +116,8 @@ class Trial:
     """Whether it can be taken back after an epoch without rows."""
     lasting: frozenset[str] = frozenset()
     """Operators that store in another way than before: once one of them has stored something the change cannot be taken back."""
+    sooner: frozenset[str] = frozenset()
+    """Operators that may refuse a row as late which the plan before would take: once one of them has, there is no way back either."""
     epochs: int = 0
     """Those with rows that it was on probation in."""
     tried: frozenset[str] = frozenset()
@@ -218,6 +220,7 @@ class Trials:
         if self._unproven is not None:  # its code was not tried either
             trial.watched |= self._unproven.watched & trial.parts.record["operators"].keys()
             trial.lasting |= self._unproven.lasting
+            trial.sooner |= self._unproven.sooner
         old: Outcome | None = None
         before: Setup | None = None
         began = self._clock.monotonic()
@@ -254,6 +257,7 @@ class Trials:
         proven = not trial.watched or not trial.reversible or _is_proven(trial, outcome)
         was = loop.log.manifest
         marks = {"plan": before.parts.plan, "watched": sorted(trial.watched), "lasting": sorted(trial.lasting)}
+        marks["sooner"] = sorted(trial.sooner)
         marks |= {"times": was.times, "flushed": was.flushed, "aside": {}}
         loop.mark_plan(*((None, ()) if proven else (marks, _formers(trial))))
         try:
@@ -376,7 +380,7 @@ def _must_wait(trial: Trial, decision: Decision | None, replicated: bool) -> boo
 
 def _is_proven(trial: Trial, outcome: Outcome) -> bool:
     """Whether rows have come to all that is new, or there is no way back."""
-    if not trial.lasting.isdisjoint(operator_of(table) for table in outcome.segments):
+    if not trial.lasting.isdisjoint(operator_of(table) for table in outcome.segments) or not trial.sooner.isdisjoint(outcome.late):
         return True
     if outcome.counts.get("rows_in", 0):
         trial.epochs += 1

@@ -10,19 +10,24 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from tests.local import Local
-from tests.simulation.whole.faults import tears
+from tests.simulation.whole.faults import ROOM_AFTER, tears
 from tests.simulation.whole.merges import LaggingMerges
-from tests.simulation.whole.world import World, WorldClock
+from tests.simulation.whole.world import World, WorldClock, Wrong
 
 from meander import errors
 from meander.engine import tasks
+from meander.engine.cohort import AHEAD
 from meander.errors import Retryable
+from meander.state.signs import place_of
 
+LONGEST = 20_000
+"""So often nobody sleeps in a command: all that is simulated to be away comes back long before."""
 _VIEWS = itertools.count()
 
 
@@ -92,8 +97,10 @@ class View:
             result = effect()
         elif kind == "late" and verb in ("put", "create"):
             world.late.append((world.operations + world.rng.randrange(1, 80), effect))
-        elif kind == "torn" and torn is not None:
+        elif kind in ("torn", "full") and torn is not None:
             torn()
+        if kind == "full" and actor.faults.refused == ROOM_AFTER:
+            self._check_room()
         if dies:
             actor.die()
             raise Crash
@@ -101,7 +108,23 @@ class View:
             return False  # the connection asked again by itself, and met its own success
         if kind == "twice":
             return result
-        raise getattr(errors, "Unavailable", Retryable)(f"simulated: no answer to {verb} {name}")
+        error = getattr(errors, "Unavailable", Retryable)(f"simulated: no answer to {verb} {name}")
+        error.refused = kind == "full"
+        raise error
+
+    def _check_room(self) -> None:
+        """A disk has been full for many tries: a run alone takes away what it wrote for the epoch that failed."""
+        actor, shelf = self.actor, self.shelf
+        if actor.replica or actor.local is None or actor.faults.removed:
+            return
+        manifest = shelf.manifest
+        left = []
+        for name in (*shelf.list("segments/"), *shelf.list("staged/")):
+            owner, epoch, number = (*name.rsplit("/", 1)[1].split("-"), "", "")[:3]
+            if number.isdigit() and (int(owner), int(epoch)) == (manifest.generation, manifest.epoch + 1):
+                left.append(name)
+        if left:
+            raise Wrong("full disk", f"{ROOM_AFTER} writes found no room, and of epoch {manifest.epoch + 1}, which failed, there is {left}")
 
 
 class Actor:
@@ -127,6 +150,10 @@ class Actor:
         """Whether nobody else could run meanwhile."""
         self.chance = 0.0
         """Of another one's turn, at each point."""
+        self.sleeps = 0
+        """How often it has slept in this command."""
+        self.holds = False
+        """Whether what it does is not given up because the store, or a sink, does not answer."""
         self.ended: BaseException | None = None
         self.result: Any = None
 
@@ -139,7 +166,7 @@ class Actor:
     def do(self, command: Callable[[], Any]) -> None:
         """Begin a command; returns when it is done or waits."""
         assert not self.busy
-        self.busy, self.ended, self.result = True, None, None
+        self.busy, self.ended, self.result, self.holds, self.sleeps = True, None, None, False, 0
         self.world.running = self
         self.command = command
         if self.thread is None:
@@ -172,6 +199,9 @@ class Actor:
     def die(self) -> None:
         if self.view is not None:
             self.view.dead = True
+        cohort = None if self.local is None else self.local.cohort
+        if cohort is not None and self.world.rng.random() < 0.3:  # it was just writing its sign of life
+            self.world.shelf.put(place_of(cohort._generation, self.name), b"")
         self.local = None
 
     def close(self) -> None:
@@ -221,6 +251,7 @@ class Actor:
     def _wait(self) -> None:
         if not self.busy:
             return
+        self.world.look_at_output()
         self.director.release()
         self.mine.acquire()
         if self.killed:
@@ -229,6 +260,11 @@ class Actor:
     def _slept(self) -> None:
         if self.killed:
             raise Crash
+        self.sleeps += 1
+        if self.sleeps > LONGEST:
+            raise Wrong(
+                "stuck", f"{self.name} waits in one command for the {self.sleeps}th time: {self.local and self.local.loop.patience.held}"
+            )
         self.world.beats()
         if not self.alone:
             self._wait()
@@ -256,10 +292,22 @@ class Actor:
 
         def note(decision: Any, *rest: Any) -> Any:
             self.world.flushing[decision.epoch] = decision.flush
+            if decision.flush and self.world.rng.random() < 0.5:
+                self.world.arrive(1)  # while it runs
             return begin(decision, *rest)
 
         local.loop._runner.begin = note  # type: ignore[method-assign]
+        if local.cohort is not None:
+            local.loop.input._time = partial(self._decides_at, local.cohort, local.loop.input._time)
         self.local = local
+
+    def _decides_at(self, cohort: Any, time: Callable[[], float]) -> float:
+        """The time of a decision: not far ahead of the clocks of half of the others that it knows to live."""
+        found, known = time(), {one.name for one in cohort.siblings() if one.sign.said is not None}
+        clocks = sorted([self.clock.now(), *(other.clock.now() for other in self.world.actors if other.name in known)])
+        if found > clocks[(len(clocks) - 1) // 2] + AHEAD + 1.0:
+            raise Wrong("clock", f"{self.name} decides at {found}, the clocks of those that live are {clocks}")
+        return found
 
     def beat(self) -> None:
         """What the thread beside the loop does every half second."""
@@ -276,6 +324,7 @@ class Actor:
 
     def step(self, flush: bool = False) -> bool:
         assert self.local is not None
+        self.holds = True
         loop = self.local.loop
         loop.look()
         persevere = getattr(loop, "persevere", None) or (loop.siblings and loop.siblings.persevere)

@@ -45,8 +45,10 @@ class Changes:
             kind = self.rng.choice(tuple(self._kinds(replicas)))
             if changes and self.rng.random() < 0.4:
                 kind = "boom"
-            elif not after.wide and self.rng.random() < 0.3:
+            elif not after.wide and self.rng.random() < 0.5:
                 kind = "wide"
+            elif self.rng.random() < 0.4:
+                kind = "branch"
             found = self._kinds(replicas)[kind](after, rules)
             if found is not None and not any(c.name == d.name for c in found[0] for d in changes):
                 changes += found[0]
@@ -72,8 +74,6 @@ class Changes:
             "sink": self._sink,
             "tap": self._tap,
             "branch": self._branch,
-            "branch again": self._branch,
-            "branch once more": self._branch,
         }
         if not replicas:
             kinds["source"] = self._source
@@ -131,16 +131,12 @@ class Changes:
         return [md.Replace(name, Feed(f"{folder}2"), resume=False)], after
 
     def _branch(self, now: Version, rules: dict[str, Any]) -> Drawn:
-        branch = self.rng.choice(now.branches)
-        change: Callable[[Branch, dict[str, Any]], Branch | None] | None = {
-            "totals": self._totals,
-            "window": self._window,
-            "chain": self._chain,
-            "process": self._process,
-        }.get(branch.kind)
-        after = None if change is None else change(branch, rules)
-        if after is None:
+        known = {"totals": self._totals, "window": self._window, "chain": self._chain, "process": self._process}
+        branches = [branch for branch in now.branches if branch.kind in known]
+        if not branches:
             return None
+        branch = self.rng.choice(branches)
+        after = known[branch.kind](branch, rules)
         return [self._replacement(after)], now.with_branch(after)
 
     def _replacement(self, branch: Branch) -> Any:
@@ -154,7 +150,7 @@ class Changes:
         made = md.aggregate(*branch.aggregates(), window=branch.window(), emit=branch.emit, lateness=f"{branch.lateness}s")
         return md.Replace(branch.name, made)
 
-    def _totals(self, branch: Branch, rules: dict[str, Any]) -> Branch | None:
+    def _totals(self, branch: Branch, rules: dict[str, Any]) -> Branch:
         if self.rng.random() < 0.3:
             rules.setdefault("drop", []).append(branch.name)
         if len(branch.aggs) > 2 and self.rng.random() < 0.4:
@@ -164,24 +160,25 @@ class Changes:
             rules.setdefault("backfill", {})[branch.name] = {added: 100}
         return replace(branch, aggs=(*branch.aggs, added))
 
-    def _window(self, branch: Branch, rules: dict[str, Any]) -> Branch | None:
-        kind = self.rng.choice(("shorter", "shorter", "emit", "lateness", "drop"))
+    def _window(self, branch: Branch, rules: dict[str, Any]) -> Branch:
+        shorter = list(range(branch.step, branch.size, branch.step))
+        kinds = ["emit", "emit", "drop", *(["shorter"] * 4 if shorter else []), *(["lateness"] if branch.lateness else [])]
+        kind = self.rng.choice(kinds)
         if kind == "emit":
             return replace(branch, emit="update" if branch.emit == "closed" else "closed")
         if kind == "lateness":
-            return replace(branch, lateness=0) if branch.lateness else None
+            return replace(branch, lateness=0)
         if kind == "drop":
             rules.setdefault("drop", []).append(branch.name)
             size, step = self.rng.choice(((10, 10), (10, 5), (8, 2), (4, 4)))
             return replace(branch, size=size, step=step)
-        shorter = list(range(branch.step, branch.size, branch.step))
-        return replace(branch, size=self.rng.choice(shorter)) if shorter else None
+        return replace(branch, size=self.rng.choice((branch.step, self.rng.choice(shorter))))
 
-    def _chain(self, branch: Branch, rules: dict[str, Any]) -> Branch | None:
-        rules.setdefault("drop", []).extend(branch.operators()[:1])
+    def _chain(self, branch: Branch, rules: dict[str, Any]) -> Branch:
+        rules.setdefault("drop", []).extend(branch.operators()[: self.rng.choice((1, 2))])
         return replace(branch, inner="session" if branch.inner == "tumbling" else "tumbling")
 
-    def _process(self, branch: Branch, rules: dict[str, Any]) -> Branch | None:
+    def _process(self, branch: Branch, rules: dict[str, Any]) -> Branch:
         if branch.code == "Counter":
             rules.setdefault("backfill", {})[branch.name] = {"seen": 5}
         return replace(branch, code="Doubting" if branch.code == "Counter" else "Counter")

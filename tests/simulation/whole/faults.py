@@ -15,6 +15,7 @@ from meander.errors import Retryable
 from meander.state.store import DirStore
 
 KINDS = ("before", "after", "twice", "late", "torn")
+ROOM_AFTER = 60
 
 
 @dataclass
@@ -29,15 +30,20 @@ class Faults:
     dies_at: int | None = None
     left: int = 0
     """Calls that a burst or an outage still fails."""
-    full: int = 0
-    """Writes that fail because there is no room."""
+    room: int | None = None
+    """Writes that there is still room for on a disk that is as good as full; what is removed makes room."""
+    refused: int = 0
+    """Writes that there was no room for. After some of them somebody else has made room."""
+    removed: bool = False
+    """Whether anything was removed since."""
     happened: int = 0
     """Faults since the process began."""
     quiet: bool = False
 
     def begin(self, rng: random.Random) -> None:
         """A new process."""
-        self.happened = self.left = self.full = 0
+        self.happened = self.left = self.refused = 0
+        self.room = None
         self.command(rng)
 
     def command(self, rng: random.Random) -> None:
@@ -64,9 +70,18 @@ class Faults:
         if self.left:
             self.left -= 1
             return "before", False
-        if self.full and verb in ("put", "create"):
-            self.full -= 1
-            return "torn", False
+        if self.room is not None and verb in ("put", "create", "delete"):
+            self.room += 1 if verb == "delete" else -1
+            self.removed |= verb == "delete"
+            if self.room < 0:
+                self.room, self.refused = 0, self.refused + 1
+                if self.refused > ROOM_AFTER:
+                    self.room = None
+                return "full", False
+        if verb == "create" and name.startswith("decide/") and self.often and rng.random() < 0.3:  # perhaps ahead of the epoch's turn
+            self.happened += 1
+            self.left = rng.choice((1, 1, 1, 3))
+            return rng.choice(("before", "before", "after", "late")), False
         if self.often and rng.random() < self.often:
             self.happened += 1
             if rng.random() < 0.4:
@@ -74,7 +89,7 @@ class Faults:
             elif rng.random() < self.outages:
                 self.left = rng.randint(5, 40)
             elif rng.random() < self.outages:
-                self.full = rng.randint(3, 30)
+                self.room, self.refused, self.removed = rng.randint(0, 6), 0, False
             return rng.choice(KINDS), False
         return None
 

@@ -216,10 +216,13 @@ def draw(rng: random.Random, merging: bool) -> Version:
         "chain",
         "dedup",
         "process",
+        "process",
         "join",
         "windowjoin",
         "latest",
     ]
+    if merging and rng.random() < 0.7:
+        kinds = ["totals", "totals", "process", "latest"]  # what is never dropped
     for number in range(rng.choice((1, 1, 1, 2, 2))):
         kind = rng.choice(kinds)
         branch = Branch(f"b{number}", kind)
@@ -231,19 +234,23 @@ def draw(rng: random.Random, merging: bool) -> Version:
             branch = replace(branch, lateness=rng.choice((0, 0, 0, 5)))
         elif kind == "session":
             branch = replace(branch, size=rng.choice((3, 6)), emit=rng.choice(("closed", "update")))
+        elif kind == "chain":
+            size = rng.choice((10, 4, 2))
+            branch = replace(branch, size=size, step=size)
         branches.append(branch)
     if not merging and rng.random() < 0.25 and "b" not in names:
         names.append("b")
         branches.append(Branch("side", rng.choice(("plain", "window", "totals")), source="b"))
-    for name in names:
-        FEEDS[f"{name}-in"] = []
-        FEEDS[f"{name}-in2"] = []
+    folders = {name: f"{name}-{rng.choice(('in', 'log'))}" for name in names}
+    for folder in folders.values():
+        FEEDS[folder] = []
+        FEEDS[f"{folder}2"] = []
     sinks = tuple((f"{b.name}_out", draw_place(rng, b)) for b in branches)
     return Version(
         tuple(branches),
         sinks,
-        tuple((name, f"{name}-in") for name in names),
-        wide="b" in names or rng.random() < 0.7,
+        tuple(folders.items()),
+        wide="b" in names or rng.random() < 0.5,
         grace=rng.choice((0, 3, 5)),
     )
 

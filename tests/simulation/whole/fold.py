@@ -32,7 +32,7 @@ class Fold:
             model = self._model(branch.name, branch.kind)
             for operator in branch.operators():
                 if operator in asked.rules.get("drop", ()):
-                    model.forget(operator)
+                    model.forget(inner=operator != branch.name)
             model.backfill(asked.rules.get("backfill", {}).get(branch.name, {}))
 
     def epoch(self, entry: Entry, version: Version, flush: bool) -> dict[str, Out]:

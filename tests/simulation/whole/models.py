@@ -38,8 +38,8 @@ class Model:
         """What comes out of an epoch."""
         raise NotImplementedError
 
-    def forget(self, operator: str) -> None:
-        """State was dropped."""
+    def forget(self, inner: bool = False) -> None:
+        """State was dropped; ``inner``: of the first of two operators."""
 
     def backfill(self, values: dict[str, int]) -> None:
         """Keys from before have a value for what is new."""
@@ -90,7 +90,7 @@ class Totals(Model):
     def state(self, branch: Branch) -> Out:
         return [(k, *(known.get(alias) for alias in branch.aggs)) for k, known in self.values.items()]
 
-    def forget(self, operator: str) -> None:
+    def forget(self, inner: bool = False) -> None:
         self.values.clear()
 
     def backfill(self, values: dict[str, int]) -> None:
@@ -182,8 +182,9 @@ class Windows(Model):
             self.floor = max(self.floor, *(row[4] // step * step + size + slack for row, _ in self.rows), NEVER)
         return out
 
-    def forget(self, operator: str) -> None:
+    def forget(self, inner: bool = False) -> None:
         self.rows.clear()
+        self.floor = NEVER
 
     def late_rows(self) -> int:
         return self.refused
@@ -220,8 +221,9 @@ class Sessions(Model):
         given = changed if branch.emit == "update" else closing
         return [(one[0], one[1], one[2] + gap, one[3], one[4]) for one in given]
 
-    def forget(self, operator: str) -> None:
+    def forget(self, inner: bool = False) -> None:
         self.open.clear()
+        self.floor = NEVER
 
     def late_rows(self) -> int:
         return self.refused
@@ -247,11 +249,11 @@ class Chain(Model):
         rows = [(n, k, "", s, end - back) for k, _, end, n, s in given]
         return self.second.turn(Turn(turn.epoch, rows, turn.late, turn.evict, turn.flush), branch)
 
-    def forget(self, operator: str) -> None:
-        if operator.endswith("1"):
+    def forget(self, inner: bool = False) -> None:
+        if inner:
             self.first = None
         else:
-            self.second.forget(operator)
+            self.second.forget()
 
     def late_rows(self) -> int:
         return (self.first.refused if self.first else 0) + self.second.refused

@@ -12,6 +12,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 
+import polars as pl
 from tests.local import constants
 from tests.simulation.whole.actors import Actor, Crash
 from tests.simulation.whole.changes import Asked, Changes
@@ -27,8 +28,15 @@ from meander.engine import trials as trials_module
 from meander.errors import ConfigError, FlowError, Retryable
 from meander.state import compaction as compaction_module
 from meander.state import log as log_module
+from meander.state.hashing import hash_keys, key_groups_of
 from meander.state.reading import read_operator
 
+KEY_GROUPS = 4
+_KEYS = pl.DataFrame({"k": range(40)})
+_IN = key_groups_of(hash_keys(_KEYS), KEY_GROUPS).tolist()
+COLD = _IN.index(KEY_GROUPS - 1)
+HOT = tuple(key for key in range(40) if _IN[key] == 0)[:8]
+"""Keys of one key group, and one of another: slots that have much to store and little."""
 GROUPS = ("x", "x", "y", "z", None, "__HIVE_DEFAULT_PARTITION__", "p" * 300)
 
 
@@ -46,7 +54,8 @@ class Schedule:
         self.first = self.written = draw(self.rng, self.merging)
         """As the flow was first written, and as the file that was started last says it."""
         self.asked: dict[str, Asked] = {}
-        self.snapshots, self.fewest = self.rng.choice((2, 3, 6)), self.rng.choice((2, 3))
+        self.snapshots, self.fewest = self.rng.choice((2, 3, 6)), self.rng.choice((2, 3, 4))
+        self.most = self.fewest + self.rng.choice((0, 1, 12))
         self.slowest = 3 if seed % 3 == 0 else 1000
         """Epochs that a merge may take among replicas."""
         self.world.lag = self.rng.choice((0, 3, 12)) if self.merging else self.rng.choice((0, 0, 3, 12))
@@ -74,15 +83,19 @@ class Schedule:
         files: list[tuple[str, tuple[str, int, list[Row]]]] = []
         groups = GROUPS if rng.random() < 0.3 else GROUPS[:4]
         partitions = rng.choice((1, 1, 2))
+        skewed = HOT if self.merging and rng.random() < 0.9 else ()
         for file in range(rng.randint(16, 24) if self.merging else rng.randint(3, 8)):
-            for source, _ in self.first.sources:
+            for source, place in self.first.sources:
                 rows = []
-                for _ in range(rng.randint(0, 4)):
+                keys = [0 if hot and rng.random() < 0.6 else rng.randint(0, 5) for _ in range(rng.randint(0, 4))]
+                if skewed:  # all of one key group, and one key of another
+                    many = rng.sample(skewed, rng.randint(len(skewed) // 2, len(skewed)))
+                    keys = rng.choice(([*many, COLD], [*many, COLD], many, many, [COLD], many[:1], many[:1]))
+                for key in keys:
                     number += 1
-                    key = 0 if hot and rng.random() < 0.6 else rng.randint(0, 5)
                     at = max(0, time + rng.randint(-6, 3)) * SECOND
                     rows.append((number, key, rng.choice(groups), rng.choice((0, 1, 2, 3, 9)), at))
-                folder = f"{source}-in2" if rng.random() < 0.15 else f"{source}-in"
+                folder = f"{place}2" if rng.random() < 0.15 else place
                 files.append((folder, (f"f{file}{source}", rng.randrange(partitions), rows)))
             time += rng.choice((0, 1, 3, 8))
         self.world.coming = files
@@ -94,6 +107,7 @@ class Schedule:
         hurried = constants(
             SNAPSHOT_EVERY=(log_module, self.snapshots),
             FEWEST=(compaction_module, self.fewest),
+            MOST=(compaction_module, self.most),
             MOST_EPOCHS=(merges_module, self.slowest),
             SystemClock=(tasks, lambda: clock),
             _within=(trials_module, lambda seconds, work, abandon: work()),  # by real time nothing would be the same twice
@@ -141,7 +155,7 @@ class Schedule:
         options = {"parallelism": self.rng.choice((1, 2, 3)), "small": self.rng.random() < 0.7, "ahead": self.rng.random() < 0.6}
 
         def start() -> None:
-            actor.start(write(version, self.world), key_groups=4, **options)
+            actor.start(write(version, self.world), key_groups=KEY_GROUPS, **options)
             self.written = version
 
         actor.do(start)
@@ -155,7 +169,7 @@ class Schedule:
         rng, local = self.rng, actor.local
         self.left -= 1
         actor.faults.command(rng)
-        often = (50, 0, 0, 20, 30, 1, 1) if self.merging else (50, 5, 16, 8, 15, 6, 4)
+        often = (50, 0, 0, 30, 30, 1, 1) if self.merging else (50, 7, 20, 8, 15, 6, 4)
         kind = rng.choices(("step", "flush", "change", "rescale", "arrive", "read", "kill"), often)[0]
         if kind in self.without:
             kind = "step"
@@ -169,7 +183,7 @@ class Schedule:
             actor.do(lambda: self._change(actor))
         elif kind == "rescale" and local.loop.routing:
             name = rng.choice(sorted(local.loop.routing))
-            table = rebalance(local.loop.routing[name], rng.choice((1, 2, 3, 4)))
+            table = rebalance(local.loop.routing[name], rng.choice((1, 1, 2, 3) if self.merging else (1, 2, 3, 4)))
             self.world.say(f"{actor.name} rescales {name} to {table}")
             actor.do(lambda: local.loop.reroute(name, table))
         elif kind == "arrive":
@@ -217,6 +231,8 @@ class Schedule:
         self.world.say(f"  {actor.name}: {type(error).__name__}: {str(error)[:300]}")
         if isinstance(error, Crash):
             actor.die()
+        elif isinstance(error, Retryable) and actor.holds:
+            raise Wrong("gives up", f"{actor.name} has ended although it was to hold: {error}") from error
         elif isinstance(error, Retryable | OSError) and "simulated" in str(error):
             actor.die()  # it gives up, and somebody starts it again
         elif isinstance(error, Wrong):
@@ -252,6 +268,9 @@ class Schedule:
                 self._start(actor)
                 actor.finish()
                 self._look(actor)
+            for _ in range(4):  # then it knows that nobody else lives, and keeps house
+                world.time += 1.0
+                world.beats()
             for flush in (False, True):
                 for _ in range(60):
                     world.time += 1.0

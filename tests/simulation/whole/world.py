@@ -163,6 +163,12 @@ class World:
                 actor.beaten = self.time
                 actor.beat()
 
+    def look_at_output(self) -> None:
+        """Whoever reads a folder of output now, as Polars reads it, finds whole files."""
+        for file in (self.folder / "out").rglob("*"):
+            if file.is_file() and not file.read_bytes().endswith(b"PAR1"):
+                raise Wrong("torn", f"{file.relative_to(self.folder)} is there, and has {file.stat().st_size} bytes")
+
     def close(self) -> None:
         for actor in self.actors:
             actor.close()
@@ -179,13 +185,17 @@ FEEDS: dict[str, list[tuple[str, int, list[Row]]]] = {}
 
 @dataclass(frozen=True)
 class Feed:
-    """A source like ``md.files``: takes the names that it has not seen. Where it is does not count for its digest."""
+    """A source like ``md.files``, which takes the names that it has not seen; or, of a folder that is a log, like a queue's, which goes on
+    at a position: what it has gone past does not come again, whoever is started. Where it is does not count for its digest."""
 
     folder: str
-    at_once: int = 2
 
     def schema(self) -> pl.Schema:
         return pl.Schema(COLUMNS)
+
+    @property
+    def is_log(self) -> bool:
+        return "-log" in self.folder
 
     def cursor(self, offset: dict[str, Any], seen: set[str], throttle: float = 1.0) -> FeedCursor:
         return FeedCursor(self, set(seen), offset.get("taken", 0))
@@ -209,23 +219,26 @@ class FeedCursor:
     def look(self) -> None: ...
 
     def _new(self) -> list[tuple[str, int, list[Row]]]:
+        if self.feed.is_log:
+            return FEEDS[self.feed.folder][self.taken :]
         return [file for file in FEEDS[self.feed.folder] if file[0] not in self.seen]
 
     def choose(self, now: float, everything: bool) -> Choice | None:
-        files = self._new()[: self.feed.at_once]
+        files = self._new()[: 1 if self.feed.is_log else 2]
         if not files:
             return None
-        self.seen |= {name for name, _, _ in files}
+        names = () if self.feed.is_log else tuple(name for name, _, _ in files)
+        self.seen |= set(names)
         self.taken += len(files)
         splits = tuple(
             Split({"place": self.feed.folder, "file": n, "partition": p, "rows": r, "start": 0}, len(r), 8 * len(r)) for n, p, r in files
         )
-        return Choice(splits, {"taken": self.taken}, tuple(name for name, _, _ in files))
+        return Choice(splits, {"taken": self.taken}, names)
 
     def follow(self, given: Choice | None, agreed: Choice | None) -> None:
         if given is not None:
             self.seen -= set(given.seen)
-            self.taken -= len(given.seen)
+            self.taken -= len(given.splits)
         if agreed is not None:
             self.seen |= set(agreed.seen)
             self.taken = agreed.offset["taken"]
