@@ -155,7 +155,7 @@ def test_what_may_be_state_is_kept_where_nobody_can_say_whether_its_entry_is_in_
     local.loop.housekeeping.compactor = merges = Merged()
     for _ in range(9):
         local.step()
-    finished = merged(local, "merged")
+    finished = merged(local, "00000001-0000000009-merge-done")
     merges.finished = list(finished)
     append = local.loop.log.append
 
