@@ -5,7 +5,7 @@
     ├── Rejected         fix the change: a modification failed on probation, and the plan before it is back
     ├── BadInput         fix the data, or run without ``strict=True``
     ├── ConfigError      fix the call or the environment: a store URL, a missing Java, an unknown option
-    ├── Busy             wait, or stop the other run: the store is in use by a live one
+    ├── Busy             wait, or stop the other run: the store, or a port, is in use by a live one
     ├── Retryable        try again: a store or an executor that did not answer
     │   └── Unavailable  wait: it was the store, or the store has no room; a running flow holds until it answers
     ├── Divergent        make the flow deterministic: a replica has computed something else than its siblings
@@ -37,7 +37,7 @@ class ConfigError(MeanderError):
 
 
 class Busy(MeanderError):
-    """Another live run owns the store; nothing was touched."""
+    """Another live run has the store, or another process the port; nothing was touched."""
 
 
 class Retryable(MeanderError):

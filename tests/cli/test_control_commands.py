@@ -13,7 +13,7 @@ from meander.cli.main import main
 from meander.clock import SystemClock
 from meander.control.client import Client, NothingListens
 from meander.control.server import Server
-from meander.errors import ConfigError, Fenced
+from meander.errors import Busy, Fenced
 
 TOKEN = "correct-horse-battery"
 
@@ -131,6 +131,6 @@ def test_a_closed_server_leaves_its_port(run: FakeRun) -> None:
     with pytest.raises(NothingListens):
         Client(serving.url).status()
     again = Server(run, "127.0.0.1", serving.port, None, SystemClock())
-    with pytest.raises(ConfigError, match="is in use"):
+    with pytest.raises(Busy, match="is in use"):
         Server(run, "127.0.0.1", serving.port, None, SystemClock())
     again.close()

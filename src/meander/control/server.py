@@ -13,7 +13,7 @@ from meander.clock import Clock
 from meander.control.api import make_app
 from meander.control.guard import policy
 from meander.control.running import Running
-from meander.errors import ConfigError, Retryable
+from meander.errors import Busy, ConfigError, Retryable
 
 PORT = 9008
 _PATIENCE = 10.0
@@ -62,7 +62,7 @@ def listen(host: str, port: int) -> socket.socket:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            raise ConfigError(
+            raise Busy(
                 f"port {port} on {host} is in use, by another control plane perhaps; take another port, or stop what listens there"
             ) from error
         raise ConfigError(

@@ -11,8 +11,10 @@ from collections.abc import Iterable, Iterator
 from pyspark import SparkContext
 
 from meander.clock import Clock
-from meander.errors import ConfigError, MeanderError
+from meander.errors import ConfigError, MeanderError, Retryable, Unavailable
 from meander.state.store import Store, open_store
+
+_AWAY = b"\0"
 
 
 class _Look:
@@ -34,11 +36,26 @@ class _Look:
 
 
 def look(store: Store, name: str) -> bytes:
-    """What an executor sees of a probe; an error's words where it cannot look, such as for credentials that only the driver has."""
+    """What an executor sees of a probe; an error's words where it cannot look, behind a mark where waiting may help."""
     try:
         return store.get(name) or b""
+    except Retryable as error:
+        return _AWAY + str(error).encode()
     except MeanderError as error:
         return str(error).encode()
+
+
+def judge(url: str, nonce: bytes, answers: Iterable[bytes]) -> None:
+    """Raise where an executor has not seen the probe: Unavailable where the store did not answer it, ConfigError where it is another one."""
+    for answer in answers:
+        if answer.startswith(_AWAY):
+            said = answer.removeprefix(_AWAY).decode(errors="replace")
+            raise Unavailable(f"store {url}: an executor cannot read what the driver has written there ({said})")
+        if answer != nonce:
+            instead = f" ({answer.decode(errors='replace')})" if answer else ""
+            raise ConfigError(
+                f"store {url}: executors do not see what the driver writes there{instead}. Use a store that all machines share."
+            )
 
 
 def put_probe(store: Store, clock: Clock) -> tuple[str, bytes]:
@@ -64,9 +81,4 @@ def probe_store(store: Store, context: SparkContext, clock: Clock) -> None:
         seen = context.parallelize(range(tasks), tasks).mapPartitionsWithIndex(_Look(store.url, name)).collect()
     finally:
         store.delete(name)
-    for answer in seen:
-        if answer != nonce:
-            instead = f" ({answer.decode(errors='replace')})" if answer else ""
-            raise ConfigError(
-                f"store {store.url}: executors do not see what the driver writes there{instead}. Use a store that all machines share."
-            )
+    judge(store.url, nonce, seen)

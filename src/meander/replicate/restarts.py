@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 FIX_IT_FIRST = frozenset({"FlowError", "ConfigError"})
+WAITING_HELPS = frozenset({"Busy", "Retryable", "Unavailable"})
 """Errors that a start alone does not cure."""
 
 
@@ -45,6 +46,8 @@ class Death:
     """It ended with an error, and was not killed."""
     error: str | None = None
     """The error's class, where it is known."""
+    known: bool = False
+    """Whether replicas of the flow have given signs of life: then its store, its ports and its Spark have been right once."""
 
 
 class Restarts:
@@ -70,7 +73,8 @@ class Restarts:
         if death.lived is not None and death.lived >= patience.well_after:
             self._deaths = self._failures = 0
         self._deaths += 1
-        self._failures = self._failures + 1 if death.by_itself or death.lived is None else 0
+        if death.error not in WAITING_HELPS or not (death.known or self._ever_lived):
+            self._failures = self._failures + 1 if death.by_itself or death.lived is None else 0
         if death.error == "Fenced" or (death.error in FIX_IT_FIRST and not self._ever_lived):
             return None
         if self._failures >= patience.tries:

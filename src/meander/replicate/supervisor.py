@@ -410,7 +410,7 @@ class Supervisor:
             return
         member.kind = ended.kind
         member.error, member.trouble = member.trouble or ended.text or ended.outcome, None
-        delay = member.record.after(Death(lived, ended.outcome == "failed", ended.kind))
+        delay = member.record.after(Death(lived, ended.outcome == "failed", ended.kind, known=bool(self._sightings)))
         if delay is None:
             member.state = "given up"
             member.last_lines = last_lines(self._log(member.name))
