@@ -28,7 +28,7 @@ from meander.engine.compiled import unpack_plan
 from meander.engine.exchange import SparkJobs
 from meander.engine.messages import Common
 from meander.engine.placement import Executor, Placement
-from meander.engine.probe import look, put_probe
+from meander.engine.probe import AWAY, look, put_probe
 from meander.engine.segments import this_executor
 from meander.errors import MeanderError, Retryable
 from meander.state.store import Store
@@ -163,6 +163,8 @@ class Introducer:
             name = answer.executor or wanted
             if name not in executors:
                 continue
+            if answer.seen.startswith(AWAY):
+                continue  # its store did not answer: later
             if answer.seen != content:
                 self._complain(name, answer.seen)
                 continue

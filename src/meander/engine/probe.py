@@ -14,7 +14,8 @@ from meander.clock import Clock
 from meander.errors import ConfigError, MeanderError, Retryable, Unavailable
 from meander.state.store import Store, open_store
 
-_AWAY = b"\0"
+AWAY = b"\0"
+"""Before the words of an executor whose store did not answer."""
 
 
 class _Look:
@@ -40,16 +41,16 @@ def look(store: Store, name: str) -> bytes:
     try:
         return store.get(name) or b""
     except Retryable as error:
-        return _AWAY + str(error).encode()
+        return AWAY + str(error).encode()
     except MeanderError as error:
         return str(error).encode()
 
 
 def judge(url: str, nonce: bytes, answers: Iterable[bytes]) -> None:
-    """Raise where an executor has not seen the probe: Unavailable where the store did not answer it, ConfigError where it is another one."""
+    """Raise where an executor has not seen the probe: Unavailable where the store did not answer it, ConfigError where that is another."""
     for answer in answers:
-        if answer.startswith(_AWAY):
-            said = answer.removeprefix(_AWAY).decode(errors="replace")
+        if answer.startswith(AWAY):
+            said = answer.removeprefix(AWAY).decode(errors="replace")
             raise Unavailable(f"store {url}: an executor cannot read what the driver has written there ({said})")
         if answer != nonce:
             instead = f" ({answer.decode(errors='replace')})" if answer else ""
