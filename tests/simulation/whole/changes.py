@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tests.simulation.whole.flows import PROCESSORS, Branch, Version, boom, draw_place, make_sink, narrowing, same, write
+from tests.simulation.whole.kinds import PROBATION, Kind
 from tests.simulation.whole.world import Feed, World
 
 import meander as md
@@ -30,8 +31,8 @@ class Asked:
 class Changes:
     """Draws modifications of a version."""
 
-    def __init__(self, world: World) -> None:
-        self.world, self.rng, self.number = world, world.rng, 0
+    def __init__(self, world: World, about: Kind) -> None:
+        self.world, self.rng, self.number, self.about = world, world.rng, 0, about
 
     def draw(self, now: Version, replicas: bool) -> Asked | None:
         """One change, two at once, or the whole as an edited file."""
@@ -41,9 +42,12 @@ class Changes:
         changes: list[Any] = []
         after = now
         told = []
-        for _ in range(self.rng.choice((1, 1, 2))):
+        apart = self.about is PROBATION and not now.booms and self.rng.random() < 0.8
+        for _ in range(2 if apart else self.rng.choice((1, 1, 2))):
             kind = self.rng.choice(tuple(self._kinds(replicas)))
-            if changes and self.rng.random() < 0.4:
+            if apart:
+                kind = "boom" if changes else "branch"
+            elif changes and self.rng.random() < 0.4:
                 kind = "boom"
             elif not after.wide and self.rng.random() < 0.5:
                 kind = "wide"
@@ -95,7 +99,7 @@ class Changes:
         return [md.Insert("shift", md.with_columns(f"v + {after.shift} AS v"), after="above")], after
 
     def _boom(self, now: Version, rules: dict[str, Any]) -> Drawn:
-        name = self.rng.choice(now.sources)[0]
+        name = "b" if self.about is PROBATION else self.rng.choice(now.sources)[0]
         if name in now.booms:
             return [md.Replace(f"clean_{name}", md.map_batches(same))], replace(now, booms=now.booms - {name})
         return [md.Replace(f"clean_{name}", md.map_batches(boom))], replace(now, booms=now.booms | {name})
@@ -132,7 +136,7 @@ class Changes:
 
     def _branch(self, now: Version, rules: dict[str, Any]) -> Drawn:
         known = {"totals": self._totals, "window": self._window, "chain": self._chain, "process": self._process}
-        branches = [branch for branch in now.branches if branch.kind in known]
+        branches = [branch for branch in now.branches if branch.kind in known and (self.about is not PROBATION or branch.source == "a")]
         if not branches:
             return None
         branch = self.rng.choice(branches)
@@ -163,7 +167,7 @@ class Changes:
     def _window(self, branch: Branch, rules: dict[str, Any]) -> Branch:
         shorter = list(range(branch.step, branch.size, branch.step))
         kinds = ["emit", "emit", "drop", *(["shorter"] * 4 if shorter else []), *(["lateness"] if branch.lateness else [])]
-        kind = self.rng.choice(kinds)
+        kind = "shorter" if shorter and self.about is PROBATION else self.rng.choice(kinds)
         if kind == "emit":
             return replace(branch, emit="update" if branch.emit == "closed" else "closed")
         if kind == "lateness":
