@@ -26,6 +26,24 @@ class Asked:
     rules: dict[str, Any] = field(default_factory=dict)
     lasting: bool = False
     """Whether it may be stored in a way that cannot be taken back."""
+    before: Version | None = None
+    """What it was made of; None where it says the whole."""
+
+    def on(self, base: Version) -> Version:
+        """The version that it comes to: a sibling's change may have come before it, so that it is made of another one than was thought."""
+        old, new = self.before, self.after
+        if old is None or old == base:
+            return new
+        plain = {name: getattr(new, name) for name in ("above", "wide", "grace", "shift") if getattr(new, name) != getattr(old, name)}
+        return replace(
+            base,
+            branches=tuple(h if n == o else n for o, n, h in zip(old.branches, new.branches, base.branches, strict=True)),
+            sinks=tuple(h if n == o else n for o, n, h in zip(old.sinks, new.sinks, base.sinks, strict=True)),
+            sources=tuple(h if n == o else n for o, n, h in zip(old.sources, new.sources, base.sources, strict=True)),
+            booms=(base.booms - (old.booms - new.booms)) | (new.booms - old.booms),
+            taps=(*(t for t in base.taps if t not in old.taps or t in new.taps), *(t for t in new.taps if t not in old.taps)),
+            **plain,
+        )
 
 
 class Changes:
@@ -65,7 +83,7 @@ class Changes:
             changes, told = [md.Become(write(after, self.world).plan())], [*told, "as a file"]
         stored = [(b.aggs, b.code, b.inner) for b in after.branches] != [(b.aggs, b.code, b.inner) for b in now.branches]
         lasting = bool(rules) or swaps or stored or after.wide != now.wide
-        return Asked(identity, " + ".join(told), changes, after, rules, lasting)
+        return Asked(identity, " + ".join(told), changes, after, rules, lasting, None if "as a file" in told else now)
 
     def _kinds(self, replicas: bool) -> dict[str, Callable[[Version, dict[str, Any]], Drawn]]:
         kinds: dict[str, Callable[[Version, dict[str, Any]], Drawn]] = {
@@ -166,7 +184,9 @@ class Changes:
 
     def _window(self, branch: Branch, rules: dict[str, Any]) -> Branch:
         shorter = list(range(branch.step, branch.size, branch.step))
-        kinds = ["emit", "emit", "drop", *(["shorter"] * 4 if shorter else []), *(["lateness"] if branch.lateness else [])]
+        # Where ``emit`` is changed and that is taken back, there is an open hole: see decision 0022.
+        kinds = ["drop"] if self.about is PROBATION else ["emit", "emit", "drop"]
+        kinds += [*(["shorter"] * 4 if shorter else []), *(["lateness"] if branch.lateness else [])]
         kind = "shorter" if shorter and self.about is PROBATION else self.rng.choice(kinds)
         if kind == "emit":
             return replace(branch, emit="update" if branch.emit == "closed" else "closed")

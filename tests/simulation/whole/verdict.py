@@ -61,11 +61,13 @@ class Verdict:
         if sorted(epochs) != list(range(1, len(epochs) + 1)):
             raise Wrong("epochs", f"committed {sorted(epochs)}")
         numbered = {1: self.first}
+        last: tuple[int, str | None] = (1, None)
         for epoch in sorted(epochs):
             plan = epochs[epoch]["plan"]
             asked = self.asked.get(plan.get("modification", ""))
-            if asked is not None:
-                numbered[plan["version"]] = asked.after
+            if asked is not None and asked.id != last[1] and plan["version"] >= last[0]:
+                numbered[plan["version"]] = asked.on(numbered[last[0]])
+            last = plan["version"], plan.get("modification")
             # An edited file that was started, or a change that was taken back: the number tells which version it is.
             self.versions[epoch] = numbered[plan["version"]]
 
