@@ -261,10 +261,11 @@ class Actor:
         if self.killed:
             raise Crash
         self.sleeps += 1
+        held = None if self.local is None else self.local.loop.patience.held
+        if held is not None and "create manifest/" in held.why:
+            raise Wrong("holds", f"{self.name} waits for a snapshot, which says nothing that the log does not: {held.why}")
         if self.sleeps > LONGEST:
-            raise Wrong(
-                "stuck", f"{self.name} waits in one command for the {self.sleeps}th time: {self.local and self.local.loop.patience.held}"
-            )
+            raise Wrong("stuck", f"{self.name} waits in one command for the {self.sleeps}th time: {held}")
         self.world.beats()
         if not self.alone:
             self._wait()
@@ -292,6 +293,7 @@ class Actor:
 
         def note(decision: Any, *rest: Any) -> Any:
             self.world.flushing[decision.epoch] = decision.flush
+            self.world.counting[decision.epoch] = dict(self.world.partitions)
             if decision.flush and self.world.rng.random() < 0.5:
                 self.world.arrive(1)  # while it runs
             return begin(decision, *rest)

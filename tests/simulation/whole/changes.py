@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tests.simulation.whole.flows import PROCESSORS, Branch, Version, boom, draw_place, make_sink, narrowing, same, write
+from tests.simulation.whole.kinds import PROBATION, Kind
 from tests.simulation.whole.world import Feed, World
 
 import meander as md
@@ -25,13 +26,31 @@ class Asked:
     rules: dict[str, Any] = field(default_factory=dict)
     lasting: bool = False
     """Whether it may be stored in a way that cannot be taken back."""
+    before: Version | None = None
+    """What it was made of; None where it says the whole."""
+
+    def on(self, base: Version) -> Version:
+        """The version that it comes to: a sibling's change may have come before it, so that it is made of another one than was thought."""
+        old, new = self.before, self.after
+        if old is None or old == base:
+            return new
+        plain = {name: getattr(new, name) for name in ("above", "wide", "grace", "shift") if getattr(new, name) != getattr(old, name)}
+        return replace(
+            base,
+            branches=tuple(h if n == o else n for o, n, h in zip(old.branches, new.branches, base.branches, strict=True)),
+            sinks=tuple(h if n == o else n for o, n, h in zip(old.sinks, new.sinks, base.sinks, strict=True)),
+            sources=tuple(h if n == o else n for o, n, h in zip(old.sources, new.sources, base.sources, strict=True)),
+            booms=(base.booms - (old.booms - new.booms)) | (new.booms - old.booms),
+            taps=(*(t for t in base.taps if t not in old.taps or t in new.taps), *(t for t in new.taps if t not in old.taps)),
+            **plain,
+        )
 
 
 class Changes:
     """Draws modifications of a version."""
 
-    def __init__(self, world: World) -> None:
-        self.world, self.rng, self.number = world, world.rng, 0
+    def __init__(self, world: World, about: Kind) -> None:
+        self.world, self.rng, self.number, self.about = world, world.rng, 0, about
 
     def draw(self, now: Version, replicas: bool) -> Asked | None:
         """One change, two at once, or the whole as an edited file."""
@@ -41,9 +60,12 @@ class Changes:
         changes: list[Any] = []
         after = now
         told = []
-        for _ in range(self.rng.choice((1, 1, 2))):
+        apart = self.about is PROBATION and not now.booms and self.rng.random() < 0.8
+        for _ in range(2 if apart else self.rng.choice((1, 1, 2))):
             kind = self.rng.choice(tuple(self._kinds(replicas)))
-            if changes and self.rng.random() < 0.4:
+            if apart:
+                kind = "boom" if changes else "branch"
+            elif changes and self.rng.random() < 0.4:
                 kind = "boom"
             elif not after.wide and self.rng.random() < 0.5:
                 kind = "wide"
@@ -61,7 +83,7 @@ class Changes:
             changes, told = [md.Become(write(after, self.world).plan())], [*told, "as a file"]
         stored = [(b.aggs, b.code, b.inner) for b in after.branches] != [(b.aggs, b.code, b.inner) for b in now.branches]
         lasting = bool(rules) or swaps or stored or after.wide != now.wide
-        return Asked(identity, " + ".join(told), changes, after, rules, lasting)
+        return Asked(identity, " + ".join(told), changes, after, rules, lasting, None if "as a file" in told else now)
 
     def _kinds(self, replicas: bool) -> dict[str, Callable[[Version, dict[str, Any]], Drawn]]:
         kinds: dict[str, Callable[[Version, dict[str, Any]], Drawn]] = {
@@ -95,7 +117,7 @@ class Changes:
         return [md.Insert("shift", md.with_columns(f"v + {after.shift} AS v"), after="above")], after
 
     def _boom(self, now: Version, rules: dict[str, Any]) -> Drawn:
-        name = self.rng.choice(now.sources)[0]
+        name = "b" if self.about is PROBATION else self.rng.choice(now.sources)[0]
         if name in now.booms:
             return [md.Replace(f"clean_{name}", md.map_batches(same))], replace(now, booms=now.booms - {name})
         return [md.Replace(f"clean_{name}", md.map_batches(boom))], replace(now, booms=now.booms | {name})
@@ -132,7 +154,7 @@ class Changes:
 
     def _branch(self, now: Version, rules: dict[str, Any]) -> Drawn:
         known = {"totals": self._totals, "window": self._window, "chain": self._chain, "process": self._process}
-        branches = [branch for branch in now.branches if branch.kind in known]
+        branches = [branch for branch in now.branches if branch.kind in known and (self.about is not PROBATION or branch.source == "a")]
         if not branches:
             return None
         branch = self.rng.choice(branches)
@@ -162,8 +184,10 @@ class Changes:
 
     def _window(self, branch: Branch, rules: dict[str, Any]) -> Branch:
         shorter = list(range(branch.step, branch.size, branch.step))
-        kinds = ["emit", "emit", "drop", *(["shorter"] * 4 if shorter else []), *(["lateness"] if branch.lateness else [])]
-        kind = self.rng.choice(kinds)
+        # Where ``emit`` is changed and that is taken back, there is an open hole: see decision 0022.
+        kinds = ["drop"] if self.about is PROBATION else ["emit", "emit", "drop"]
+        kinds += [*(["shorter"] * 4 if shorter else []), *(["lateness"] if branch.lateness else [])]
+        kind = "shorter" if shorter and self.about is PROBATION else self.rng.choice(kinds)
         if kind == "emit":
             return replace(branch, emit="update" if branch.emit == "closed" else "closed")
         if kind == "lateness":

@@ -78,6 +78,12 @@ class Faults:
                 if self.refused > ROOM_AFTER:
                     self.room = None
                 return "full", False
+        if verb == "create" and name.startswith("log/") and self.outages and self.often and self.room is None and rng.random() < 0.05:
+            self.room, self.refused, self.removed = 0, 1, False
+            return "full", False
+        if verb == "create" and name.startswith("manifest/") and self.often and rng.random() < 0.2:
+            self.happened += 1
+            return rng.choice(("before", "after", "late")), False
         if verb == "create" and name.startswith("decide/") and self.often and rng.random() < 0.3:  # perhaps ahead of the epoch's turn
             self.happened += 1
             self.left = rng.choice((1, 1, 1, 3))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import polars as pl
+from tests.simulation.whole.kinds import MERGING, PROBATION, Kind
 from tests.simulation.whole.world import FEEDS, WORLDS, Feed, World
 
 import meander as md
@@ -201,8 +202,8 @@ def grow(branch: Branch, streams: dict[str, Any]) -> Any:
     return rows.join_latest(other, on="k", how="left", name=name)
 
 
-def draw(rng: random.Random, merging: bool) -> Version:
-    """A first version. ``merging``: one whose state is merged again and again."""
+def draw(rng: random.Random, about: Kind) -> Version:
+    """A first version, for a schedule of this kind."""
     names = ["a"]
     branches: list[Branch] = []
     kinds = [
@@ -221,24 +222,27 @@ def draw(rng: random.Random, merging: bool) -> Version:
         "windowjoin",
         "latest",
     ]
-    if merging and rng.random() < 0.7:
-        kinds = ["totals", "totals", "process", "latest"]  # what is never dropped
-    for number in range(rng.choice((1, 1, 1, 2, 2))):
+    if about is MERGING and rng.random() < 0.8:
+        kinds = ["totals", "totals", "totals", "process", "latest"]  # what is never dropped
+    kinds = list(about.pool) or kinds
+    for number in range(1 if about is MERGING else rng.choice((1, 1, 1, 2, 2))):
         kind = rng.choice(kinds)
         branch = Branch(f"b{number}", kind)
         if kind in ("join", "windowjoin", "latest"):
             names = ["a", "b"]
         if kind == "window":
-            size, step = rng.choice(((10, 10), (10, 5), (8, 2), (4, 4), (6, 3)))
+            size, step = rng.choice(((10, 5), (8, 2), (6, 2)) if about is PROBATION else ((10, 10), (10, 5), (8, 2), (4, 4), (6, 3)))
             branch = replace(branch, size=size, step=step, keyed=rng.random() < 0.6, emit=rng.choice(("closed", "closed", "update")))
             branch = replace(branch, lateness=rng.choice((0, 0, 0, 5)))
+            if about is PROBATION:
+                branch = replace(branch, emit="closed")
         elif kind == "session":
             branch = replace(branch, size=rng.choice((3, 6)), emit=rng.choice(("closed", "update")))
         elif kind == "chain":
             size = rng.choice((10, 4, 2))
             branch = replace(branch, size=size, step=size)
         branches.append(branch)
-    if not merging and rng.random() < 0.25 and "b" not in names:
+    if "b" not in names and about is not MERGING and (about is PROBATION or rng.random() < 0.25):
         names.append("b")
         branches.append(Branch("side", rng.choice(("plain", "window", "totals")), source="b"))
     folders = {name: f"{name}-{rng.choice(('in', 'log'))}" for name in names}

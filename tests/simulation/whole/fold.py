@@ -1,7 +1,7 @@
 """The fold of the decisions: models and marks of event time, one epoch after the other, under the version that each entry names.
 
 A change on probation may be taken back, without a trace: so beside the version in force, those that it can go back to are folded
-on as well, as if the change had not been.
+on as well, as if the change had not been. Only the rows that came meanwhile came through its filters and functions.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from tests.simulation.whole.models import MODELS, NEVER, Join, Model, Out, Turn
 from tests.simulation.whole.world import SECOND
 
 Entry = dict[str, Any]
+Came = tuple[dict[str, Out], dict[str, dict[int, int]]]
+"""Rows that come to the branches, and the largest time of each partition of them."""
 
 
 @dataclass
@@ -35,9 +37,9 @@ class Fold:
                     model.forget(inner=operator != branch.name)
             model.backfill(asked.rules.get("backfill", {}).get(branch.name, {}))
 
-    def epoch(self, entry: Entry, version: Version, flush: bool) -> dict[str, Out]:
-        """One epoch: what comes out of it, per sink."""
-        rows, heard = arriving(entry, version)
+    def epoch(self, entry: Entry, version: Version, came: Came, flush: bool, counted: dict[str, int]) -> dict[str, Out]:
+        """One epoch: what comes out of it, per sink. ``counted``: how many partitions sources had in it."""
+        rows, heard = came
         found: dict[str, Out] = {}
         for branch in version.branches:
             mark = self.marks.get(branch.source, {})
@@ -51,7 +53,8 @@ class Fold:
         for name, _ in version.taps:
             found[name] = rows[name.split("_")[1]]
         for source, _ in version.sources:
-            self._advance(source, heard.get(source, {}), version.grace, source in entry["restarts"])
+            going_on = 0 if source in entry["restarts"] else counted.get(source)
+            self._advance(source, heard.get(source, {}), version.grace, going_on)
         return found
 
     def late(self) -> int:
@@ -62,9 +65,10 @@ class Fold:
             self.models[name] = MODELS[kind]()
         return self.models[name]
 
-    def _advance(self, source: str, heard: dict[int, int], grace: int, restarted: bool) -> None:
+    def _advance(self, source: str, heard: dict[int, int], grace: int, going_on: int | None) -> None:
+        """``going_on``: how many of the partitions that were heard of go on, where that is known."""
         before = self.marks.get(source, {"heard": {}, "mark": NEVER})
-        known = {} if restarted else dict(before["heard"])
+        known = {part: largest for part, largest in before["heard"].items() if going_on is None or part < going_on}
         for part, largest in heard.items():
             known[part] = max(largest, known.get(part, NEVER))
         mark = max(before["mark"], min(known.values()) - grace * SECOND) if known else before["mark"]
@@ -77,34 +81,35 @@ class Folds:
     def __init__(self, first: Version) -> None:
         self._folds: dict[int, tuple[Version, Fold]] = {1: (first, Fold())}
         self._number = 1
-        self._known: str | None = None
+        self._done: set[str | None] = set()
+        """Changes that have come into force: going back to one does nothing to the state."""
         self.late = 0
 
     @property
     def now(self) -> Fold:
         return self._folds[self._number][1]
 
-    def epoch(self, entry: Entry, version: Version, asked: Asked | None, flush: bool) -> dict[str, Out]:
+    def epoch(self, entry: Entry, version: Version, asked: Asked | None, flush: bool, counted: dict[str, int]) -> dict[str, Out]:
         number, identity = entry["plan"]["version"], entry["plan"].get("modification")
         if number < self._number:
             self._folds = {n: fold for n, fold in self._folds.items() if n <= number}
         elif number > self._number:
             self._folds[number] = (version, copy.deepcopy(self.now))
         self._number = number
-        if asked is not None and identity != self._known and self._folds[number][0] == version:
+        if asked is not None and identity not in self._done and self._folds[number][0] == version:
             self.now.change(version, asked)
-        self._known = identity
+        self._done.add(identity)
+        came = arriving(entry, version)
         for n, (former, fold) in self._folds.items():
             if n != number:
-                fold.epoch(entry, former, flush)
+                fold.epoch(entry, former, came, flush, counted)
         before = self.now.late()
-        out = self.now.epoch(entry, version, flush)
+        out = self.now.epoch(entry, version, came, flush, counted)
         self.late += self.now.late() - before
         return out
 
 
-def arriving(entry: Entry, version: Version) -> tuple[dict[str, Out], dict[str, dict[int, int]]]:
-    """The rows that come to the branches, and the largest time of each partition of them."""
+def arriving(entry: Entry, version: Version) -> Came:
     rows: dict[str, Out] = {source: [] for source, _ in version.sources}
     heard: dict[str, dict[int, int]] = defaultdict(dict)
     for source, payload in entry["splits"]:

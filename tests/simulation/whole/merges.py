@@ -25,7 +25,7 @@ class LaggingMerges:
     def consider(self, manifest: Any, routing: Any, slots: Any) -> None:
         taken = [ref.name for _, merge, _, _ in self._waiting for ref in merge.inputs]
         for merge, _, _ in apart(due_merges(manifest, routing, slots), taken):
-            due = self._looks + self._rng.randint(0, self._lag)
+            due = self._looks + self._rng.choice((self._lag, self._rng.randint(0, self._lag)))
             self._waiting.append((due, merge, manifest.generation, manifest.epoch))
 
     def collect(self) -> Any:

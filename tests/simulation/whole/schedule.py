@@ -18,6 +18,7 @@ from tests.simulation.whole.actors import Actor, Crash
 from tests.simulation.whole.changes import Asked, Changes
 from tests.simulation.whole.faults import Faults
 from tests.simulation.whole.flows import Version, draw, write
+from tests.simulation.whole.kinds import COMMANDS, EMPTYING, MERGING, PROBATION, SHRINKING, draw_kind
 from tests.simulation.whole.verdict import Verdict
 from tests.simulation.whole.world import SECOND, Row, World, WorldClock, Wrong
 
@@ -48,24 +49,28 @@ class Schedule:
         """Commands, and ``faults``, that are left out: to see what a failure needs."""
         self.world = World(seed, linked=random.Random(seed).random() < 0.5)
         self.rng = self.world.rng
-        self.changes = Changes(self.world)
-        self.merging = self.rng.random() < 0.1
-        """Whether this one is about many epochs, rescales and merges, and not about changes."""
-        self.first = self.written = draw(self.rng, self.merging)
+        self.kind = draw_kind(self.rng)
+        self.merging = self.kind is MERGING
+        self.changes = Changes(self.world, self.kind)
+        self.first = self.written = draw(self.rng, self.kind)
         """As the flow was first written, and as the file that was started last says it."""
         self.asked: dict[str, Asked] = {}
-        self.snapshots, self.fewest = self.rng.choice((2, 3, 6)), self.rng.choice((2, 3, 4))
+        self.snapshots = self.rng.choice((2, 3, 6))
+        self.fewest = self.rng.choice((2, 2, 3) if self.kind is EMPTYING else (2, 3, 3, 4))
         self.most = self.fewest + self.rng.choice((0, 1, 12))
         self.slowest = 3 if seed % 3 == 0 else 1000
         """Epochs that a merge may take among replicas."""
         self.world.lag = self.rng.choice((0, 3, 12)) if self.merging else self.rng.choice((0, 0, 3, 12))
         self._draw_input()
-        count = self.rng.choice((1, 1, 2, 2, 3))
+        count = self.rng.choice(self.kind.processes)
         often = self.rng.choice((0.0, 0.0, 0.004, 0.02))
         mortal = self.rng.choice((0.0, 0.1, 0.25))
-        if self.merging or "replicas" in without:
+        if "replicas" in without:
             count = 1
         if "faults" in without:
+            often = mortal = 0.0
+        if self.merging and self.rng.random() < 0.7:  # one merge takes the other's output, and nothing else, when that one is done
+            self.fewest, self.most, self.world.lag = 3, 3, 2
             often = mortal = 0.0
         for number in range(count):
             faults = Faults(often, mortal, outages=self.rng.choice((0.0, 0.1)))
@@ -73,7 +78,7 @@ class Schedule:
             actor = Actor(self.world, "abc"[number], faults, skew, replica=count > 1)
             actor.alone, actor.chance = count == 1, self.rng.choice((0.01, 0.1))
             self.world.actors.append(actor)
-        self.world.say(f"{count} process(es); {self.first}")
+        self.world.say(f"{self.kind.name}: {count} process(es); {self.first}")
 
     # -- input ----------------------------------------------------------------------------------------------------
 
@@ -82,22 +87,30 @@ class Schedule:
         hot = self.merging or rng.random() < 0.5
         files: list[tuple[str, tuple[str, int, list[Row]]]] = []
         groups = GROUPS if rng.random() < 0.3 else GROUPS[:4]
-        partitions = rng.choice((1, 1, 2))
+        shrinks = self.kind is SHRINKING
+        partitions = 2 if shrinks else rng.choice((1, 1, 2))
+        if shrinks:
+            self.world.partitions = dict.fromkeys(dict(self.first.sources), partitions)
         skewed = HOT if self.merging and rng.random() < 0.9 else ()
-        for file in range(rng.randint(16, 24) if self.merging else rng.randint(3, 8)):
+        for file in range(rng.randint(*self.kind.files)):
             for source, place in self.first.sources:
                 rows = []
                 keys = [0 if hot and rng.random() < 0.6 else rng.randint(0, 5) for _ in range(rng.randint(0, 4))]
                 if skewed:  # all of one key group, and one key of another
                     many = rng.sample(skewed, rng.randint(len(skewed) // 2, len(skewed)))
-                    keys = rng.choice(([*many, COLD], [*many, COLD], many, many, [COLD], many[:1], many[:1]))
+                    keys = rng.choice(([*many, COLD], [*many, COLD], [*many, COLD], many, many, many, [COLD], many[:1]))
+                if self.kind is EMPTYING:
+                    keys = keys[:1]
+                if self.kind is PROBATION and source == "b" and rng.random() < 0.8:
+                    keys = []
                 for key in keys:
                     number += 1
-                    at = max(0, time + rng.randint(-6, 3)) * SECOND
-                    rows.append((number, key, rng.choice(groups), rng.choice((0, 1, 2, 3, 9)), at))
+                    at = max(0, time + rng.randint(-self.kind.late, 3)) * SECOND
+                    rows.append((number, key, rng.choice(groups), rng.choice(self.kind.values), at))
                 folder = f"{place}2" if rng.random() < 0.15 else place
-                files.append((folder, (f"f{file}{source}", rng.randrange(partitions), rows)))
-            time += rng.choice((0, 1, 3, 8))
+                part = rng.randrange(partitions) if not shrinks else int(file == 0)
+                files.append((folder, (f"f{file}{source}", part, rows)))
+            time += rng.choice(self.kind.steps)
         self.world.coming = files
 
     # -- what happens ---------------------------------------------------------------------------------------------
@@ -114,7 +127,7 @@ class Schedule:
         )
         with hurried, _quiet():
             self.world.arrive(self.rng.randint(0, 3))
-            self.left = self.rng.randint(20, 30) if self.merging else self.rng.randint(4, 12)
+            self.left = self.rng.randint(*self.kind.length)
             for _ in range(300):
                 if self.left > 0:
                     self._turn()
@@ -141,6 +154,8 @@ class Schedule:
         else:
             self._command(actor)
         self._look(actor)
+        if self.kind is EMPTYING:
+            self._read()
 
     def _start(self, actor: Actor) -> None:
         """A process begins: with the file as it was started last, as it was first, or as it would be written now."""
@@ -150,9 +165,15 @@ class Schedule:
             version, what = self._in_force(), "as edited"
         elif fate < 0.4:
             version, what = self.first, "as first written"
+        if self.world.partitions and actor.lives and self.rng.random() < 0.7:
+            self.world.shrink(self.rng.choice(sorted(self.world.partitions)))
         self.world.say(f"{actor.name} starts, the file {what}")
         actor.faults.begin(self.rng)
-        options = {"parallelism": self.rng.choice((1, 2, 3)), "small": self.rng.random() < 0.7, "ahead": self.rng.random() < 0.6}
+        options = {
+            "parallelism": self.rng.choice((1, 2, 3)),
+            "small": self.rng.random() < 0.7,
+            "ahead": self.rng.random() < self.kind.ahead,
+        }
 
         def start() -> None:
             actor.start(write(version, self.world), key_groups=KEY_GROUPS, **options)
@@ -169,8 +190,7 @@ class Schedule:
         rng, local = self.rng, actor.local
         self.left -= 1
         actor.faults.command(rng)
-        often = (50, 0, 0, 30, 30, 1, 1) if self.merging else (50, 7, 20, 8, 15, 6, 4)
-        kind = rng.choices(("step", "flush", "change", "rescale", "arrive", "read", "kill"), often)[0]
+        kind = rng.choices(COMMANDS, self.kind.commands)[0]
         if kind in self.without:
             kind = "step"
         if kind == "step":
@@ -182,16 +202,42 @@ class Schedule:
         elif kind == "change":
             actor.do(lambda: self._change(actor))
         elif kind == "rescale" and local.loop.routing:
-            name = rng.choice(sorted(local.loop.routing))
-            table = rebalance(local.loop.routing[name], rng.choice((1, 1, 2, 3) if self.merging else (1, 2, 3, 4)))
-            self.world.say(f"{actor.name} rescales {name} to {table}")
-            actor.do(lambda: local.loop.reroute(name, table))
+            actor.do(lambda: self._rescale(actor))
         elif kind == "arrive":
-            self.world.arrive(1 if self.merging else rng.randint(1, 3))
+            self.world.arrive(rng.randint(1, self.kind.arrives))
         elif kind == "read":
             self._read()
         elif kind == "kill":
             actor.kill()
+
+    def _rescale(self, actor: Actor) -> None:
+        name = self.rng.choice(sorted(actor.local.loop.routing))
+        if not self.merging or self.rng.random() < 0.1:
+            self._reroute(actor, name, (1, 2, 3, 4))
+            return
+        # The key that is alone is written in a slot of its own; that slot goes, and then the many are written for a while.
+        self._reroute(actor, name, (2, 3))
+        for _ in range(self.rng.choice((self.fewest - 1, 1, 2, 3))):
+            self._arrive_next(both=True)
+            actor.step()
+        self._reroute(actor, name, (1,))
+        for _ in range(self.fewest + 1):
+            actor.step()
+            self._arrive_next(both=False)
+
+    def _reroute(self, actor: Actor, name: str, slots: tuple[int, ...]) -> None:
+        routing = actor.local.loop.routing
+        table = rebalance(routing[name], self.rng.choice(slots))
+        self.world.say(f"{actor.name} rescales {name} to {table}")
+        actor.local.loop.reroute(name, table)
+
+    def _arrive_next(self, both: bool) -> None:
+        """The next file comes that has the key that is alone beside the many, or has it not."""
+        for number, (_, (_, _, rows)) in enumerate(self.world.coming):
+            if rows and (COLD in {row[1] for row in rows}) is both:
+                self.world.coming.insert(0, self.world.coming.pop(number))
+                self.world.arrive(1)
+                return
 
     def _change(self, actor: Actor) -> None:
         asked = self.changes.draw(self._in_force(), actor.replica)
@@ -268,9 +314,12 @@ class Schedule:
                 self._start(actor)
                 actor.finish()
                 self._look(actor)
-            for _ in range(4):  # then it knows that nobody else lives, and keeps house
+            for _ in range(5):
                 world.time += 1.0
                 world.beats()
+            cohort = actor.local and actor.local.cohort
+            if cohort and not cohort.keeps_house():
+                raise Wrong("alone", f"{actor.name} does not keep house, though {[one.name for one in cohort.siblings()]} are dead")
             for flush in (False, True):
                 for _ in range(60):
                     world.time += 1.0

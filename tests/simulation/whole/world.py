@@ -47,6 +47,7 @@ class Shelf(MemoryStore):
         self.epochs: dict[int, dict[str, Any]] = {}
         self.staged: dict[int, dict[str, list[bytes]]] = {}
         self.flushed: dict[int, bool] = {}
+        self.counted: dict[int, dict[str, int]] = {}
         self.states: list[Manifest] = []
         """After every entry."""
 
@@ -91,6 +92,7 @@ class Shelf(MemoryStore):
             epoch = entry["epoch"]
             self.epochs[epoch] = entry
             self.flushed[epoch] = self.world.flushing.get(epoch, False)
+            self.counted[epoch] = self.world.counting.get(epoch, {})
             self.staged[epoch] = {
                 sink: [self.objects[file["name"]] for file in files if file["rows"]] for sink, files in entry["staged"].items()
             }
@@ -129,6 +131,10 @@ class World:
     """What functions of ``foreach_batch`` were called with, per place."""
     flushing: dict[int, bool] = field(default_factory=dict)
     """Whether an epoch's decision is to close what is open, as it was begun last."""
+    counting: dict[int, dict[str, int]] = field(default_factory=dict)
+    """How many partitions each source had then, where it says so."""
+    partitions: dict[str, int] = field(default_factory=dict)
+    """How many it has now."""
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
@@ -155,6 +161,15 @@ class World:
         for feed, file in self.coming[:files]:
             FEEDS[feed].append(file)
         del self.coming[:files]
+
+    def shrink(self, source: str) -> None:
+        """From now on a source has one partition. What is not read yet is in that one."""
+        self.say(f"source {source} has one partition from now on")
+        self.partitions[source] = 1
+        self.coming = [(feed, (name, 0 if feed[0] == source else part, rows)) for feed, (name, part, rows) in self.coming]
+        for feed, files in FEEDS.items():
+            if feed[0] == source:
+                files[:] = [(name, 0, rows) for name, _, rows in files]
 
     def beats(self) -> None:
         """Signs of life of all processes, twice a second."""
@@ -192,6 +207,10 @@ class Feed:
 
     def schema(self) -> pl.Schema:
         return pl.Schema(COLUMNS)
+
+    @property
+    def partitions(self) -> int | None:
+        return WORLDS[0].partitions.get(self.folder[0])
 
     @property
     def is_log(self) -> bool:
