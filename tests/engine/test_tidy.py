@@ -219,26 +219,25 @@ class Counted(MemoryStore):
         super().delete_all(names)
 
 
-def test_what_is_removed_from_a_store_far_away_takes_one_message_for_hundreds_of_names() -> None:
+def remove_1200(stop_at_first: bool = False) -> Counted:
     store = Counted()
     names = [f"staged/{number}" for number in range(1200)]
     for name in names:
         store.put(name, b"")
     with ThreadPoolExecutor(1) as beside:
         tidy = Tidy(store, Manifest(), 1, beside=beside)
+        if stop_at_first:
+            store.told = tidy.close
         tidy.unwanted(*names)
         tidy.collect(Manifest())
+    return store
+
+
+def test_what_is_removed_from_a_store_far_away_takes_one_message_for_hundreds_of_names() -> None:
+    store = remove_1200()
     assert (len(store.objects), store.messages) == (0, 3)
 
 
 def test_a_run_that_stops_waits_for_one_message_and_not_for_all_that_is_to_be_removed() -> None:
-    store = Counted()
-    names = [f"staged/{number}" for number in range(1200)]
-    for name in names:
-        store.put(name, b"")
-    with ThreadPoolExecutor(1) as beside:
-        tidy = Tidy(store, Manifest(), 1, beside=beside)
-        store.told = tidy.close
-        tidy.unwanted(*names)
-        tidy.collect(Manifest())
+    store = remove_1200(stop_at_first=True)
     assert (len(store.objects), store.messages) == (700, 1)

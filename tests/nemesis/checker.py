@@ -23,8 +23,11 @@ PATIENCE = 30.0
 """Seconds that an epoch may take on a busy machine when nothing is wrong."""
 RESTART = 30.0
 """Seconds that a process takes to be missed, started again and at work, on a busy machine."""
-_RESTARTED = ("driver", "driver_jvm", "supervisor", "session", "executor", "worker", "master", "zookeeper", "hang")
-"""A call that the store lets hang ends after the fault does, when the client gives up."""
+MOST_MERGED = 100
+"""What a merge wrote for a replica that died stays for many epochs: some of it is no finding."""
+HANGS = 35.0
+"""Seconds that the store lets a call hang, also one that came as the fault ended."""
+_RESTARTED = ("driver", "driver_jvm", "supervisor", "session")
 _COLUMNS = {
     "counts": ["key", "n", "total"],
     "parts": ["seq", "key", "v", "kind", "shard", "ts"],
@@ -132,12 +135,13 @@ def check_stalls(verdict: Verdict, epochs: list[tuple[float, int]], faults: list
 
 
 def explained(began: float, ended: float, faults: Iterable[Done]) -> float:
-    """Seconds: the time that faults overlapped, and a restart where they ended or deafened something that is started again."""
+    """Seconds: the time that faults overlapped, and a restart where they ended something."""
     overlapping = [one for one in faults if one.began < ended and one.began + one.seconds > began - RESTART]
     ends, lasting = began, 0.0
     for one in sorted(overlapping, key=lambda one: one.began):  # two at a time explain no more than one
-        lasting += max(0.0, min(one.began + one.seconds, ended) - max(one.began, ends))
-        ends = max(ends, one.began + one.seconds)
+        over = one.began + one.seconds + (HANGS if one.kind == "store hang" else 0.0)
+        lasting += max(0.0, min(over, ended) - max(one.began, ends))
+        ends = max(ends, over)
     return lasting + (RESTART if any(one.kind.split()[-1] in _RESTARTED for one in overlapping) else 0.0)
 
 
@@ -158,6 +162,8 @@ def check_left_behind(verdict: Verdict, out: Path, store: Path, processes: list[
     if len(unnamed) > len(merged):
         example = next(name for name in unnamed if name not in merged)
         verdict.findings.append(f"{len(unnamed) - len(merged)} objects that no retained epoch names, after a start, such as {example}")
+    if len(merged) > MOST_MERGED:
+        verdict.findings.append(f"{len(merged)} objects of merges that no retained epoch names, after a start, such as {merged[0]}")
     if overdue := [name for name in merged if is_overdue(name, read_manifest(open_store(str(store))))]:
         verdict.findings.append(f"{len(overdue)} objects of overdue merges are left after a start, such as {overdue[0]}")
 

@@ -2,7 +2,8 @@
 
 The first time it comes back at once: the flow runs on without it, but with nothing in reserve. From then on the pauses double. Whoever has
 been well for a while begins anew. A replica that cannot come up, or that ends by an error of its own again and again, is given up: it would
-do so for ever. One that is killed from outside is never given up.
+do so for ever. One that is killed from outside is never given up. One that finds its store away, or its port taken, is so only where the
+flow has never run: something may be wrong with how it was asked for.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 FIX_IT_FIRST = frozenset({"FlowError", "ConfigError"})
-WAITING_HELPS = frozenset({"Busy", "Retryable", "Unavailable"})
 """Errors that a start alone does not cure."""
+WAITING_HELPS = frozenset({"Busy", "Unavailable"})
+"""Errors that are not the replica's own: a store that does not answer, a port that its predecessor still has."""
 
 
 @dataclass(frozen=True)

@@ -111,12 +111,7 @@ class S3Store:
             return [found["path"] for page in obstore.list(self._client, prefix.rstrip("/") or None, chunk_size=1000) for found in page]
 
     def delete(self, name: str) -> None:
-        with self._mapped_errors(name):
-            try:
-                obstore.delete(self._client, name)
-            except FileNotFoundError as error:
-                if _is_about_the_bucket(error):
-                    raise
+        self.delete_all([name])  # the client has no other request for it
 
     def delete_all(self, names: Sequence[str]) -> None:
         """One request for up to a thousand of them."""

@@ -116,7 +116,7 @@ class Verdict:
                     unproven[source].append(identity)
                 if rows[source] and not any(name == "late" or self.asked[name].lasting for name in unproven[source]):
                     raise Wrong("probation", f"epoch {epoch} has rows for code that fails, which {unproven[source]} brought")
-            if entry["counts"].get("late_rows"):  # refused under this version: there may be no way back
+            if entry["counts"].get("late_rows") and "unproven" not in entry["plan"]:  # refused under this version: there is no way back
                 unproven = defaultdict(list, {source: ["late", *names] for source, names in unproven.items()})
 
     # -- what must come of it -------------------------------------------------------------------------------------
