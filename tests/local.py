@@ -34,7 +34,7 @@ from meander.engine.trials import Trial
 from meander.plan.modify import StateRules
 from meander.state.compaction import run_merge
 from meander.state.log import Log
-from meander.state.segment import Segment, SegmentRef
+from meander.state.segment import Segment, SegmentRef, ends_of
 from meander.state.store import DirStore
 
 
@@ -180,7 +180,7 @@ class MergeAtOnce:
         name = f"segments/{merge.table}/{manifest.generation:08d}-{manifest.epoch:010d}-merge-{self._number}x{manifest.position}.arrow"
         if rows:
             self._store.put(name, data)
-        self._done.append(finished_merge(merge, name, rows, data.size))
+        self._done.append(finished_merge(merge, name, rows, data.size, ends_of(data)))
 
     def collect(self) -> Any:
         return self._done.pop() if self._done else None

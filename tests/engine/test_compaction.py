@@ -19,7 +19,7 @@ from meander.engine.compaction import AT_ONCE, ProcessCompactor, due_merges, fin
 from meander.state.compaction import run_merge
 from meander.state.log import Taken
 from meander.state.manifest import Json, Manifest, Table
-from meander.state.segment import HASH, Segment, SegmentRef, encode_segment
+from meander.state.segment import HASH, Segment, SegmentRef, encode_segment, ends_of
 from meander.state.store import DirStore
 
 KEY_GROUPS = 8
@@ -136,7 +136,7 @@ def merged(local: Local, suffix: str) -> list[Json]:
         data, rows = run_merge(merge, lambda ref: Segment(ref.name, local.store.map(ref.name)), local.key_groups)
         name = f"segments/{merge.table}/{merge.groups:x}-{suffix}.arrow"
         local.store.put(name, data)
-        found.append(finished_merge(merge, name, rows, data.size))
+        found.append(finished_merge(merge, name, rows, data.size, ends_of(data)))
     return found
 
 

@@ -29,7 +29,7 @@ from meander.state.compaction import run_merge
 from meander.state.hashing import Hashes
 from meander.state.log import Log
 from meander.state.manifest import Manifest
-from meander.state.segment import Segment, SegmentRef
+from meander.state.segment import Segment, SegmentRef, ends_of
 from meander.state.store import DirStore
 
 KEY_GROUPS = 8
@@ -88,7 +88,7 @@ class Slots:
         tables: dict[str, Any] = {}
         for report in reports:
             for name, ref in report.segments.items():
-                known = tables.setdefault(name, {"keys": self.compiled.keyed["op"].tables()[name], "segments": []})
+                known = tables.setdefault(name, {"keys": self.compiled.keyed["op"].tables()[name].keys, "segments": []})
                 known["segments"].append(ref.to_json())
         entry = {"kind": "epoch", "epoch": number, "now": 0.0, "plan": plan, "offsets": {}, "routing": {"op": self.routing}}
         self.log.append({**entry, "tables": tables, "staged": {}, "counts": {}})
@@ -111,7 +111,7 @@ class Slots:
         data, rows = run_merge(merge, self.open, KEY_GROUPS)
         name = f"segments/{merge.table}/00000001-{self.manifest.epoch:010d}-merge-{self.manifest.position}.arrow"
         self.store.put(name, data)
-        self.log.append(merge_entry([finished_merge(merge, name, rows, data.size)]))
+        self.log.append(merge_entry([finished_merge(merge, name, rows, data.size, ends_of(data))]))
         return True
 
     def rescale(self, slots: int) -> None:

@@ -23,7 +23,7 @@ from meander.state.compaction import Merge, run_merge
 from meander.state.grouping import fold_rows, group_rows
 from meander.state.hashing import hash_keys, key_groups_of
 from meander.state.manifest import Json, Manifest
-from meander.state.segment import Segment, SegmentRef, encode_segment
+from meander.state.segment import Segment, SegmentRef, encode_segment, ends_of
 from meander.state.table import upsert
 
 OPERATOR, SINK = "totals", "out"
@@ -294,7 +294,7 @@ class SimulatedCompactor:
             self.view.put(name, data)
         except Retryable:
             return None  # as the helper process: the merge is chosen again
-        return finished_merge(merge, name, rows, data.size)
+        return finished_merge(merge, name, rows, data.size, ends_of(data))
 
     def close(self) -> None:
         pass

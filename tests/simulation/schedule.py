@@ -23,6 +23,7 @@ from meander.state.log import Log, read_manifest, read_snapshot, snapshots
 from meander.state.manifest import Manifest
 from meander.state.reading import read_rows
 from meander.state.seen import load_seen
+from meander.state.table import Kept
 
 State = dict[int, tuple[int, int]]
 
@@ -130,7 +131,7 @@ class Schedule:
         runner = SimulatedRunner(view, self.clock, log.manifest.generation, rng, flaky)
         compactor = SimulatedCompactor(view, self.clock, log.manifest, rng)
         plan = {"flow": "simulated", "version": 1, "digest": "0" * 16}
-        parts = Parts(plan, {}, sources, {SINK: WorldSink(self.world, view)}, {OPERATOR: {OPERATOR: ("key",)}})
+        parts = Parts(plan, {}, sources, {SINK: WorldSink(self.world, view)}, {OPERATOR: {OPERATOR: Kept(("key",))}})
         return Loop(view, self.clock, log, parts, runner, rng.choice((1, 1, 2, 3)), compactor, self.retain, ahead=rng.random() < 0.7)
 
     def _finish(self) -> None:

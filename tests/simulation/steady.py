@@ -20,6 +20,7 @@ from meander.state.log import Log
 from meander.state.manifest import Json
 from meander.state.reading import AggregateReader, plan_name
 from meander.state.store import Store
+from meander.state.table import Kept
 
 ROWS = 5
 SOURCE = "steady"
@@ -87,7 +88,7 @@ def take_over(store: Store, retain: int = 1, clock: Clock | None = None, source:
     rng = random.Random(log.manifest.generation)
     runner = SimulatedRunner(store, clock, log.manifest.generation, rng, 0.0)  # type: ignore[arg-type]
     compactor = SimulatedCompactor(store, clock, log.manifest, rng)  # type: ignore[arg-type]
-    parts = Parts(PLAN, {}, {SOURCE: source or Steady()}, {SINK: Nowhere()}, {OPERATOR: {OPERATOR: ("key",)}})
+    parts = Parts(PLAN, {}, {SOURCE: source or Steady()}, {SINK: Nowhere()}, {OPERATOR: {OPERATOR: Kept(("key",))}})
     loop = Loop(store, clock, log, parts, runner, 2, compactor, retain, ahead=False)
     loop.recover()
     return loop

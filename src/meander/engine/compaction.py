@@ -18,13 +18,13 @@ import struct
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from meander.clock import Clock
 from meander.coordinate.routing import groups_of
 from meander.state.compaction import Merge, choose_merge
-from meander.state.manifest import Json, Manifest, operator_of
+from meander.state.manifest import Json, Manifest, kept_floor, operator_of
 from meander.state.segment import SegmentRef
 
 AT_ONCE = 16
@@ -62,7 +62,7 @@ def due_merges(manifest: Manifest, routing: Mapping[str, list[int]], slots: Mapp
         for slot in range(slots[operator]):
             groups = groups_of(routing[operator], slot)
             alive = table.alive_for(groups)
-            merge = choose_merge(name, table.keys, alive, groups)
+            merge = choose_merge(name, table.keys, alive, groups, table.time, kept_floor(name, table.floor, manifest.plan))
             if merge is not None:
                 found.append((len(alive), merge, operator, slot))
     return [(merge, operator, slot) for _, merge, operator, slot in sorted(found, key=lambda due: -due[0])]
@@ -81,23 +81,25 @@ def apart(due: Iterable[tuple[Merge, str, int]], busy: Iterable[str]) -> Iterato
             yield merge, operator, slot
 
 
-def finished_merge(merge: Merge, name: str, rows: int, size: int) -> Json:
+def finished_merge(merge: Merge, name: str, rows: int, size: int, ends: Sequence[int] = ()) -> Json:
+    """A merge that is done, as the log will have it. ``ends``: when the rows of its output end, where they do."""
     newest = max(ref.sequence for ref in merge.inputs)
     read = 0
     for ref in merge.inputs:
         read |= ref.groups & merge.groups
-    output = SegmentRef(name, rows, size, newest, read)  # it has rows of no other key group
+    output = SegmentRef(name, rows, size, newest, read, tuple(ends))  # it has rows of no other key group
     return {
         "table": merge.table,
         "inputs": [ref.name for ref in merge.inputs],
         "output": output.to_json(),
         "read": {ref.name: f"{ref.groups & merge.groups:x}" for ref in merge.inputs},
+        **({} if merge.time is None else {"ends": {ref.name: ref.last_end for ref in merge.inputs}}),
     }
 
 
 def merge_entry(merges: Iterable[Json]) -> Json:
     """The log entry of finished merges, which must have no input in common."""
-    told = [{part: merge[part] for part in ("table", "inputs", "output")} for merge in merges]
+    told: list[Json] = [{part: merge[part] for part in ("table", "inputs", "output", "ends") if part in merge} for merge in merges]
     return {"kind": "compaction", **told[0]} if len(told) == 1 else {"kind": "compactions", "merges": told}
 
 
@@ -111,7 +113,10 @@ def is_overdue(output: str, manifest: Manifest) -> bool:
 
 
 def still_holds(merge: Json, manifest: Manifest) -> bool:
-    """Whether what a merge has read is what the manifest has: nothing of it was dropped, or merged by somebody else. And in time."""
+    """Whether what a merge has read is what the manifest has: nothing of it was dropped, or merged by somebody else. And in time.
+
+    What went because it is over may have been read: nobody looks at it.
+    """
     if is_overdue(merge["output"][0], manifest):
         return False
     table = manifest.tables.get(merge["table"])
@@ -119,7 +124,10 @@ def still_holds(merge: Json, manifest: Manifest) -> bool:
         return False
     groups = SegmentRef.from_json(merge["output"]).groups
     there = {segment.name: segment.groups & groups for segment in table.segments}
-    return all(there.get(name, 0) == int(read, 16) for name, read in merge["read"].items())
+    over = {name for name, end in merge.get("ends", {}).items() if name not in there and end <= table.floor}
+    return len(over) < len(merge["read"]) and all(
+        there.get(name, 0) == int(read, 16) for name, read in merge["read"].items() if name not in over
+    )
 
 
 class ProcessCompactor:

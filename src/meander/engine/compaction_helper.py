@@ -9,7 +9,7 @@ from typing import Any
 from meander.engine.compaction import _read, _write
 from meander.errors import Corrupted, MeanderError
 from meander.state.compaction import Merge, run_merge
-from meander.state.segment import Segment, SegmentRef
+from meander.state.segment import Segment, SegmentRef, ends_of
 from meander.state.store import Store, open_store
 
 
@@ -32,7 +32,7 @@ def main() -> None:
             return
 
 
-def _merge(store: Store, merge: Merge, name: str, key_groups: int) -> tuple[str, int, int]:
+def _merge(store: Store, merge: Merge, name: str, key_groups: int) -> tuple[str, int, int, tuple[int, ...]]:
     def open_segment(ref: SegmentRef) -> Segment:
         data = store.map(ref.name)
         if data is None:
@@ -42,7 +42,7 @@ def _merge(store: Store, merge: Merge, name: str, key_groups: int) -> tuple[str,
     data, rows = run_merge(merge, open_segment, key_groups)
     if rows:
         store.put(name, data)
-    return name, rows, data.size
+    return name, rows, data.size, ends_of(data)
 
 
 if __name__ == "__main__":

@@ -335,6 +335,7 @@ class SparkRunner:
             self.secret,
             decision.late if manifest is None else lates(self._compiled.timed, manifest, decision.epoch),
             {} if manifest is None else evictions(self._compiled.timed, manifest, decision.now, decision.flush),
+            {} if manifest is None else {name: table.floor for name, table in manifest.tables.items() if table.time is not None},
             decision.now,
             self._watched,
             self.digests,

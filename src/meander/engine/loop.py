@@ -28,13 +28,13 @@ from meander.clock import Clock
 from meander.connect.sink import Sink
 from meander.coordinate.routing import spread
 from meander.coordinate.watermarks import advance, heard_from
-from meander.engine.aside import both, set_aside
+from meander.engine.aside import former_tables, set_aside
 from meander.engine.cohort import Cohort
 from meander.engine.compaction import Compactor
 from meander.engine.epoch import Decision, Outcome, Runner
 from meander.engine.housekeeping import Housekeeping
 from meander.engine.input import Input
-from meander.engine.marks import anything_due, anything_open, evictions, flushed, lates, over, over_at_once
+from meander.engine.marks import anything_due, anything_open, emptied, evictions, floors, flushed, lates
 from meander.engine.parts import Parts, check_continuity, route
 from meander.engine.patience import Patience
 from meander.engine.publishing import publish, read_output
@@ -43,7 +43,7 @@ from meander.engine.tidy import Tidy
 from meander.engine.trials import Once, Rewritten, Setup, Trials
 from meander.errors import Corrupted, Retryable, Unavailable
 from meander.state.log import Log, Taken
-from meander.state.manifest import Json, Manifest, Table, tables_in, whole_table
+from meander.state.manifest import Json, Manifest, Table
 from meander.state.segment import SegmentRef
 from meander.state.store import Store
 
@@ -93,7 +93,7 @@ class Loop:
         self.tidy = Tidy(store, log.manifest, retain, lambda segments: self.collected(segments), deletions)
         self.housekeeping = Housekeeping(self, store, clock, compactor, self.tidy, alone=cohort is None)
         self._next: tuple[Decision, Any] | None = None
-        self._keys = parts.tables()
+        self._kept = parts.tables()
         self._changes: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._at_work = threading.RLock()
         self._asked = parallelism
@@ -264,7 +264,7 @@ class Loop:
         if self.siblings is not None:
             self.siblings.committed(entry, by_us)
         self._parts = replace(self._parts, plan=entry["plan"])  # with what is set aside now
-        if entry["drops"] or entry["forgets"] or entry["restarts"] or "unproven" in before.plan:
+        if entry["drops"] or entry["floors"] or entry["forgets"] or entry["restarts"] or "unproven" in before.plan:
             self.tidy.dropped(before, manifest)
         self.input.release(decision.seen)
         self.housekeeping.do()
@@ -314,7 +314,7 @@ class Loop:
         program = self._runner.adopt(setup.program, watched)
         before = Setup(self._parts, program, self.routing, self.input.cursors)
         self._parts, self.routing, self.input.cursors = setup.parts, setup.routing, setup.cursors
-        self._keys = setup.parts.tables()
+        self._kept = setup.parts.tables()
         self._formers = formers
         self._setup = Once(setup.rewritten, setup.restarts)
         return before
@@ -358,6 +358,11 @@ class Loop:
         """A decision as the plan in force needs it."""
         return replace(decision, late=lates(self._parts.timed, self._setup.rewritten.view(self.log.manifest), decision.epoch))
 
+    def reached(self, manifest: Manifest) -> dict[str, int]:
+        """Per operator in force that follows watermarks, the mark up to which things close next."""
+        timed = {name: keyed for name, keyed in self._parts.timed.items() if keyed.timing is not None and not keyed.timing.by_clock}
+        return evictions(timed, manifest, self._clock.now())
+
     def route_new(self) -> list[int]:
         """A routing table for an operator that is new."""
         return spread(self.log.manifest.key_groups, self._asked)
@@ -365,8 +370,7 @@ class Loop:
     def as_if_never(self, unproven: Json, parts: Parts) -> Rewritten:
         """The tables, times and floors of a plan when the change on top of it is taken back: nothing was dropped for that one."""
         manifest, known = self._setup.rewritten.view(self.log.manifest), parts.tables()
-        tables = {name: table for name, table in manifest.tables.items() if whole_table(name) in known}
-        tables = both(tables, tables_in(unproven["aside"]))
+        tables = {name: table for name, table in former_tables(manifest, unproven).items() if name in known}
         stored = self.log.manifest.tables
         other = {name: table for name, table in tables.items() if stored.get(name) != table}
         forgets = tuple(name for name in stored if name not in tables or name in other)
@@ -547,14 +551,14 @@ class Loop:
         for name, added in outcome.segments.items():
             segments.setdefault(name, []).extend(added)
         evict = evictions(timed, before, decision.now, decision.flush)
-        drops = over(timed, before.tables, evict, decision.now)
-        drops += [name for name in over_at_once(timed, segments, evict, decision.now) if name not in before.tables]
+        after = {name: self._table_after(name, before, outcome) for name in {*before.tables, *segments}}
+        drops = emptied(timed, sorted(after), evict)
         going_on = self._going_on()
         times = advance(heard_from(before.times, going_on), self._parts.rules, outcome.heard, decision.now)
         plan = self._parts.plan
         if self._formers:
-            aside = {name: self._table_after(name, before, outcome) for name in drops}
-            plan = {**plan, "unproven": set_aside(plan["unproven"], self._formers, before, aside, decision, outcome, going_on)}
+            gone = {name: after[name] for name in drops}
+            plan = {**plan, "unproven": set_aside(plan["unproven"], self._formers, before, after, gone, decision, outcome, going_on)}
         return {
             "kind": "epoch",
             "epoch": decision.epoch,
@@ -566,10 +570,11 @@ class Loop:
             "batch": decision.batch,
             "routing": self.routing,
             "asked": self._asked,
-            "tables": {name: {"keys": self._keys_of(name), "segments": added} for name, added in segments.items()},
+            "tables": {name: self._added(name, added) for name, added in segments.items()},
             "forgets": list(self._setup.rewritten.forgets),
             "restarts": list(self._setup.restarts),
             "drops": drops,
+            "floors": floors(timed, after, evict, decision.now, decision.epoch),
             "times": times,
             "flushed": flushed(timed, before, times, outcome.closed),
             "staged": outcome.staged,
@@ -588,11 +593,15 @@ class Loop:
 
     def _table_after(self, name: str, before: Manifest, outcome: Outcome) -> Table:
         """A table with what an epoch has added to it."""
-        table = before.tables.get(name, Table(self._keys_of(name)))
+        kept = self._kept[name]
+        table = before.tables.get(name, Table(kept.keys, (), kept.time))
         return replace(table, segments=(*table.segments, *(SegmentRef.from_json(s) for s in outcome.segments.get(name, ()))))
 
-    def _keys_of(self, table: str) -> tuple[str, ...]:
-        return self._keys[whole_table(table)]
+    def _added(self, name: str, segments: list[Any]) -> Json:
+        """What an entry says of a table that has new segments. One that is rewritten begins where it is over already."""
+        kept, rewritten = self._kept[name], self._setup.rewritten.tables.get(name)
+        ends = {} if kept.time is None else {"time": kept.time, **({} if rewritten is None else {"floor": rewritten.floor})}
+        return {"keys": kept.keys, "segments": segments, **ends}
 
     def publish(self, manifest: Manifest, sinks: Sequence[str] | None = None) -> None:
         """Make the last epoch's output visible, of some sinks or of all."""

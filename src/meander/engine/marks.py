@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from meander.coordinate.watermarks import low
-from meander.engine.operators.contract import Timing
+from meander.engine.operators.contract import Clock, Timing
 from meander.plan.windows import FOREVER, NEVER
-from meander.state.manifest import Json, Manifest, operator_of
+from meander.state.manifest import Json, Manifest, Table, operator_of
 
 
 class Timed(Protocol):
@@ -17,11 +17,11 @@ class Timed(Protocol):
     @property
     def timing(self) -> Timing | None: ...
 
-    def goes_by_clock(self, table: str) -> bool: ...
+    def clock_of(self, table: str) -> Clock: ...
 
-    def is_over(self, table: str, evict: int) -> bool: ...
+    def over(self, table: str, evict: int) -> int | None: ...
 
-    def is_due(self, table: str, late: int, evict: int) -> bool: ...
+    def due(self, table: str, late: int, evict: int) -> tuple[int, int] | None: ...
 
     def floor(self, closed: int) -> int: ...
 
@@ -81,48 +81,57 @@ def _reached(manifest: Manifest, name: str, timing: Timing, which: str) -> int:
     return max(low(manifest.times, timing.marks, timing.delay, which), manifest.flushed.get(name, NEVER))
 
 
-def over(operators: Operators, tables: Iterable[str], evict: Mapping[str, int], now: float) -> list[str]:
-    """The tables that nobody needs after an epoch that closes what these marks say, and was decided at ``now``."""
-    found = []
-    for table in tables:
-        if (name := operator_of(table)) in evict:
-            operator = operators[name]
-            if operator.is_over(table, micros_of(now) if operator.goes_by_clock(table) else evict[name]):
-                found.append(table)
+def reached(operator: Timed, table: str, evict: int, now: float, epoch: int) -> int:
+    """Where an epoch is in the time that a table goes by."""
+    clock = operator.clock_of(table)
+    return micros_of(now) if clock == "clock" else epoch if clock == "epoch" else evict
+
+
+def floors(operators: Operators, tables: Mapping[str, Table], evict: Mapping[str, int], now: float, epoch: int) -> dict[str, int]:
+    """Up to where rows of these tables are over after an epoch, where that is further than before it."""
+    found = {}
+    for name, table in tables.items():
+        operator = operators.get(operator_of(name))
+        if operator is None or table.time is None or operator_of(name) not in evict:
+            continue
+        mark = reached(operator, name, evict[operator_of(name)], now, epoch)
+        over = operator.over(name, mark)
+        if mark != FOREVER and over is not None and over > table.floor:
+            found[name] = over
     return found
 
 
-def over_at_once(operators: Operators, written: Iterable[str], evict: Mapping[str, int], now: float) -> list[str]:
-    """Of the tables that an epoch has written, those that are over with it, and not for the next one."""
-    found = []
-    for table in over(operators, written, evict, now):
-        operator = operators[operator_of(table)]
-        mark = micros_of(now) if operator.goes_by_clock(table) else evict[operator_of(table)]
-        if not operator.is_due(table, mark, mark):
-            found.append(table)
-    return found
+def emptied(operators: Operators, tables: Iterable[str], evict: Mapping[str, int]) -> list[str]:
+    """The tables of which nothing is left after an epoch that closes everything."""
+    closing = [name for name in tables if evict.get(operator_of(name)) == FOREVER]
+    return [name for name in closing if _closes(operators[operator_of(name)], name)]
 
 
 def anything_due(operators: Operators, manifest: Manifest, late: Mapping[str, int], evict: Mapping[str, int], now: float) -> bool:
     """Whether an epoch without input would have something to do if it were decided at ``now``."""
-    for table in manifest.tables:
-        name = operator_of(table)
-        if name in evict:
-            operator = operators[name]
-            since, until = late[name], evict[name]
-            if operator.goes_by_clock(table):
-                since, until = micros_of(manifest.now), micros_of(now)
-            if operator.is_due(table, since, until) or operator.is_over(table, until):
-                return True
+    for name, table in manifest.tables.items():
+        operator = operators.get(operator_of(name))
+        if operator is None or table.time is None:
+            continue
+        since, until = late[operator_of(name)], evict[operator_of(name)]
+        if operator.clock_of(name) != "mark":
+            since = reached(operator, name, since, manifest.now, manifest.epoch)
+            until = reached(operator, name, until, now, manifest.epoch + 1)
+        stretch = operator.due(name, since, until)
+        if stretch is not None and table.may_end(*stretch):
+            return True
     return False
 
 
 def anything_open(operators: Operators, manifest: Manifest) -> bool:
     """Whether closing everything would close something."""
-    for table in manifest.tables:
-        operator = operators.get(operator_of(table))
-        if operator is None or (timing := operator.timing) is None or not timing.flushes or operator.goes_by_clock(table):
-            continue
-        if operator.is_over(table, FOREVER):
+    for name, table in manifest.tables.items():
+        operator = operators.get(operator_of(name))
+        if operator is not None and (timing := operator.timing) is not None and timing.flushes and table.rows and _closes(operator, name):
             return True
     return False
+
+
+def _closes(operator: Timed, table: str) -> bool:
+    """Whether rows of a table go where everything is closed."""
+    return operator.clock_of(table) == "mark" and operator.over(table, FOREVER) is not None

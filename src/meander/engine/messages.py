@@ -53,6 +53,8 @@ class Common:
     """Per operator that follows time, the mark (in microseconds) up to which everything had closed before this epoch."""
     evict: Mapping[str, int] = field(default_factory=dict)
     """The one up to which things close with it. Not known to what is begun ahead of time."""
+    floors: Mapping[str, int] = field(default_factory=dict)
+    """Of the tables whose rows end, up to where they are over."""
     now: float = 0.0
     """The decision's time."""
     watched: frozenset[str] = frozenset()

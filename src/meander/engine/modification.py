@@ -22,6 +22,7 @@ from meander.connect.spark_stream import SparkStreamSource
 from meander.engine.compiled import Compiled, compile_plan, pack_whole
 from meander.engine.epoch import Program
 from meander.engine.loop import Loop
+from meander.engine.marks import evictions
 from meander.engine.parts import Parts, in_force
 from meander.engine.resumption import adopt_plan, put_known, put_plan
 from meander.engine.trials import Guard, Rewritten, Trial
@@ -35,7 +36,7 @@ from meander.plan.modify import Change, StateRules, modify
 from meander.plan.operators import MapBatches, SourceOp
 from meander.plan.places import bring
 from meander.state.history import read_history, read_record
-from meander.state.manifest import Json, Manifest, operator_of, whole_table
+from meander.state.manifest import Json, Manifest, operator_of
 from meander.state.store import Store
 
 _LOG = logging.getLogger("meander")
@@ -163,7 +164,11 @@ class Modifier:
         def rewrite(manifest: Manifest) -> Rewritten:
             made = rewrite_tables(self._store, self._clock, manifest, self.plan, plan, effects.upgrades, gone(manifest))
             # Flushes have closed nothing of an operator that begins anew, which may go by another time.
-            return replace(made, flushed={name: floor for name, floor in manifest.flushed.items() if name not in effects.drops})
+            known = {name: floor for name, floor in manifest.flushed.items() if name not in effects.drops}
+            # What an operator has closed stays closed, also where it follows another watermark from now on, which is behind.
+            then = evictions(compiled.timed, replace(manifest, flushed=known), self._clock.now())
+            was = {name: mark for name, mark in self._loop.reached(manifest).items() if name not in effects.drops}
+            return replace(made, flushed=known | {name: mark for name, mark in was.items() if name in then and then[name] < mark})
 
         def accepted(epoch: int, seconds: float) -> Modified:
             self._note(_verdict(request.id), verdict="in force", version=plan.version, epoch=epoch, seconds=round(seconds, 3))
@@ -308,7 +313,7 @@ class Modifier:
 
     def _gone(self, effects: Effects, parts: Parts) -> Callable[[Manifest], tuple[str, ...]]:
         known = parts.tables()
-        return lambda manifest: tuple(n for n in manifest.tables if operator_of(n) in effects.drops or whole_table(n) not in known)
+        return lambda manifest: tuple(n for n in manifest.tables if operator_of(n) in effects.drops or n not in known)
 
     def _in_force(self, plan: Plan, compiled: Compiled) -> None:
         self.plan = plan

@@ -16,6 +16,7 @@ from meander.plan.diff import explain_difference
 from meander.state.manifest import Json, Manifest
 from meander.state.reading import plan_record_name
 from meander.state.store import Store
+from meander.state.table import Kept
 
 COMFORTABLE_RUNS = 40
 
@@ -30,8 +31,8 @@ class Parts:
     """The plan as plain data, to say what is different where the store belongs to another one."""
     sources: Mapping[str, Source]
     sinks: Mapping[str, Sink]
-    keyed: Mapping[str, Mapping[str, tuple[str, ...]]]
-    """Stateful operators, their tables, and the columns that tell the rows of each apart."""
+    keyed: Mapping[str, Mapping[str, Kept]]
+    """Stateful operators and their tables."""
     rules: Mapping[str, Rule] = field(default_factory=dict)
     """The watermarks."""
     timed: Mapping[str, Timed] = field(default_factory=dict)
@@ -43,8 +44,8 @@ class Parts:
             if before is None or before.sinks.get(name) != sink:
                 sink.open()
 
-    def tables(self) -> dict[str, tuple[str, ...]]:
-        return {name: keys for tables in self.keyed.values() for name, keys in tables.items()}
+    def tables(self) -> dict[str, Kept]:
+        return {name: kept for tables in self.keyed.values() for name, kept in tables.items()}
 
 
 def in_force(plan: Json) -> tuple[str, str | None]:
@@ -62,11 +63,11 @@ def route(manifest: Manifest, name: str, parallelism: int) -> list[int]:
 
 def check_continuity(store: Store, manifest: Manifest, parts: Parts) -> None:
     """A store goes on only with the flow it holds the state of."""
-    keys = parts.tables()
+    tables = parts.tables()
     for name, table in manifest.tables.items():
-        if name in keys and tuple(keys[name]) != table.keys:
+        if name in tables and tables[name].keys != table.keys:
             raise ConfigError(
-                f"operator '{name}' is keyed by {', '.join(keys[name])}, but its stored state by {', '.join(table.keys)}; "
+                f"operator '{name}' is keyed by {', '.join(tables[name].keys)}, but its stored state by {', '.join(table.keys)}; "
                 "give the operator another name, or use another store"
             )
     if manifest.plan and manifest.plan["digest"] != parts.plan["digest"]:

@@ -22,21 +22,21 @@ from meander.connect.sink import RefusesRows
 from meander.coordinate.routing import groups_of
 from meander.engine.compiled import Compiled
 from meander.engine.evaluate import DeadLetter, evaluate
-from meander.engine.marks import micros_of
+from meander.engine.marks import micros_of, reached
 from meander.engine.messages import Control, Lookup, Report
 from meander.engine.operators.contract import Emitted, Partial, Seat, Stateful
 from meander.engine.operators.desk import Desk
 from meander.engine.rows import Rows, Units, source_unit, state_unit, together
-from meander.errors import BadInput, Retryable
+from meander.errors import BadInput, Corrupted, Retryable
 from meander.plan.eventtime import Late, Watermark
 from meander.plan.graph import Node
 from meander.plan.operators import MapBatches, Union
 from meander.plan.windows import NEVER
 from meander.state.hashing import Hashes, key_groups_of
 from meander.state.manifest import operator_of
-from meander.state.segment import DELETED, HASH, Segment, SegmentRef, encode_segment
+from meander.state.segment import DELETED, HASH, SOONEST, Segment, SegmentRef, encode_segment, ends_of
 from meander.state.store import Store
-from meander.state.table import conform
+from meander.state.table import Kept, conform
 
 DEAD_LETTERS = "__dead_letters"
 _SMALL_SPLIT = 4096
@@ -237,14 +237,12 @@ class StageTask:
         found = (self._segments.open, self._segments.scan, self._segments.expect)
         now = micros_of(common.now)
         strict = common.strict or name in common.watched
-        desk = Desk(name, late, evict, now, mask, common.key_groups, segments, *found, lap, common.epoch, strict)
+        kept = keyed.tables()
+        desk = Desk(name, late, evict, now, mask, common.key_groups, kept, segments, common.floors, *found, lap, common.epoch, strict)
         emitted = keyed.work(desk, arrived)
         lap("state read")
         for table, rows in desk.written.items():
-            mark = now if keyed.goes_by_clock(table) else evict
-            # Before a change is proven nothing is left out: the plan before it may keep longer what is over under this one.
-            if common.watched or keyed.timing is None or not keyed.is_over(table, mark) or keyed.is_due(table, mark, mark):
-                self._write_segment(table, rows, mask)
+            self._write_segment(table, kept[table], self._lasting(keyed, table, kept[table], rows, evict), mask)
         lap("state write")
         if emitted is not None:
             emitted = Emitted(_as_planned(keyed, emitted.frame), emitted.hashes)
@@ -253,6 +251,24 @@ class StageTask:
         if desk.closed > NEVER:
             self.report.closed[name] = desk.closed
         return None if emitted is None or emitted.frame.height == 0 else self._placed(keyed, emitted)
+
+    def _lasting(self, keyed: Stateful, table: str, kept: Kept, rows: pl.DataFrame, evict: int) -> pl.DataFrame:
+        """The rows that are not over with this epoch.
+
+        Before a change is proven nothing is left out: the plan before it may keep longer what is over under this one.
+        """
+        if kept.time is None:
+            return rows
+        common, times = self.control.common, rows.get_column(kept.time).to_numpy()
+        floor = common.floors.get(table, SOONEST)
+        if int(times.min()) <= floor:
+            raise Corrupted(
+                f"operator '{keyed.name}' writes rows of table '{table}' that end at {int(times.min())}, where it is over up to {floor}"
+            )
+        over = keyed.over(table, reached(keyed, table, evict, common.now, common.epoch))
+        if common.watched or over is None or over < int(times.min()):
+            return rows
+        return rows.filter(pl.Series(times > over))
 
     def _digest(self, name: str, frames: Iterable[pl.DataFrame]) -> None:
         if self.control.common.digests:
@@ -305,13 +321,15 @@ class StageTask:
                 content = json.dumps(rows.frame.row(row, named=True), default=str)
                 self._dead.append(DeadLetter(operator, rows.position(row), reason, content))
 
-    def _write_segment(self, table: str, rows: pl.DataFrame, groups: int) -> None:
+    def _write_segment(self, table: str, kept: Kept, rows: pl.DataFrame, groups: int) -> None:
+        if rows.height == 0:
+            return
         common = self.control.common
         name = f"segments/{table}/{common.generation:08d}-{common.epoch:010d}-{self.control.index:04d}-{self.report.nonce}.arrow"
-        data = encode_segment(rows)
+        data = encode_segment(rows, time=kept.time)
         self._put(name, data)
         self._segments.wrote(name, data)
-        self.report.segments[table] = SegmentRef(name, rows.height, data.size, common.epoch, groups)
+        self.report.segments[table] = SegmentRef(name, rows.height, data.size, common.epoch, groups, ends_of(data))
 
     # -- sinks and dead letters -----------------------------------------------------------------------------------
 

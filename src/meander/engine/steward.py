@@ -41,7 +41,7 @@ from meander.engine.peers import Peer, Unreachable, backroom_of, join, padded, s
 from meander.engine.ranges import SMALL, open_by_ranges, read_whole
 from meander.state.compaction import Merge, run_merge
 from meander.state.parts import encode_part, pieces_of
-from meander.state.segment import Segment, SegmentRef, encode_batch, rows_of_hashes
+from meander.state.segment import Segment, SegmentRef, encode_batch, ends_of, rows_of_hashes
 from meander.state.store import Store, open_store
 
 _OPEN = 256
@@ -129,7 +129,8 @@ class Steward(flight.FlightServerBase):  # type: ignore[misc]
 
     def _merge(self, header: dict[str, Any], body: bytes) -> tuple[dict[str, Any], Any]:
         inputs = tuple(SegmentRef.from_json(fields) for fields in header["inputs"])
-        merge = Merge(header["table"], tuple(header["keys"]), inputs, int(header["groups"], 16), header["bottom"])
+        known = (header["table"], tuple(header["keys"]), inputs, int(header["groups"], 16))
+        merge = Merge(*known, header["bottom"], header["time"], header["floor"])
         self._merging.submit(self._compact, merge, header["name"], header["holders"])
         return {}, b""
 
@@ -211,7 +212,7 @@ class Steward(flight.FlightServerBase):  # type: ignore[misc]
             if rows:
                 self._store.put(name, data)
                 self._cache.add(name, data)
-            answer = [name, rows, data.size]
+            answer = [name, rows, data.size, ends_of(data)]
         except Exception as error:  # chosen again later
             self._failures.append(f"merge of {merge.table}: {type(error).__name__}: {error}")
         with self._lock:

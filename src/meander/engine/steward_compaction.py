@@ -148,6 +148,8 @@ class StewardCompactor:
             "inputs": [ref.to_json() for ref in merge.inputs],
             "groups": f"{merge.groups:x}",
             "bottom": merge.bottom,
+            "time": merge.time,
+            "floor": merge.floor,
             "name": name,
             "holders": self._runner.holders(ref.name for ref in merge.inputs),
         }

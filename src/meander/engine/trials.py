@@ -258,7 +258,8 @@ class Trials:
         was = loop.log.manifest
         marks = {"plan": before.parts.plan, "watched": sorted(trial.watched), "lasting": sorted(trial.lasting)}
         marks["sooner"] = sorted(trial.sooner)
-        marks |= {"times": was.times, "flushed": was.flushed, "aside": {}}
+        floors = {name: table.floor for name, table in was.tables.items() if table.time is not None}
+        marks |= {"times": was.times, "flushed": was.flushed, "floors": floors, "aside": {}}
         loop.mark_plan(*((None, ()) if proven else (marks, _formers(trial))))
         try:
             is_in_force = loop.finish(tried, outcome, began) or in_force(loop.log.manifest.plan) == in_force(trial.parts.plan)

@@ -6,6 +6,7 @@ Costs what the operator's state is, unlike everything else: it is what somebody 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import polars as pl
 
@@ -15,9 +16,9 @@ from meander.errors import FlowError
 from meander.plan.graph import Plan
 from meander.plan.layout import layout_of
 from meander.state.hashing import Hashes
-from meander.state.manifest import Manifest, Table, whole_table
+from meander.state.manifest import Manifest, Table
 from meander.state.reading import map_segments, merge_rows
-from meander.state.segment import HASH, SegmentRef, encode_segment
+from meander.state.segment import HASH, SegmentRef, encode_segment, ends_of
 from meander.state.store import Store
 from meander.state.table import conform
 
@@ -34,19 +35,18 @@ def rewrite_tables(
     """Tables as the new plan finds them; what is written for it counts only if its epoch is committed."""
     tables: dict[str, Table] = {}
     for name, table in manifest.tables.items():
-        operator = whole_table(name)
-        if operator in upgrades:
-            old, new = layout_of(before, operator).schema(), layout_of(after, operator).schema()
+        if name in upgrades:
+            old, new = layout_of(before, name).schema(), layout_of(after, name).schema()
             rows = merge_rows(store, table, map_segments(store, table), manifest.key_groups, keep_hash=True)
             hashes: Hashes = rows.get_column(HASH).to_numpy()
             state = conform(rows, old)
-            upgraded = upgrades[operator](state)
+            upgraded = upgrades[name](state)
             keys = {key: new[key] for key in table.keys}  # a key can become wider with the upgrade
             if upgraded.height != rows.height or not conform(upgraded, keys).equals(conform(state, keys)):
-                raise FlowError(f"upgrade of '{operator}': it must return every row of the state it is given, with its key, in order")
-            data = encode_segment(conform(upgraded, new).insert_column(0, pl.Series(HASH, hashes)))
+                raise FlowError(f"upgrade of '{name}': it must return every row of the state it is given, with its key, in order")
+            data = encode_segment(conform(upgraded, new).insert_column(0, pl.Series(HASH, hashes)), time=table.time)
             written = f"segments/{name}/{manifest.generation:08d}-{manifest.epoch:010d}-upgrade-{clock.new_id()}.arrow"
             store.put(written, data)
-            ref = SegmentRef(written, rows.height, data.size, manifest.epoch, (1 << manifest.key_groups) - 1)
-            tables[name] = Table(table.keys, (ref,))
+            ref = SegmentRef(written, rows.height, data.size, manifest.epoch, (1 << manifest.key_groups) - 1, ends_of(data))
+            tables[name] = replace(table, segments=(ref,))
     return Rewritten((*gone, *tables), tables)

@@ -18,7 +18,6 @@ from meander.plan.operators import Filter, expect_inputs
 from meander.plan.schemas import KEY_TYPES, is_key_type, missing_column
 from meander.plan.windows import Window, micros, show_duration
 
-_SECOND = 1_000_000
 HOWS = ("inner", "left", "right", "full")
 Columns = str | Sequence[str]
 
@@ -126,18 +125,6 @@ class Join:
         """Whether rows of the left, and of the right, come out also without a partner."""
         return self.how in ("left", "full"), self.how in ("right", "full")
 
-    @property
-    def bucket(self) -> int:
-        """How much time is stored together, and goes together. Rows without a partner come out with their bucket: for them it is short.
-
-        A bucket is a file per epoch and slot: where nothing waits for its end, fewer are better.
-        """
-        waits = any(self.outer)
-        if self.window is not None:
-            return self.window.size * max(1, -(-(_SECOND if waits else 5 * _SECOND) // self.window.size))
-        low, high = self.bounds or (0, 0)
-        return max(_SECOND, (high - low) // 16) if waits else max(5 * _SECOND, (high - low) // 8)
-
     def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
         left, right = expect_inputs(self.kind, name, inputs, 2)
         what = f"join {name!r}"
@@ -167,17 +154,17 @@ class Join:
         return schema
 
     def time_after(self, inputs: Sequence[Time | None]) -> Time | None:
-        """Behind the marks by as much as a stored row can be older than what arrives, or than the end of its bucket."""
+        """Behind the marks by as much as a stored row can be older than what arrives."""
         first, second = inputs
         if first is None or second is None or self.times is None:
             return None
         marks, delay = first.marks | second.marks, max(first.delay, second.delay)
         if self.window is not None:
-            return Time(END, -1, marks, delay + (self.bucket if any(self.outer) else 0))
+            return Time(END, -1, marks, delay)
         if self.bounds is None:
             return None if self.time is None else Time(self.time, first.shift, marks, delay)
         low, high = self.bounds
-        waits = (max(0, high) + self.bucket if self.outer[0] else 0, max(0, -low) + self.bucket if self.outer[1] else 0)
+        waits = (max(0, high) if self.outer[0] else 0, max(0, -low) if self.outer[1] else 0)
         if self.time is not None:
             return Time(self.time, first.shift, marks, delay + max(waits))
         if self.how in ("inner", "left"):
@@ -215,9 +202,6 @@ class JoinLatest:
     times: tuple[SideTime, SideTime] | None = None
     """Where it goes by event time."""
 
-    bucket: ClassVar[int] = _SECOND
-    """How much time is stored together: left rows wait for its end."""
-
     @property
     def has_late(self) -> bool:
         return self.times is not None
@@ -242,7 +226,7 @@ class JoinLatest:
         if self.times is None or first is None or second is None:
             return first
         marks, delay = first.marks | second.marks, max(first.delay, second.delay)
-        return Time(first.column, first.shift, marks, delay + self.bucket)
+        return Time(first.column, first.shift, marks, delay)
 
     def describe(self) -> str:
         by = "the last to arrive" if self.times is None else f"the last up to {self.times[0].column}, by {self.times[1].column}"

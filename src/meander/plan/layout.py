@@ -94,7 +94,7 @@ def layout_of(plan: Plan, name: str) -> Layout:
     came = {"input": "; ".join(show_schema(schema) for schema in inputs)}
     if isinstance(node.op, Join):
         join = node.op
-        bounds = "; ".join(map(str, (join.bounds, join.window, join.bucket, join.times)))
+        bounds = "; ".join(map(str, (join.bounds, join.window, join.times)))
         if join.times is None:
             follows = {}
         return Layout("join", rest={"key": join.matching.describe(), "how": join.how, "bounds": bounds, **follows, **came})
@@ -220,7 +220,7 @@ def _window_problems(before: Layout, after: Layout) -> list[str]:
     if was is None or now is None:
         return []
     found = []
-    if (was.pane, was.bucket, was.offset) != (now.pane, now.bucket, now.offset):
+    if (was.pane, was.offset) != (now.pane, now.offset):
         found.append(f"its windows were {was.describe()} and would be {now.describe()}, which are not made of the same pieces")
     elif now.size > was.size:
         found.append(f"its windows would grow from {show_duration(was.size)} to {show_duration(now.size)}: what they need was dropped")

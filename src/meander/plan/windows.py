@@ -13,8 +13,6 @@ from meander.settings import seconds
 
 Times = npt.NDArray[np.int64]
 _SECOND = 1_000_000
-_BUCKETS = 32
-_PER_GAP = 4
 NEVER = -(1 << 62)
 """Before all times."""
 FOREVER = 1 << 62
@@ -45,11 +43,6 @@ class Window:
         """Whether windows overlap, so that a pane is in several of them."""
         return self.per_pane > 1
 
-    @property
-    def bucket(self) -> int:
-        """How much time is stored together: whole panes, and not many buckets per window."""
-        return self.pane * max(1, -(-max(_SECOND, self.size // _BUCKETS) // self.pane))
-
     def pane_of(self, times: Times) -> Times:
         """The beginning of the pane that each time is in."""
         return (times - self.offset) // self.pane * self.pane + self.offset
@@ -58,17 +51,30 @@ class Window:
         """The beginning of the last window that each time is in."""
         return (times - self.offset) // self.step * self.step + self.offset
 
-    def bucket_of(self, panes: Times) -> Times:
-        return (panes - self.offset) // self.bucket
+    def last_end(self, mark: int) -> int:
+        """When the last window ends that has ended at a mark.
 
-    def expires(self, bucket: int) -> int:
-        """When the last window that needs this bucket ends."""
-        last_pane = (bucket + 1) * self.bucket - self.pane + self.offset
-        return int(self.last_start(np.array([last_pane]))[0]) + self.size
+        >>> Window(10, 4).last_end(13), Window(10, 4).last_end(14)
+        (10, 14)
+        """
+        return (mark - self.size - self.offset) // self.step * self.step + self.offset + self.size
 
-    def first_due(self, bucket: int) -> int:
-        """When the first window that needs this bucket ends."""
-        return bucket * self.bucket + self.offset + self.pane + (-(bucket * self.bucket + self.pane - self.size)) % self.step
+    def over(self, mark: int) -> int:
+        """Up to which time panes begin that are in no window which ends after a mark.
+
+        >>> Window(10, 4).over(14), [int(start) + 10 for start in Window(10, 4).last_start(np.array([7, 8]))]
+        (7, [14, 18])
+        """
+        return self.last_end(mark) - self.size + self.step - 1
+
+    def due(self, late: int, evict: int) -> tuple[int, int] | None:
+        """Between which times (above one, up to another) the panes begin of the windows that end in (late, evict]; None: none ends there.
+
+        >>> Window(10, 4).due(10, 13), Window(10, 4).due(10, 14)
+        (None, (0, 12))
+        """
+        end = self.last_end(evict)
+        return (late - self.size, end - self.pane) if end > late else None
 
     def describe(self) -> str:
         size = show_duration(self.size)
@@ -82,11 +88,6 @@ class Session:
 
     gap: int
     clock: str = "event"
-
-    @property
-    def bucket(self) -> int:
-        """How much time is stored together."""
-        return max(_SECOND, self.gap // _PER_GAP)
 
     def describe(self) -> str:
         return f"session({show_duration(self.gap)}{'' if self.clock == 'event' else ', processing time'})"

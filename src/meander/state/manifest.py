@@ -18,18 +18,24 @@ Invariants, and what breaks otherwise:
   of one key would be the newest
 - compaction may only take key groups from segments it has read, and no segment that it has not read may stand between or
   beside them: otherwise an older row would hide an update
+- a floor never goes back but with a change that is taken back, and nothing is dropped or merged away that the plan before such a change
+  still needs: otherwise taking it back would leave a trace
 
-The last two are checked where a merge is applied, so before its entry is appended. A merge that breaks one is Corrupted.
+The second and third are checked where a merge is applied, so before its entry is appended. A merge that breaks one is Corrupted.
+
+**Floors.** Rows of some tables end. An epoch's entry says up to which time they are over, its *floors*: readers skip what ends there or
+before, a segment goes when all of it does, and a merge leaves it out. While a change is on probation, the plans before it have floors of
+their own, in ``unproven``, and what is above one of them stays in the store.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from meander.errors import Corrupted
-from meander.state.segment import SegmentRef
+from meander.state.segment import SOONEST, SegmentRef
 
 Json = dict[str, Any]
 NONCES = 96
@@ -45,48 +51,41 @@ def operator_of(table: str) -> str:
     return table.split(".", 1)[0]
 
 
-def bucket_table(table: str, bucket: int) -> str:
-    """One bucket of a table that is cut by time."""
-    return f"{table}.@{bucket}"
-
-
-def bucket_of(table: str) -> int | None:
-    """The bucket a table is; None for any other table.
-
-    >>> bucket_of("visits.@-3"), bucket_of("visits.left.@7"), bucket_of("visits.pages"), bucket_of("visits")
-    (-3, 7, None, None)
-    """
-    _, at, number = table.rpartition(".@")
-    return int(number) if at else None
-
-
-def whole_table(table: str) -> str:
-    """The table that a bucket is of; any other table is itself.
-
-    >>> whole_table("visits.@-3"), whole_table("visits.left.@7"), whole_table("visits.pages")
-    ('visits', 'visits.left', 'visits.pages')
-    """
-    return table.rpartition(".@")[0] or table
-
-
 @dataclass(frozen=True)
 class Table:
     """One stateful operator's state: its key columns and its segments, oldest first.
 
-    A table that was merged to nothing keeps one segment without key groups: nobody looks anything up in it, and it says which columns
+    A table in which nothing is left keeps one segment without key groups: nobody looks anything up in it, and it says which columns
     the table has.
     """
 
     keys: tuple[str, ...]
     segments: tuple[SegmentRef, ...] = ()
+    time: str | None = None
+    """The column that says when rows end, where they do."""
+    floor: int = SOONEST
+    """Rows that end here or before are over."""
 
     def alive_for(self, groups: int) -> tuple[SegmentRef, ...]:
         return tuple(s for s in self.segments if s.groups & groups)
 
+    def without(self, names: Collection[str]) -> Table:
+        """Without some segments. Where none is left, the smallest stays, for its columns."""
+        kept = tuple(s for s in self.segments if s.name not in names and s.groups)
+        if not kept and self.segments:
+            smallest = min(self.segments, key=lambda s: (s.rows, s.name))
+            kept = (smallest.without(smallest.groups),)
+        return replace(self, segments=kept)
+
+    def may_end(self, above: int, upto: int) -> bool:
+        """Whether rows that are not over may end above one time and not above another."""
+        above = max(above, self.floor)
+        return above < upto and any(s.groups and s.last_end > above and s.first_end <= upto for s in self.segments)
+
     @property
     def rows(self) -> int:
-        """Stored rows; a key that was updated since its last compaction counts more than once."""
-        return sum(s.rows for s in self.segments if s.groups)
+        """Stored rows; a key that was updated since its last compaction counts more than once. About those that are not over."""
+        return sum(s.alive_rows(self.floor) for s in self.segments if s.groups)
 
     @property
     def bytes(self) -> int:
@@ -94,11 +93,32 @@ class Table:
 
 
 def tables_to_json(tables: Mapping[str, Table]) -> Json:
-    return {name: {"keys": table.keys, "segments": [s.to_json() for s in table.segments]} for name, table in tables.items()}
+    return {name: table_to_json(table) for name, table in tables.items()}
+
+
+def table_to_json(table: Table) -> Json:
+    ends = {} if table.time is None else {"time": table.time, "floor": table.floor}
+    return {"keys": table.keys, "segments": [s.to_json() for s in table.segments], **ends}
 
 
 def tables_in(fields: Json) -> dict[str, Table]:
-    return {name: Table(tuple(t["keys"]), tuple(SegmentRef.from_json(s) for s in t["segments"])) for name, t in fields.items()}
+    return {
+        name: Table(tuple(t["keys"]), tuple(SegmentRef.from_json(s) for s in t["segments"]), t.get("time"), t.get("floor", SOONEST))
+        for name, t in fields.items()
+    }
+
+
+def kept_floor(table: str, floor: int, plan: Json) -> int:
+    """Up to where nobody needs rows of a table: neither the plan in force, nor one that may be gone back to."""
+    while (unproven := plan.get("unproven")) is not None:
+        floor = min(floor, unproven["floors"].get(table, floor))
+        plan = unproven["plan"]
+    return floor
+
+
+def _over(table: Table, floor: int) -> set[str]:
+    """The segments of which no row ends above the floor."""
+    return {s.name for s in table.segments if s.groups and s.last_end <= floor}
 
 
 @dataclass(frozen=True)
@@ -171,11 +191,19 @@ class Manifest:
         forgets, restarts = set(entry.get("forgets", ())), set(entry.get("restarts", ()))
         tables = {name: table for name, table in self.tables.items() if name not in forgets}
         for name, added in entry["tables"].items():
-            before = tables.get(name, Table(tuple(added["keys"])))
+            before = tables.get(name, Table(tuple(added["keys"]), (), added.get("time")))
             alive = tuple(s for s in before.segments if s.groups)
-            tables[name] = replace(before, segments=alive + tuple(SegmentRef.from_json(s) for s in added["segments"]))
+            floor = added.get("floor", before.floor)
+            tables[name] = replace(before, segments=alive + tuple(SegmentRef.from_json(s) for s in added["segments"]), floor=floor)
         for name in entry.get("drops", ()):
-            tables.pop(name, None)
+            if name in tables:
+                tables[name] = replace(tables[name].without({s.name for s in tables[name].segments}), floor=SOONEST)
+        for name, floor in entry.get("floors", {}).items():
+            if name in tables:
+                tables[name] = replace(tables[name], floor=floor)
+        for name, table in tables.items():
+            if table.time is not None and (over := _over(table, kept_floor(name, table.floor, entry["plan"]))):
+                tables[name] = table.without(over)
         recent = {name: list(names) for name, names in self.recent.items() if name not in restarts}
         for name, names in entry.get("seen", {}).items():
             recent.setdefault(name, []).extend(names)
@@ -203,7 +231,9 @@ class Manifest:
     def _after_merge(self, merge: Json) -> Manifest:
         table = self.tables[merge["table"]]
         output = SegmentRef.from_json(merge["output"])
-        inputs = set(merge["inputs"])
+        there = {segment.name for segment in table.segments}
+        over = {name for name, end in merge.get("ends", {}).items() if name not in there and end <= table.floor}
+        inputs = set(merge["inputs"]) - over
         segments = []
         read = 0  # the key groups that it takes from the segments up to here, which are in the order of their sequences
         for segment in table.segments:
@@ -219,10 +249,10 @@ class Manifest:
                 )
             if kept.groups:
                 segments.append(kept)
-        if inputs or output.groups & ~read:
+        if inputs or (output.groups & ~read and not over):
             missing = ", ".join(sorted(inputs)) or f"no segment for some of its key groups ({output.groups & ~read:x})"
             raise Corrupted(f"the merge into '{output.name}' has read what table '{merge['table']}' does not have: {missing}")
-        if output.rows:
+        if output.rows and output.groups:
             segments.append(output)
         if not segments:  # nothing is left: readers still need the columns
             newest = max(table.segments, key=lambda s: s.sequence)

@@ -6,7 +6,6 @@ a segment again. Nothing is copied but what is sent.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -14,7 +13,7 @@ import polars as pl
 import pyarrow as pa
 
 from meander.state.hashing import Hashes
-from meander.state.segment import BLOCK_BYTES, BLOCK_ROWS, HASH, Block, Segment, indexed, without_rows
+from meander.state.segment import BLOCK_BYTES, BLOCK_ROWS, HASH, SOONEST, Block, Chapter, Segment, indexed, without_rows
 
 
 def runs_of(groups: int) -> list[tuple[int, int]]:
@@ -41,11 +40,20 @@ def pieces_of(groups: int, count: int) -> list[int]:
 
 def encode_part(segment: Segment, groups: int, key_groups: int) -> pa.Buffer:
     """A segment's rows of some key groups, as a segment."""
-    slices = [view.batch() for view in _views(segment, groups, key_groups)]
-    blocks = list(_in_blocks(batch for batch in slices if batch.num_rows)) or [[without_rows(segment.schema)]]
-    rows = sum(batch.num_rows for block in blocks for batch in block)
+    blocks: list[list[pa.RecordBatch]] = []
+    chapters: list[list[int]] = []
+    for chapter in segment.chapters:
+        slices = (view.batch() for view in _views(segment, chapter, groups, key_groups))
+        mine = list(_in_blocks(batch for batch in slices if batch.num_rows))
+        if mine:
+            rows = sum(batch.num_rows for block in mine for batch in block)
+            chapters.append([len(mine), rows, chapter.first, chapter.last])
+            blocks += mine
+    blocks = blocks or [[without_rows(segment.schema)]]
+    rows = sum(count for _, count, _, _ in chapters)
+    told = chapters if segment.chapters[0].first != SOONEST else ()
     out = pa.BufferOutputStream()
-    with pa.ipc.new_file(out, indexed(segment.schema, rows, [_first_hash(block[0]) for block in blocks])) as writer:
+    with pa.ipc.new_file(out, indexed(segment.schema, rows, [_first_hash(block[0]) for block in blocks], told)) as writer:
         for block in blocks:
             writer.write_batch(block[0] if len(block) == 1 else pa.concat_batches(block))
     return out.getvalue()
@@ -58,7 +66,18 @@ class Joined(Segment):
         self.name = name
         self.rows = sum(part.rows for _, part in parts)
         self.schema = parts[0][1].schema
-        self._views = sorted((view for groups, part in parts for view in _views(part, groups, key_groups)), key=lambda view: view.begin)
+        views: dict[tuple[int, int], list[_View]] = {}
+        for groups, part in parts:
+            for chapter in part.chapters:
+                views.setdefault((chapter.first, chapter.last), []).extend(_views(part, chapter, groups, key_groups))
+        self._views: list[_View] = []
+        chapters = []
+        for (first, last), mine in sorted(views.items(), key=lambda item: item[0]):
+            mine.sort(key=lambda view: view.begin)
+            firsts = np.array([view.begin for view in mine], np.uint64)
+            chapters.append(Chapter(len(self._views), firsts, first, last))
+            self._views += mine
+        self.chapters = tuple(chapters)
         self.firsts = np.array([view.begin for view in self._views], np.uint64)
         self._blocks: dict[int, Block] = {}
         self._is_at_hand, self._filter, self._probes = True, None, 0
@@ -85,12 +104,11 @@ class _View:
         return block.batch if (a, b) == (0, len(block.hashes)) else block.batch.slice(a, b - a)
 
 
-def _views(segment: Segment, groups: int, key_groups: int) -> Iterator[_View]:
-    """Where a segment has rows of some key groups, ascending by hash. Names no block that has none."""
+def _views(segment: Segment, chapter: Chapter, groups: int, key_groups: int) -> Iterator[_View]:
+    """Where a chapter has rows of some key groups, ascending by hash. Names no block that has none."""
     width = (1 << 64) // key_groups
     runs = [(begin * width, end * width) for begin, end in runs_of(groups & ((1 << key_groups) - 1))]
-    bounds = [0, *segment.firsts.tolist()[1:], 1 << 64]
-    for number, (lowest, beyond) in enumerate(itertools.pairwise(bounds)):
+    for number, (lowest, beyond) in zip(chapter.numbers, chapter.spans(), strict=True):
         for begin, end in runs:
             if begin < beyond and end > lowest:
                 yield _View(segment, number, max(begin, lowest), min(end, beyond))

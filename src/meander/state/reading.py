@@ -17,7 +17,7 @@ from meander.state.folder import refuse_file
 from meander.state.hashing import in_groups
 from meander.state.log import no_such_epoch, read_manifest
 from meander.state.manifest import Manifest, Table, operator_of
-from meander.state.segment import DELETED, HASH, Segment, SegmentRef
+from meander.state.segment import DELETED, HASH, LATEST, Segment, SegmentRef
 from meander.state.store import Store, open_store
 from meander.state.table import conform, merge_segments
 from meander.state.values import ValueTable, lists_by_key
@@ -110,7 +110,8 @@ def merge_rows(
         data = mapped[ref.name]
         if data is None:
             raise _missing(store, ref.name)
-        frame = Segment(ref.name, data).frame()
+        segment = Segment(ref.name, data)
+        frame = segment.frame() if table.time is None else segment.ending(table.time, table.floor, LATEST)
         frames.append(frame.filter(pl.Series(in_groups(frame.get_column(HASH).to_numpy(), ref.groups, key_groups))))
     if not frames:
         return pl.DataFrame()

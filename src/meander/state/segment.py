@@ -5,15 +5,21 @@ A segment's columns are ``__hash``, the key columns, the value columns and, wher
 hash never straddle two. The schema's metadata holds the sparse index (first hash and rows of every block),
 so that a reader with byte ranges can find a block without reading the others. Any Arrow reader can open it.
 
+Rows of some tables *end* at a time: a column of theirs says when. Such a segment has *chapters*, one after
+the other in time: stretches of blocks whose rows end between two times that the index has. Rows that end
+together lie together, and within a chapter they are sorted by hash. A reader that knows which times it wants
+opens those chapters alone. All other segments have one chapter, without bounds.
+
 A ``SegmentRef`` is what a manifest knows of a segment. Its ``groups`` are the key groups for which it is
 still alive: compaction takes key groups away from its inputs, and a reader must not look at rows of the others
-(they may have been deleted since).
+(they may have been deleted since). Its ``ends`` say when its rows end.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -30,9 +36,15 @@ HASH = "__hash"
 DELETED = "__deleted"
 BLOCK_ROWS = 65_536
 BLOCK_BYTES = 8 << 20
+CHAPTER_ROWS = 4_096
+"""Rows below which cutting by time saves nothing: looking through them costs about what finding them does."""
+MOST_CHAPTERS = 64
+SOONEST, LATEST = -(1 << 63), (1 << 63) - 1
+"""The bounds of what has none."""
 _FILTERED_ROWS = 1_000
 _3, _7 = np.uint64(3), np.uint64(7)
-_FORMAT = 1
+_FORMAT = 2
+Times = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -45,17 +57,62 @@ class SegmentRef:
     sequence: int
     groups: int
     """Bit i is set while the segment is alive for key group i."""
+    ends: tuple[int, ...] = ()
+    """When its rows end: the smallest time, those by which about a quarter, a half and three quarters have ended, and the
+    largest. Empty where rows do not end."""
 
     def without(self, groups: int) -> SegmentRef:
         return replace(self, groups=self.groups & ~groups)
 
+    @property
+    def first_end(self) -> int:
+        return self.ends[0] if self.ends else SOONEST
+
+    @property
+    def last_end(self) -> int:
+        return self.ends[-1] if self.ends else LATEST
+
+    def alive_rows(self, floor: int) -> int:
+        """About how many of its rows end above ``floor``.
+
+        >>> SegmentRef("s", 100, 0, 1, 1, (10, 20, 30, 40, 90)).alive_rows(30)
+        50
+        """
+        if not self.ends or floor < self.first_end:
+            return self.rows
+        parts = self.ends[1:]
+        return self.rows * sum(end > floor for end in parts) // len(parts)
+
     def to_json(self) -> list[Any]:
-        return [self.name, self.rows, self.bytes, self.sequence, f"{self.groups:x}"]
+        fields = [self.name, self.rows, self.bytes, self.sequence, f"{self.groups:x}"]
+        return [*fields, *self.ends]
 
     @staticmethod
     def from_json(fields: list[Any]) -> SegmentRef:
-        name, rows, size, sequence, groups = fields
-        return SegmentRef(name, rows, size, sequence, int(groups, 16))
+        name, rows, size, sequence, groups, *ends = fields
+        return SegmentRef(name, rows, size, sequence, int(groups, 16), tuple(ends))
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """Neighbouring blocks of a segment, ascending by hash, whose rows end in [first, last]."""
+
+    begin: int
+    """The number of its first block."""
+    firsts: Hashes
+    """A lower bound of the hashes of each of its blocks."""
+    first: int = SOONEST
+    last: int = LATEST
+    rows: int = 0
+
+    @property
+    def numbers(self) -> range:
+        """The numbers of its blocks."""
+        return range(self.begin, self.begin + len(self.firsts))
+
+    def spans(self) -> list[tuple[int, int]]:
+        """For each block, the hashes that it can have: from the first up to below the second."""
+        return list(itertools.pairwise([0, *self.firsts.tolist()[1:], 1 << 64])) if len(self.firsts) else []
 
 
 class Block:
@@ -107,12 +164,15 @@ class Segment:
             index = json.loads(reader.schema.metadata[b"meander"])
         except (pa.ArrowException, KeyError, TypeError, ValueError) as error:
             raise Corrupted(f"segment '{name}' cannot be read ({error}); the store was changed from outside, or lost data") from error
-        if index["format"] > _FORMAT:
-            raise Corrupted(f"segment '{name}' has format {index['format']}, this version reads up to {_FORMAT}: use a newer Meander")
+        if index["format"] != _FORMAT:
+            raise Corrupted(
+                f"segment '{name}' has format {index['format']}, this version reads format {_FORMAT}: use the Meander that wrote it"
+            )
         self.name = name
         self.rows: int = index["rows"]
         self.schema: pa.Schema = reader.schema
         self.firsts: Hashes = np.array([int(first, 16) for first in index["firsts"]], np.uint64)
+        self.chapters = _chapters_of(self.firsts, self.rows, index.get("chapters", ()))
         self._reader = reader
         self._is_at_hand = isinstance(buffer, pa.Buffer)
         self._blocks: dict[int, Block] = {}
@@ -142,9 +202,21 @@ class Segment:
         return self.block(0).frame.schema if len(self.firsts) else self.frame().schema
 
     def frame(self) -> pl.DataFrame:
-        """All rows."""
+        """All rows, chapter by chapter."""
         frames = [self.block(i).frame for i in range(len(self.firsts))]
         return pl.concat(frames) if frames else pl.DataFrame(pl.from_arrow(self._reader.read_all()))
+
+    def ending(self, column: str, above: int, upto: int) -> pl.DataFrame:
+        """The rows that end above one time and not above another."""
+        frames = []
+        for chapter in self.chapters:
+            if chapter.last <= above or chapter.first > upto:
+                continue
+            whole = chapter.first > above and chapter.last <= upto
+            for number in chapter.numbers:
+                frame = self.block(number).frame
+                frames.append(frame if whole else frame.filter(pl.col(column).is_between(above, upto, closed="right")))
+        return pl.concat(frames) if frames else self.columns().to_frame()
 
 
 class _Filter:
@@ -155,7 +227,7 @@ class _Filter:
         self._shift = np.uint64(64 - size)
         self._bits = np.zeros(1 << max(0, size - 3), np.uint8)
         for number in range(len(segment.firsts)):  # a block's rows are close together: memory follows the block
-            parts = segment.block(number).hashes >> self._shift
+            parts = segment.block(number).hashes >> self._shift  # ascending within a block
             if len(parts):
                 first, last = int(parts[0]) >> 3, int(parts[-1]) >> 3
                 occupied = np.zeros((last - first + 1) << 3, np.bool_)
@@ -174,37 +246,108 @@ def rows_of_hashes(segment: Segment, hashes: Hashes) -> pa.RecordBatch | None:
     possible = segment.may_have(hashes)
     if possible is not None:
         hashes = hashes[possible]
-    for number, first in enumerate(segment.firsts):
-        after = segment.firsts[number + 1] if number + 1 < len(segment.firsts) else None
-        begin = 0 if number == 0 else int(np.searchsorted(hashes, first, "left"))
-        end = len(hashes) if after is None else int(np.searchsorted(hashes, after, "left"))
-        if begin < end:
+    for chapter in segment.chapters:
+        for number, begin, end in blocks_with(chapter, hashes):
             block, probes = segment.block(number), hashes[begin:end]
             probes = probes[np.append(True, probes[1:] != probes[:-1])]
             left, right = (np.searchsorted(block.hashes, probes, side) for side in ("left", "right"))
             count = right - left
             wanted = np.repeat(left - (np.cumsum(count) - count), count) + np.arange(count.sum(), dtype=np.int64)
-            if len(wanted):  # taken by Arrow: a frame of the whole block would touch every row of it
-                at = pa.Array.from_buffers(pa.int64(), len(wanted), [None, pa.py_buffer(wanted)])  # pa.array would import pandas
-                found.append(block.batch.take(at))
-    return pa.concat_batches(found) if found else None
+            if len(wanted):
+                found.append(_taken(block.batch, wanted))
+    if not found:
+        return None
+    rows = pa.concat_batches(found)
+    if len(segment.chapters) > 1:
+        rows = _taken(rows, np.argsort(pl.Series(rows.column(HASH)).to_numpy(), kind="stable"))
+    return rows
 
 
-def encode_segment(frame: pl.DataFrame, block_rows: int = BLOCK_ROWS) -> pa.Buffer:
-    """The bytes of a segment. ``frame`` has the hash column first and is sorted by it. Blocks of wide rows have fewer of them."""
-    hashes: Hashes = frame.get_column(HASH).to_numpy()
+def _taken(rows: pa.RecordBatch, at: npt.NDArray[np.int64]) -> pa.RecordBatch:
+    """Some rows, taken by Arrow: a frame of a whole block would touch every row of it. ``pa.array`` would import pandas."""
+    return rows.take(pa.Array.from_buffers(pa.int64(), len(at), [None, pa.py_buffer(at)]))
+
+
+def blocks_with(chapter: Chapter, probes: Hashes) -> list[tuple[int, int, int]]:
+    """The blocks of a chapter that may have rows of the probes (ascending), and which probes each of them."""
+    if len(chapter.firsts) == 0:
+        return []
+    bounds = [0, *np.searchsorted(probes, chapter.firsts[1:], "left").tolist(), len(probes)]
+    return [(n, begin, end) for n, (begin, end) in zip(chapter.numbers, itertools.pairwise(bounds), strict=True) if begin != end]
+
+
+def encode_segment(frame: pl.DataFrame, block_rows: int = BLOCK_ROWS, time: str | None = None) -> pa.Buffer:
+    """The bytes of a segment. ``frame`` has the hash column first and is sorted by it. Blocks of wide rows have fewer of them.
+
+    ``time`` is the column that says when rows end, where they do: they are put into chapters by it.
+    """
     if frame.height > _FILTERED_ROWS:
         block_rows = min(block_rows, max(_FILTERED_ROWS, int(BLOCK_BYTES * frame.height // max(1, frame.estimated_size()))))
+    if time is None or frame.height == 0:
+        return encode_blocks(*cut_into_blocks(frame, block_rows))
+    blocks: list[pl.DataFrame] = []
+    firsts: list[int] = []
+    chapters: list[list[int]] = []
+    for part in cut_by_time(frame, time):
+        more, bounds = cut_into_blocks(part, block_rows)
+        chapters.append(chapter_of(part, time, len(more)))
+        blocks += more
+        firsts += bounds
+    return encode_blocks(blocks, firsts, chapters)
+
+
+def cut_into_blocks(frame: pl.DataFrame, block_rows: int) -> tuple[list[pl.DataFrame], list[int]]:
+    """Rows that are sorted by hash as blocks, and the first hash of each."""
+    hashes: Hashes = frame.get_column(HASH).to_numpy()
     cuts = _cut_between_hashes(hashes, block_rows)
     blocks = [frame[begin:end] for begin, end in itertools.pairwise(cuts)]
-    return encode_blocks(blocks or [frame], [int(hashes[cut]) for cut in cuts[:-1]] or [0])
+    return blocks or [frame], [int(hashes[cut]) for cut in cuts[:-1]] or [0]
 
 
-def encode_blocks(blocks: list[pl.DataFrame], firsts: list[int]) -> pa.Buffer:
-    """The bytes of a segment made of blocks; ``firsts`` are lower bounds of their hashes, ascending, that separate them."""
+def cut_by_time(frame: pl.DataFrame, time: str) -> list[pl.DataFrame]:
+    """Rows in chapters of about equal size, by when they end. Their order within a chapter stays."""
+    count = min(MOST_CHAPTERS, frame.height // CHAPTER_ROWS)
+    if count < 2:
+        return [frame]
+    times: Times = frame.get_column(time).to_numpy()
+    at = (np.arange(1, count) * frame.height) // count
+    bounds = np.unique(np.partition(times, at)[at])  # a chapter ends with one of these times
+    of = np.searchsorted(bounds, times, "left").astype(np.uint8)
+    order = np.argsort(of, kind="stable")
+    edges = [0, *np.cumsum(np.bincount(of, minlength=len(bounds) + 1)).tolist()]
+    ordered = frame[order]
+    return [ordered[begin:end] for begin, end in itertools.pairwise(edges) if begin != end]
+
+
+def chapter_of(rows: pl.DataFrame, time: str, blocks: int) -> list[int]:
+    """A chapter as the index has it: its blocks, its rows, and when the first and the last of these end."""
+    times: Times = rows.get_column(time).to_numpy()
+    return [blocks, len(times), int(times.min()), int(times.max())]
+
+
+def ends_of(data: pa.Buffer) -> tuple[int, ...]:
+    """When the rows of an encoded segment end, as a ``SegmentRef`` has it. Reads the index alone."""
+    return ends_in(Segment("", data).chapters) if data.size else ()
+
+
+def ends_in(chapters: Sequence[Chapter]) -> tuple[int, ...]:
+    """
+    >>> no_hashes = np.zeros(0, np.uint64)
+    >>> ends_in([Chapter(0, no_hashes, 5, 10, rows=6), Chapter(1, no_hashes, 11, 99, rows=2)])
+    (5, 10, 10, 10, 99)
+    """
+    if len(chapters) == 0 or chapters[0].first == SOONEST:
+        return ()
+    ended = list(itertools.accumulate(chapter.rows for chapter in chapters))
+    quarters = [next(c.last for c, n in zip(chapters, ended, strict=True) if 4 * n >= part * ended[-1]) for part in (1, 2, 3, 4)]
+    return (chapters[0].first, *quarters)
+
+
+def encode_blocks(blocks: list[pl.DataFrame], firsts: list[int], chapters: Sequence[Sequence[int]] = ()) -> pa.Buffer:
+    """The bytes of a segment made of blocks; ``firsts`` are lower bounds of their hashes, ascending in each chapter, that separate them."""
     tables = [to_arrow(block) for block in blocks]
     out = pa.BufferOutputStream()
-    with pa.ipc.new_file(out, indexed(tables[0].schema, sum(b.height for b in blocks), firsts)) as writer:
+    with pa.ipc.new_file(out, indexed(tables[0].schema, sum(b.height for b in blocks), firsts, chapters)) as writer:
         for table in tables:
             # Without rows a table has no batch at all, and making one of a list would import pandas: an answer would wait for that.
             batches = table.combine_chunks().to_batches()
@@ -232,9 +375,23 @@ def encode_batch(rows: pa.RecordBatch) -> pa.Buffer:
     return out.getvalue()
 
 
-def indexed(schema: pa.Schema, rows: int, firsts: list[int]) -> pa.Schema:
-    """A schema with a segment's index: how many rows it has, and where its blocks begin."""
-    return schema.with_metadata({"meander": json.dumps({"format": _FORMAT, "rows": rows, "firsts": [f"{first:x}" for first in firsts]})})
+def indexed(schema: pa.Schema, rows: int, firsts: Sequence[int], chapters: Sequence[Sequence[int]] = ()) -> pa.Schema:
+    """A schema with a segment's index: how many rows it has, where its blocks begin, and its chapters."""
+    index = {"format": _FORMAT, "rows": rows, "firsts": [f"{first:x}" for first in firsts]}
+    if chapters:
+        index["chapters"] = [list(chapter) for chapter in chapters]
+    return schema.with_metadata({"meander": json.dumps(index)})
+
+
+def _chapters_of(firsts: Hashes, rows: int, told: Sequence[Sequence[int]]) -> tuple[Chapter, ...]:
+    if not told:
+        return (Chapter(0, firsts, rows=rows),)
+    found = []
+    begin = 0
+    for blocks, count, first, last in told:
+        found.append(Chapter(begin, firsts[begin : begin + blocks], first, last, count))
+        begin += blocks
+    return tuple(found)
 
 
 def without_rows(schema: pa.Schema) -> pa.RecordBatch:

@@ -6,11 +6,15 @@ touches, not the keys there are.
 
 Segments of one table may have been written by different versions of a plan: an older one may lack columns, have some that are not wanted
 any more, or have narrower types. Whoever reads says what it wants; what is not there is null, and an aggregate takes that for empty.
+
+Rows of a table that *ends* are over when the table's floor has reached their time. A ``Reach`` says what the floor is and between which
+times the rows of each key can end, so that only the segments and chapters that may have them are opened.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +23,7 @@ import polars as pl
 from meander.aggregates import Part
 from meander.state.grouping import Index, group_rows, merge_pairs
 from meander.state.hashing import Hashes, groups_present, in_groups
-from meander.state.segment import DELETED, HASH, Block, Segment, SegmentRef
+from meander.state.segment import DELETED, HASH, LATEST, SOONEST, Block, Chapter, Segment, SegmentRef, Times, blocks_with
 
 Open = Callable[[SegmentRef, Hashes], Segment]
 """A segment, or something like it that has at least its rows of the given hashes (ascending)."""
@@ -30,14 +34,72 @@ Columns = Sequence[str] | Mapping[str, pl.DataType]
 
 _OWNER = "__owner"
 
+
+@dataclass(frozen=True)
+class Kept:
+    """A table that an operator keeps: what tells its rows apart and, where they end, which column says when."""
+
+    keys: tuple[str, ...]
+    time: str | None = None
+
+    @property
+    def ends(self) -> str:
+        """The column of a table whose rows end."""
+        assert self.time is not None
+        return self.time
+
+
+@dataclass(frozen=True)
+class Reach:
+    """Of a table whose rows end: which of them are looked for."""
+
+    column: str
+    """Says when a row ends."""
+    floor: int
+    """What ends here or before is over."""
+    first: Times | None = None
+    """For each key, the first time at which a row of it can end; None: any."""
+    last: Times | None = None
+    """And the last."""
+
+    def within(self, wanted: Index, first: int, last: int) -> Index:
+        """Those of the wanted keys whose rows can be among those that end in [first, last]."""
+        if last <= self.floor:
+            return wanted[:0]
+        there: npt.NDArray[np.bool_] | None = None
+        if self.first is not None and last != LATEST:
+            there = self.first[wanted] <= last
+        if self.last is not None and first != SOONEST:
+            begun = self.last[wanted] >= first
+            there = begun if there is None else there & begun
+        return wanted if there is None or there.all() else wanted[there]
+
+    def alive(self, block: Block, rows: Index) -> npt.NDArray[np.bool_]:
+        """Which of some rows of a block are not over."""
+        times = block.array(self.column)
+        assert times is not None, f"column '{self.column}' says when rows end, and has nulls"
+        found: npt.NDArray[np.bool_] = times[rows] > self.floor
+        return found
+
+
 Found = tuple[Block, Index, Index]
 """Rows of a block: which keys they are of, and where in the block they are."""
 
 
 def find(
-    refs: Sequence[SegmentRef], open_segment: Open, keys: pl.DataFrame, hashes: Hashes, key_groups: int, columns: Columns
+    refs: Sequence[SegmentRef],
+    open_segment: Open,
+    keys: pl.DataFrame,
+    hashes: Hashes,
+    key_groups: int,
+    columns: Columns,
+    reach: Reach | None = None,
 ) -> tuple[Index, dict[str, pl.Series]]:
-    """The stored rows of the given keys (ascending by hash): which keys have one, and ``columns`` of it."""
+    """The stored rows of the given keys (ascending by hash): which keys have one, and ``columns`` of it.
+
+    Where the time at which a row ends is not part of the key, a merged segment can have two rows of a key, in two chapters: both come, the
+    one that ends sooner first.
+    """
     pending = np.arange(len(hashes))
     found: list[Found] = []
     touched = groups_present(hashes, key_groups)
@@ -48,12 +110,18 @@ def find(
         wanted = pending
         if touched & ~ref.groups:
             wanted = pending[in_groups(hashes[pending], ref.groups, key_groups)]
+        if reach is not None:
+            wanted = reach.within(wanted, ref.first_end, ref.last_end)
         if len(wanted) == 0:
             continue
         probes = hashes[wanted]
         segment = open_segment(ref, probes)
         possible = segment.may_have(probes) if ref is not newest_first[-1] else None  # the oldest has most of what the others have not
-        taken = _find_in_segment(segment, keys, hashes, wanted if possible is None else wanted[possible], found)
+        wanted = wanted if possible is None else wanted[possible]
+        taken: list[Index] = []
+        for chapter in segment.chapters:
+            mine = wanted if reach is None else reach.within(wanted, chapter.first, chapter.last)
+            taken += _find_in_chapter(segment, chapter, keys, hashes, mine, found, reach)
         if taken:
             gone = np.zeros(len(hashes), np.bool_)
             for hits in taken:
@@ -63,8 +131,10 @@ def find(
     return which, _gather_all(columns, found) if len(which) else {}
 
 
-def _find_in_segment(segment: Segment, keys: pl.DataFrame, hashes: Hashes, wanted: Index, found: list[Found]) -> list[Index]:
-    """Add what a segment has of the wanted keys to ``found``. Returns all keys it has a word on, deletions included.
+def _find_in_chapter(
+    segment: Segment, chapter: Chapter, keys: pl.DataFrame, hashes: Hashes, wanted: Index, found: list[Found], reach: Reach | None
+) -> list[Index]:
+    """Add what a chapter has of the wanted keys to ``found``. Returns all keys it has a word on: of deletions, and of what is over, too.
 
     Only what must be is done block by block: with many keys in a large segment, calls cost more than what they do.
     """
@@ -73,7 +143,7 @@ def _find_in_segment(segment: Segment, keys: pl.DataFrame, hashes: Hashes, wante
     probes = hashes[wanted]
     stored, rows = ~probes, np.empty(len(probes), np.intp)
     visited: list[tuple[Block, int, int]] = []
-    for block, begin, end in _blocks(segment, probes):
+    for block, begin, end in _blocks(segment, chapter, probes):
         if len(block.hashes):
             at = rows[begin:end]
             np.minimum(block.hashes.searchsorted(probes[begin:end]), len(block.hashes) - 1, out=at)
@@ -89,11 +159,11 @@ def _find_in_segment(segment: Segment, keys: pl.DataFrame, hashes: Hashes, wante
     if not equal.all():
         hits = _walk(hits, keys, hashes, equal)
     for block, of, at in hits:
-        if block.has_deletions:
-            kept = ~block.series(DELETED).to_numpy()[at]
-            found.append((block, of[kept], at[kept]))
-        else:
-            found.append((block, of, at))
+        kept = ~block.series(DELETED).to_numpy()[at] if block.has_deletions else None
+        if reach is not None and len(at):
+            alive = reach.alive(block, at)
+            kept = alive if kept is None else kept & alive
+        found.append((block, of, at) if kept is None or kept.all() else (block, of[kept], at[kept]))
     return [of for _, of, _ in hits]
 
 
@@ -117,13 +187,19 @@ def _walk(hits: Sequence[Found], keys: pl.DataFrame, hashes: Hashes, equal: npt.
 
 
 def find_all(
-    refs: Sequence[SegmentRef], open_segment: Open, keys: pl.DataFrame, hashes: Hashes, key_groups: int, columns: Columns
+    refs: Sequence[SegmentRef],
+    open_segment: Open,
+    keys: pl.DataFrame,
+    hashes: Hashes,
+    key_groups: int,
+    columns: Columns,
+    reach: Reach | None = None,
 ) -> tuple[Index, dict[str, pl.Series]]:
     """All stored rows of the given keys (ascending by hash), in a table whose rows have more columns that tell them apart.
 
     For tables that rows are added to and never replaced in: every row of every segment counts.
     """
-    found = list(_all_rows(refs, open_segment, keys, hashes, key_groups))
+    found = list(_all_rows(refs, open_segment, keys, hashes, key_groups, reach))
     which = np.concatenate([hits for _, hits, _ in found]) if found else np.zeros(0, np.intp)
     return which, _gather_all(columns, found) if found else {}
 
@@ -136,6 +212,7 @@ def find_rows(
     key_groups: int,
     apart: Sequence[str],
     columns: Sequence[str],
+    reach: Reach | None = None,
 ) -> tuple[Index, pl.DataFrame]:
     """The stored rows of the given keys (ascending by hash) where a key has many, told ``apart`` by more columns: whose each is, and both.
 
@@ -144,7 +221,7 @@ def find_rows(
     names = list(dict.fromkeys((*apart, *columns)))
     frames: list[pl.DataFrame] = []
     newest_first = sorted(refs, key=lambda r: r.sequence, reverse=True)
-    for block, owners, rows in _all_rows(newest_first, open_segment, keys, hashes, key_groups):
+    for block, owners, rows in _all_rows(newest_first, open_segment, keys, hashes, key_groups, reach):
         if len(rows):
             gone = block.series(DELETED).gather(rows) if block.has_deletions else pl.repeat(False, len(rows), eager=True).alias(DELETED)
             frames.append(pl.DataFrame([pl.Series(_OWNER, owners), gone, *(block.series(name).gather(rows) for name in names)]))
@@ -155,22 +232,30 @@ def find_rows(
     return alive.get_column(_OWNER).to_numpy().astype(np.intp), alive.select(names)
 
 
-def _all_rows(refs: Iterable[SegmentRef], open_segment: Open, keys: pl.DataFrame, hashes: Hashes, key_groups: int) -> Iterator[Found]:
-    """Every row of the given keys (ascending by hash), segment by segment, whatever became of it since."""
+def _all_rows(
+    refs: Iterable[SegmentRef], open_segment: Open, keys: pl.DataFrame, hashes: Hashes, key_groups: int, reach: Reach | None
+) -> Iterator[Found]:
+    """Every row of the given keys (ascending by hash), segment by segment, whatever became of it since. Without what is over."""
     for ref in refs:
         wanted = np.flatnonzero(in_groups(hashes, ref.groups, key_groups))
+        if reach is not None:
+            wanted = reach.within(wanted, ref.first_end, ref.last_end)
         if len(wanted) == 0:
             continue
-        probes = hashes[wanted]
-        segment = open_segment(ref, probes)
-        possible = segment.may_have(probes)
+        segment = open_segment(ref, hashes[wanted])
+        possible = segment.may_have(hashes[wanted])
         if possible is not None:
-            wanted, probes = wanted[possible], probes[possible]
-        for block, begin, end in _blocks(segment, probes):
-            owners, rows = _runs(block, probes[begin:end], wanted[begin:end])
-            equal = _same_keys([(block, owners, rows)], keys)
-            if equal.any():  # a block without such rows may be a peer's answer that it has none, which has no columns to gather from
-                yield block, owners[equal], rows[equal]
+            wanted = wanted[possible]
+        for chapter in segment.chapters:
+            mine = wanted if reach is None else reach.within(wanted, chapter.first, chapter.last)
+            probes = hashes[mine]
+            for block, begin, end in _blocks(segment, chapter, probes):
+                owners, rows = _runs(block, probes[begin:end], mine[begin:end])
+                kept = _same_keys([(block, owners, rows)], keys)
+                if reach is not None and len(rows):
+                    kept &= reach.alive(block, rows)
+                if kept.any():  # a block without such rows may be a peer's answer that it has none, which has no columns to gather from
+                    yield block, owners[kept], rows[kept]
 
 
 def _runs(block: Block, probes: Hashes, owners: Index) -> tuple[Index, Index]:
@@ -181,14 +266,10 @@ def _runs(block: Block, probes: Hashes, owners: Index) -> tuple[Index, Index]:
     return np.repeat(owners, sizes), np.repeat(first - (ends - sizes), sizes) + np.arange(sizes.sum())
 
 
-def _blocks(segment: Segment, probes: Hashes) -> Iterator[tuple[Block, int, int]]:
+def _blocks(segment: Segment, chapter: Chapter, probes: Hashes) -> Iterator[tuple[Block, int, int]]:
     """The blocks that may have rows of the probes, and which probes each of them."""
-    bounds = np.append(np.searchsorted(probes, segment.firsts[1:], "left"), len(probes))
-    begin = 0
-    for number, end in enumerate(bounds.tolist()):
-        if begin != end:
-            yield segment.block(number), begin, end
-        begin = end
+    for number, begin, end in blocks_with(chapter, probes):
+        yield segment.block(number), begin, end
 
 
 def _gather_all(columns: Columns, found: Sequence[Found]) -> dict[str, pl.Series]:
@@ -228,9 +309,10 @@ def upsert(
     states: Mapping[str, pl.Series],
     parts: Mapping[str, Part],
     key_groups: int,
+    reach: Reach | None = None,
 ) -> pl.DataFrame:
     """Merge one new state per key (ascending by hash) with what is stored: the rows of the new segment, hash first."""
-    which, old = find(refs, open_segment, keys, hashes, key_groups, {name: part.dtype for name, part in parts.items()})
+    which, old = find(refs, open_segment, keys, hashes, key_groups, {name: part.dtype for name, part in parts.items()}, reach)
     old = {name: fill_empty(series, parts[name]) for name, series in old.items()}
     merged = {name: states[name] for name in parts}
     if len(which):

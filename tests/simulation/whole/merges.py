@@ -7,7 +7,7 @@ from typing import Any
 
 from meander.engine.compaction import apart, due_merges, finished_merge
 from meander.state.compaction import run_merge
-from meander.state.segment import Segment, SegmentRef
+from meander.state.segment import Segment, SegmentRef, ends_of
 
 
 class LaggingMerges:
@@ -55,4 +55,4 @@ class LaggingMerges:
         name = f"segments/{merge.table}/{generation:08d}-{epoch:010d}-merge-{actor.name}{actor.lives}x{self._number}.arrow"
         if rows:
             self._store.shelf.put(name, data)
-        return finished_merge(merge, name, rows, data.size)
+        return finished_merge(merge, name, rows, data.size, ends_of(data))

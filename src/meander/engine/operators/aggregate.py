@@ -17,7 +17,7 @@ from meander.engine.rows import Rows
 from meander.plan.operators import Aggregate
 from meander.state.hashing import hash_keys
 from meander.state.reading import AggregateReader
-from meander.state.table import upsert
+from meander.state.table import Kept, upsert
 from meander.state.values import ValueTable, lengths, new_members, numbered, whole_lists
 
 
@@ -34,8 +34,8 @@ class Aggregation(Stateful):
     finds: ClassVar[bool] = True
     folds: ClassVar[bool] = True
 
-    def tables(self) -> dict[str, tuple[str, ...]]:
-        return {self.name: self.keys, **{table.name: table.identity for table in self.values}}
+    def tables(self) -> dict[str, Kept]:
+        return {self.name: Kept(self.keys), **{table.name: Kept(table.identity) for table in self.values}}
 
     def before(self, rows: Rows, side: int, seat: Seat) -> pl.DataFrame:
         return fold_before(rows, hash_keys(rows.frame.select(self.keys)), self.keys, self.parts, seat)

@@ -5,8 +5,8 @@ The life of a row, from the operator's side:
 1. ``refuses`` says which rows come too late: they are counted, and go to the operator's late stream or to the dead letters
 2. ``before`` makes of the others what goes through the exchange: partial states, or the rows themselves (``wholerows``)
 3. ``work`` gets what has arrived for one slot, and a ``Desk``: the epoch's times, and the operator's tables; it returns rows
-4. the driver asks ``is_over`` which tables (buckets of time) the epoch's entry drops, and ``is_due`` whether an epoch without input
-   would have something to do
+4. the driver asks ``over`` which rows of its tables nobody needs any more, and ``due`` whether an epoch without input would have
+   something to do
 
 A new operator is a plan operator, a file here, and a line in ``operators/__init__.py``.
 
@@ -20,7 +20,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -28,11 +28,13 @@ import polars as pl
 
 from meander.engine.rows import Rows
 from meander.state.hashing import Hashes
+from meander.state.table import Kept
 
 if TYPE_CHECKING:
     from meander.engine.operators.desk import Desk
 
 Mask = npt.NDArray[np.bool_]
+Clock = Literal["mark", "clock", "epoch"]
 
 
 @dataclass(frozen=True)
@@ -112,8 +114,8 @@ class Stateful(ABC):
         return None
 
     @abstractmethod
-    def tables(self) -> dict[str, tuple[str, ...]]:
-        """All its tables, and the columns that tell their rows apart. A table in buckets of time is named once, for all of them."""
+    def tables(self) -> dict[str, Kept]:
+        """All its tables. The hash of a row is all that may tell where it is: rows of a key that end at different times have one hash."""
 
     @abstractmethod
     def before(self, rows: Rows, side: int, seat: Seat) -> pl.DataFrame:
@@ -138,13 +140,16 @@ class Stateful(ABC):
         """The reason that dead letters give."""
         return "late"
 
-    def goes_by_clock(self, table: str) -> bool:
-        """Whether ``is_over`` and ``is_due`` are asked of this table by the decisions' clock, also where the operator follows a mark."""
-        return False
+    def clock_of(self, table: str) -> Clock:
+        """By what ``over`` and ``due`` are asked of a table: the operator's ``mark``, the decisions' ``clock``, or the ``epoch``."""
+        return "mark"
 
-    def is_over(self, table: str, evict: int) -> bool:
-        """Whether a table goes with the epoch that evicts up to this mark."""
-        return False
+    def over(self, table: str, evict: int) -> int | None:
+        """Up to which time rows of a table are over after an epoch that evicts up to this mark; None where they are not by that.
+
+        Where everything is to be closed (``FOREVER``), all rows of a table go of which this is not None.
+        """
+        return None
 
     def floor(self, closed: int) -> int:
         """The mark at which all would be over that a flush has closed; ``closed`` is what ``work`` has said of the last of it at its desk.
@@ -153,9 +158,8 @@ class Stateful(ABC):
         """
         return closed
 
-    def is_due(self, table: str, late: int, evict: int) -> bool:
-        """Whether something of this table happens when time goes on from ``late`` to ``evict``, without any input.
-
-        What is due although time stands still was made for the next epoch, and is written also where the table would be over.
+    def due(self, table: str, late: int, evict: int) -> tuple[int, int] | None:
+        """Between which times (above one, up to another) rows of this table end with which something happens when time goes on from
+        ``late`` to ``evict``, without any input. None: with none.
         """
-        return False
+        return None

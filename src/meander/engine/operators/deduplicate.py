@@ -1,4 +1,4 @@
-"""The first row of every key. State is the keys: for good, or, with a time to live, in buckets of the time at which they are forgotten.
+"""The first row of every key. State is the keys: for good, or, with a time to live, until the time at which they are forgotten.
 
 With a time to live a kept row *guards* its key until its own time plus that: what has a smaller time is a duplicate, what has not is kept
 and guards on. A guard is needed as long as a row in time can meet it, which is until the mark has passed its end.
@@ -21,20 +21,18 @@ from meander.plan.rowwise import Deduplicate
 from meander.plan.windows import NEVER, Times
 from meander.state.grouping import Groups, group_rows
 from meander.state.hashing import Hashes
-from meander.state.manifest import bucket_of, bucket_table
 from meander.state.segment import HASH
+from meander.state.table import Kept
 
 UNTIL = "__until"
-_SECOND = 1_000_000
-_BUCKETS = 8
 
 
 @dataclass(frozen=True)
 class Firsts(Stateful):
     """Without a time to live: a key that was ever seen is known."""
 
-    def tables(self) -> dict[str, tuple[str, ...]]:
-        return {self.name: self.keys}
+    def tables(self) -> dict[str, Kept]:
+        return {self.name: Kept(self.keys)}
 
     def before(self, rows: Rows, side: int, seat: Seat) -> pl.DataFrame:
         """Only the first row of a key and unit can be the first of all."""
@@ -74,13 +72,8 @@ class Guards(Stateful):
     def timing(self) -> Timing:
         return self.follows
 
-    @property
-    def bucket(self) -> int:
-        """How much time is stored together."""
-        return max(_SECOND, self.ttl // _BUCKETS)
-
-    def tables(self) -> dict[str, tuple[str, ...]]:
-        return {self.name: self.keys}
+    def tables(self) -> dict[str, Kept]:
+        return {self.name: Kept(self.keys, UNTIL)}
 
     def refuses(self, frame: pl.DataFrame, side: int, late: int) -> Mask | None:
         """Whether a row behind the mark is a duplicate may be forgotten."""
@@ -101,7 +94,7 @@ class Guards(Stateful):
         groups = group_rows(frame.select(self.keys), hashes)
         keys, times = frame.select(self.keys)[groups.heads], self._times(frame)
         desk.lap("fold")
-        guards = self._stored(desk, keys, groups.hashes, int(times.min()))
+        guards = self._stored(desk, keys, groups.hashes, np.minimum.reduceat(times[groups.order], groups.starts))
         kept = self._keep(times[groups.order], groups, guards)
         if len(kept) == 0:
             return None
@@ -110,14 +103,12 @@ class Guards(Stateful):
         self._write(desk, keys[changed], groups.hashes[changed], guards[changed])
         return Emitted(rows.select(self.schema.names()), rows.get_column(HASH).to_numpy())
 
-    def _stored(self, desk: Desk, keys: pl.DataFrame, hashes: Hashes, first: int) -> Times:
-        """Until when each key is guarded."""
+    def _stored(self, desk: Desk, keys: pl.DataFrame, hashes: Hashes, first: Times) -> Times:
+        """Until when each key is guarded. A guard only moves on, so one that ends before the key's first row has nothing behind it."""
         guards = np.full(len(hashes), NEVER, np.int64)
-        for bucket, table in desk.buckets(self.name):
-            if (bucket + 1) * self.bucket > first:
-                which, stored = desk.find(table, keys, hashes, (UNTIL,))
-                if len(which):
-                    guards[which] = np.maximum(guards[which], stored[UNTIL].to_numpy())
+        which, stored = desk.find(self.name, keys, hashes, (UNTIL,), first)
+        if len(which):
+            np.maximum.at(guards, which, stored[UNTIL].to_numpy())
         return guards
 
     def _keep(self, times: Times, groups: Groups, guards: Times) -> np.ndarray:
@@ -136,18 +127,14 @@ class Guards(Stateful):
         return np.sort(np.concatenate(kept)) if kept else np.zeros(0, np.intp)
 
     def _write(self, desk: Desk, keys: pl.DataFrame, hashes: Hashes, until: Times) -> None:
-        rows = pl.DataFrame([pl.Series(HASH, hashes), *keys.get_columns(), pl.Series(UNTIL, until)])
-        buckets = until // self.bucket
-        for bucket in np.unique(buckets).tolist():
-            desk.write(bucket_table(self.name, bucket), rows.filter(pl.Series(buckets == bucket)))
+        desk.write(self.name, pl.DataFrame([pl.Series(HASH, hashes), *keys.get_columns(), pl.Series(UNTIL, until)]))
 
     def _times(self, frame: pl.DataFrame) -> Times:
         found: Times = frame.get_column(self.time).dt.epoch("us").to_numpy()
         return found + self.shift
 
-    def is_over(self, table: str, evict: int) -> bool:
-        bucket = bucket_of(table)
-        return bucket is not None and (bucket + 1) * self.bucket <= evict
+    def over(self, table: str, evict: int) -> int:
+        return evict
 
     def reader(self) -> GuardReader:
         return GuardReader(self.keys)

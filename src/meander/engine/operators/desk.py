@@ -5,7 +5,7 @@ Reads see what was written at the same desk. Nothing is in the store, and nobody
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import polars as pl
@@ -14,9 +14,8 @@ from meander.engine.evaluate import DeadLetter
 from meander.plan.windows import FOREVER, NEVER
 from meander.state.grouping import Index
 from meander.state.hashing import Hashes, in_groups
-from meander.state.manifest import bucket_of, whole_table
-from meander.state.segment import HASH, Segment, SegmentRef, encode_segment
-from meander.state.table import Columns, Open, find, find_rows, merge_segments
+from meander.state.segment import HASH, LATEST, SOONEST, Segment, SegmentRef, Times, encode_segment, ends_in
+from meander.state.table import Columns, Kept, Open, Reach, find, find_all, find_rows, merge_segments
 
 
 @dataclass
@@ -33,7 +32,11 @@ class Desk:
     groups: int
     """This slot's key groups, as bits."""
     key_groups: int
+    kept: Mapping[str, Kept]
+    """The operator's tables."""
     segments: Mapping[str, tuple[SegmentRef, ...]]
+    floors: Mapping[str, int]
+    """Of tables whose rows end, up to where they are over."""
     open: Open
     scan_segment: Callable[[SegmentRef], Segment]
     expect: Callable[[Sequence[SegmentRef], Hashes], None] = lambda refs, hashes: None
@@ -51,28 +54,15 @@ class Desk:
     mark was reached."""
     _fresh: dict[str, tuple[SegmentRef, Segment]] = field(default_factory=dict)
 
-    def tables(self) -> list[str]:
-        """The operator's tables that have rows for this slot, with those just written."""
-        stored = (name for name, refs in self.segments.items() if refs)
-        return sorted({*stored, *self.written})
-
-    def buckets(self, table: str) -> Iterator[tuple[int, str]]:
-        """The buckets of a table, by time."""
-        found = [(number, name) for name in self.tables() if (number := bucket_of(name)) is not None and whole_table(name) == table]
-        yield from sorted(found)
-
     @property
     def flushes(self) -> bool:
         """Whether this epoch closes everything, and not what a mark says."""
         return self.evict == FOREVER
 
-    def largest(self, table: str, keys: Sequence[str], column: str) -> int | None:
-        """The largest value of a column in the last bucket of a table that has rows for this slot; None where none has."""
-        for _, bucket in reversed(list(self.buckets(table))):
-            rows = self.scan(bucket, keys)
-            if rows.height:
-                return int(rows.get_column(column).to_numpy().max())
-        return None
+    def largest(self, table: str) -> int | None:
+        """The last time at which a row of a table ends; None where it has none. Reads the whole table: for a flush."""
+        rows = self.scan(table)
+        return int(rows.get_column(self.kept[table].ends).to_numpy().max()) if rows.height else None
 
     def write(self, table: str, rows: pl.DataFrame) -> None:
         """New rows of a table, ascending by ``__hash``; where they have a column ``__deleted``, deletions too. Once per table and epoch."""
@@ -80,43 +70,99 @@ class Desk:
         if rows.height:
             self.written[table] = rows
 
-    def stored(self, table: str, hashes: Hashes | None = None) -> tuple[tuple[SegmentRef, ...], Open]:
+    def reach(self, table: str, first: Times | None = None, last: Times | None = None) -> Reach | None:
+        """Which rows of a table are looked for: those that are not over and, for each key, end in [first, last]."""
+        time = self.kept[table].time
+        return None if time is None else Reach(time, self.floors.get(table, SOONEST), first, last)
+
+    def stored(self, table: str, hashes: Hashes | None = None, reach: Reach | None = None) -> tuple[tuple[SegmentRef, ...], Open]:
         """A table's runs and how to open them. ``hashes`` are those that will be looked up in all of them, where that is known."""
         refs = self.segments.get(table, ())
+        if reach is not None:
+            begin = SOONEST if reach.first is None or len(reach.first) == 0 else int(reach.first.min())
+            end = LATEST if reach.last is None or len(reach.last) == 0 else int(reach.last.max())
+            refs = tuple(ref for ref in refs if ref.last_end > reach.floor and ref.last_end >= begin and ref.first_end <= end)
         if hashes is not None and refs:
             self.expect(refs, hashes)
         if table not in self.written:
             return refs, self.open
         if table not in self._fresh:
-            segment = Segment("", encode_segment(self.written[table]))
-            newest = max((ref.sequence for ref in refs), default=0) + 1
-            self._fresh[table] = (SegmentRef("", segment.rows, 0, newest, self.groups), segment)
+            data = encode_segment(self.written[table], time=self.kept[table].time)
+            segment = Segment("", data)
+            newest = max((ref.sequence for ref in self.segments.get(table, ())), default=0) + 1
+            self._fresh[table] = (SegmentRef("", segment.rows, 0, newest, self.groups, ends_in(segment.chapters)), segment)
         mine, fresh = self._fresh[table]
         return (*refs, mine), lambda ref, hashes: fresh if ref is mine else self.open(ref, hashes)
 
-    def find(self, table: str, keys: pl.DataFrame, hashes: Hashes, columns: Columns) -> tuple[Index, dict[str, pl.Series]]:
-        """The rows of these keys (ascending by hash; all columns that tell rows apart): which keys have one, and ``columns`` of it."""
-        return find(*self.stored(table, hashes), keys, hashes, self.key_groups, columns)
+    def find(
+        self,
+        table: str,
+        keys: pl.DataFrame,
+        hashes: Hashes,
+        columns: Columns,
+        first: Times | None = None,
+        last: Times | None = None,
+    ) -> tuple[Index, dict[str, pl.Series]]:
+        """The rows of these keys (ascending by hash; all columns that tell rows apart): which keys have one, and ``columns`` of it.
+
+        ``first`` and ``last`` say for each key when its row can end, where that is known.
+        """
+        reach = self.reach(table, first, last)
+        return find(*self.stored(table, hashes, reach), keys, hashes, self.key_groups, columns, reach)
 
     def find_rows(
-        self, table: str, keys: pl.DataFrame, hashes: Hashes, apart: Sequence[str], columns: Sequence[str]
+        self,
+        table: str,
+        keys: pl.DataFrame,
+        hashes: Hashes,
+        apart: Sequence[str],
+        columns: Sequence[str],
+        first: Times | None = None,
+        last: Times | None = None,
     ) -> tuple[Index, pl.DataFrame]:
         """All rows of these keys (ascending by hash) in a table where a key has many, told ``apart`` by more columns: whose, and both.
 
         All rows of a key must have the hash that the key is looked up by.
         """
-        return find_rows(*self.stored(table, hashes), keys, hashes, self.key_groups, apart, columns)
+        reach = self.reach(table, first, last)
+        return find_rows(*self.stored(table, hashes, reach), keys, hashes, self.key_groups, apart, columns, reach)
 
-    def scan(self, table: str, keys: Sequence[str], types: Mapping[str, pl.DataType] | None = None) -> pl.DataFrame:
-        """All rows of a table that are this slot's. For buckets that are due: whatever else there is must not be read whole.
+    def find_all(
+        self,
+        table: str,
+        keys: pl.DataFrame,
+        hashes: Hashes,
+        columns: Columns,
+        first: Times | None = None,
+        last: Times | None = None,
+    ) -> tuple[Index, dict[str, pl.Series]]:
+        """The same where rows are added and never replaced. A key may be asked for several times, if the stretches of time do not meet."""
+        reach = self.reach(table, first, last)
+        return find_all(*self.stored(table, hashes, reach), keys, hashes, self.key_groups, columns, reach)
+
+    def scan(self, table: str, types: Mapping[str, pl.DataType] | None = None) -> pl.DataFrame:
+        """All rows of a table that are this slot's and are not over. For tables that are read whole; otherwise there is ``ending``."""
+        return self.ending(table, SOONEST, LATEST, types)
+
+    def ending(self, table: str, above: int, upto: int, types: Mapping[str, pl.DataType] | None = None) -> pl.DataFrame:
+        """The rows of a table that are this slot's, are not over, and end above one time and not above another. Reads little else.
 
         ``types`` are the columns as this version of the plan has them, for operators that go on with the state of older versions:
         otherwise the columns are those of the slot's newest segment, and two slots can have different ones.
         """
-        frames = [self.written[table]] if table in self.written else []
+        kept, like = self.kept[table], None if types is None else {HASH: pl.UInt64(), **types}
+        above = max(above, self.floors.get(table, SOONEST))
+        frames = []
+        if table in self.written:
+            rows = self.written[table]
+            frames.append(rows if kept.time is None else rows.filter(pl.col(kept.time).is_between(above, upto, closed="right")))
         for ref in sorted(self.segments.get(table, ()), key=lambda r: r.sequence, reverse=True):
-            frame = self.scan_segment(ref).frame()
+            if ref.last_end <= above or ref.first_end > upto:
+                continue
+            segment = self.scan_segment(ref)
+            frame = segment.frame() if kept.time is None else segment.ending(kept.time, above, upto)
             mine = in_groups(frame.get_column(HASH).to_numpy(), ref.groups & self.groups, self.key_groups)
             frames.append(frame if mine.all() else frame.filter(pl.Series(mine)))
-        like = None if types is None else {HASH: pl.UInt64(), **types}
-        return merge_segments(frames, keys, drop_deleted=True, like=like)
+        if not frames:
+            return pl.DataFrame() if like is None else pl.DataFrame(schema=like)
+        return merge_segments(frames, kept.keys, drop_deleted=True, like=like)

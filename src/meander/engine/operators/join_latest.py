@@ -1,8 +1,8 @@
 """Rows of one stream, each with the newest row of another: a stream joined with a table that changes. Spark-free.
 
 By arrival, the table is one row per key, and what arrives of it in an epoch counts before the other side's rows of that epoch: a rule
-that does not depend on which task is faster. By event time, rows of both sides wait in buckets of time until the mark has passed
-them: then all that is older has come. Of the right side's rows that have left their buckets, the last of each key is kept for good.
+that does not depend on which task is faster. By event time, rows of both sides wait until the mark has passed
+them: then all that is older has come. Of the right side's rows that wait no more, the last of each key is kept for good.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import polars as pl
 
 from meander.engine.operators.contract import Emitted, Mask, Partial, Seat, Stateful, Timing
 from meander.engine.operators.desk import Desk
-from meander.engine.operators.joins import ARRIVAL
+from meander.engine.operators.joins import ARRIVAL, AT
 from meander.engine.operators.pairing import distinct, last_before, number_keys, numbered, row_of, times_of
 from meander.engine.operators.place import Place
 from meander.engine.operators.wholerows import in_order, send_whole
@@ -23,8 +23,8 @@ from meander.engine.rows import UNIT, Rows
 from meander.plan.joins import JoinLatest, Matching, SideTime
 from meander.state.grouping import Index, group_rows
 from meander.state.hashing import Hashes
-from meander.state.manifest import bucket_of, bucket_table, whole_table
-from meander.state.segment import HASH
+from meander.state.segment import HASH, SOONEST
+from meander.state.table import Kept
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,8 @@ class Enriching(Stateful):
 class ByArrival(Enriching):
     """Emits a row of the left at once, with the right side's last row of its key."""
 
-    def tables(self) -> dict[str, tuple[str, ...]]:
-        return {self.table: self.right_on}
+    def tables(self) -> dict[str, Kept]:
+        return {self.table: Kept(self.right_on)}
 
     def before(self, rows: Rows, side: int, seat: Seat) -> pl.DataFrame:
         frame = super().before(rows, side, seat)
@@ -113,10 +113,9 @@ class ByArrival(Enriching):
 
 @dataclass(frozen=True)
 class ByTime(Enriching):
-    """Emits a row of the left when the mark has passed its bucket, with the right side's last row that is not younger."""
+    """Emits a row of the left when the mark has passed it, with the right side's last row that is not younger."""
 
     times: tuple[SideTime, SideTime]
-    width: int
     follows: Timing
 
     @property
@@ -127,9 +126,10 @@ class ByTime(Enriching):
     def waiting(self) -> tuple[str, str]:
         return f"{self.name}.left", f"{self.name}.right"
 
-    def tables(self) -> dict[str, tuple[str, ...]]:
+    def tables(self) -> dict[str, Kept]:
         left, right = self.waiting
-        return {self.table: self.right_on, left: (*self.matching.left_on, ARRIVAL), right: (*self.right_on, ARRIVAL)}
+        on = {left: self.matching.left_on, right: self.right_on}
+        return {self.table: Kept(self.right_on)} | {table: Kept((*keys, ARRIVAL), AT) for table, keys in on.items()}
 
     def refuses(self, frame: pl.DataFrame, side: int, late: int) -> Mask | None:
         time = self.times[side]
@@ -139,15 +139,17 @@ class ByTime(Enriching):
     def why_late(self) -> str:
         return "late: its time is behind the watermark"
 
-    def is_over(self, table: str, evict: int) -> bool:
-        bucket = bucket_of(table)
-        return bucket is not None and (bucket + 1) * self.width <= evict
+    def over(self, table: str, evict: int) -> int | None:
+        return evict - 1 if table in self.waiting else None
+
+    def due(self, table: str, late: int, evict: int) -> tuple[int, int] | None:
+        return (SOONEST, evict - 1) if table in self.waiting else None
 
     def work(self, desk: Desk, arrived: Sequence[Partial]) -> Emitted | None:
         for side, table in enumerate(self.waiting):
             self._store(desk, side, table, arrived)
         desk.lap("fold")
-        left, right = (self._due(desk, side) for side in (0, 1))
+        left, right = (self._due(desk, table) for table in self.waiting)
         if desk.flushes:
             for side, rows in enumerate((left, right)):
                 if rows.height:
@@ -166,19 +168,15 @@ class ByTime(Enriching):
         if found is None:
             return
         frame, hashes = found
-        frame = frame.select(HASH, *self.columns[side]).with_columns(pl.Series(ARRIVAL, numbered(hashes, desk.epoch)))
-        buckets = self._times(frame, side) // self.width
-        for bucket in np.unique(buckets).tolist():
-            desk.write(bucket_table(table, bucket), frame.filter(pl.Series(buckets == bucket)))
+        columns = (pl.Series(ARRIVAL, numbered(hashes, desk.epoch)), pl.Series(AT, self._times(frame, side)))
+        desk.write(table, frame.select(HASH, *self.columns[side]).with_columns(columns))
 
-    def _due(self, desk: Desk, side: int) -> pl.DataFrame:
-        """The rows of the buckets that are over, in the order of arrival within each hash."""
-        table, keys = self.waiting[side], (self.matching.left_on, self.right_on)[side]
-        frames = [desk.scan(name, (*keys, ARRIVAL)) for _, name in desk.buckets(table) if self.is_over(name, desk.evict)]
-        if not frames:
+    def _due(self, desk: Desk, table: str) -> pl.DataFrame:
+        """The rows that wait no more, in the order of arrival within each hash."""
+        rows = desk.ending(table, SOONEST, desk.evict - 1)
+        if rows.height == 0:
             return pl.DataFrame()
-        whole = pl.concat(frames)
-        return whole[np.lexsort((whole.get_column(ARRIVAL).to_numpy(), whole.get_column(HASH).to_numpy()))]
+        return rows[np.lexsort((rows.get_column(ARRIVAL).to_numpy(), rows.get_column(HASH).to_numpy()))]
 
     def _join(self, desk: Desk, left: pl.DataFrame, right: pl.DataFrame) -> Emitted | None:
         hashes = left.get_column(HASH).to_numpy()
@@ -191,7 +189,7 @@ class ByTime(Enriching):
             right = pl.DataFrame(schema={**right.schema, **self._right_types()})
         keys = number_keys(left.select(self.matching.left_on), hashes, right.select(self.right_on), right.get_column(HASH).to_numpy())
         young = last_before(keys.of[0], self._times(left, 0), keys.of[1], self._times(right, 1))
-        # Whatever has left its bucket before is older than all that is in one.
+        # Whatever waits no more is older than all that still does.
         without = distinct(keys.of[0][(young < 0) & (keys.of[0] >= 0)], len(keys.hashes))
         old, at = self._find(desk, keys.frame[without], keys.hashes[without])
         found = young.copy()
@@ -221,7 +219,7 @@ class LatestReader:
     columns: tuple[str, ...]
 
     def show(self, tables: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
-        rows = [frame.select(self.columns) for name, frame in tables.items() if whole_table(name) == self.table]
+        rows = [frame.select(self.columns) for name, frame in tables.items() if name == self.table and frame.width]
         return pl.concat(rows) if rows else pl.DataFrame()
 
 
@@ -234,4 +232,4 @@ def make_join_latest(place: Place, op: JoinLatest) -> Enriching:
     assert first is not None
     assert second is not None
     follows = Timing(first.marks | second.marks, max(first.delay, second.delay))
-    return ByTime(**told, times=op.times, width=op.bucket, follows=follows)
+    return ByTime(**told, times=op.times, follows=follows)

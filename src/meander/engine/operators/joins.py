@@ -1,8 +1,8 @@
 """Joins of two streams: within a bound of time, in the same window, or without a bound. Spark-free.
 
-State is the rows of both sides, as they came, in buckets of their time; without a bound, in one table per side. What arrives meets what
-arrived with it and what the other side has stored, in the buckets that it can reach. A bucket goes when nothing can reach it any more:
-with it come the rows of an outer join that have found no partner. A stored row that finds its first one is not written again: a
+State is the rows of both sides, as they came, in one table per side; with a bound, with the time of each. What arrives meets what
+arrived with it and what the other side has stored, within the times that it can reach. A row is over when nothing can reach it any more:
+then it comes out, where an outer join has found no partner for it. A stored row that finds its first one is not written again: a
 table beside it (``.left_met``) has the numbers of such rows.
 
 Rows of a window are as if all were at its last microsecond, and their times must be equal.
@@ -19,7 +19,7 @@ import polars as pl
 
 from meander.engine.operators.contract import Emitted, Mask, Partial, Seat, Stateful, Timing
 from meander.engine.operators.desk import Desk
-from meander.engine.operators.pairing import Keys, Numbers, distinct, number_keys, numbered, pair_up, times_of
+from meander.engine.operators.pairing import Keys, Numbers, distinct, number_keys, numbered, pair_up, stretches, times_of
 from meander.engine.operators.place import Place
 from meander.engine.operators.wholerows import in_order, send_whole
 from meander.engine.rows import Rows
@@ -29,11 +29,10 @@ from meander.plan.joins import Join, SideTime
 from meander.plan.windows import Times, Window
 from meander.state.grouping import Index
 from meander.state.hashing import Hashes
-from meander.state.manifest import bucket_of, bucket_table, whole_table
-from meander.state.segment import HASH
-from meander.state.table import find_all
+from meander.state.segment import HASH, SOONEST
+from meander.state.table import Kept
 
-ARRIVAL, MET = "__arrival", "__met"
+ARRIVAL, MET, AT = "__arrival", "__met", "__at"
 _LEFT, _RIGHT = "__left", "__right"
 
 
@@ -53,8 +52,8 @@ class Side:
     low: int
     high: int
     """The other side's time less this one's, at least and at most."""
-    width: int
-    """How much time is stored together; 0 where there are no buckets."""
+    ends: bool
+    """Whether its rows are over some time."""
 
     @property
     def met(self) -> str:
@@ -65,26 +64,15 @@ class Side:
     def identity(self) -> tuple[str, ...]:
         return (*self.keys, ARRIVAL)
 
-    @property
-    def origin(self) -> int:
-        return 0 if self.window is None else self.window.offset
-
     def times(self, frame: pl.DataFrame) -> Times:
-        if self.time is None or not self.width:
+        if self.time is None or not self.ends:
             return np.zeros(frame.height, np.int64)
         found = times_of(frame, self.time.column, self.time.shift)
         return found if self.window is None else self.window.last_start(found) + (self.window.size - 1)
 
-    def bucket(self, times: Times) -> Times:
-        return (times - self.origin) // self.width
-
-    def end(self, bucket: int) -> int:
-        """The first time behind a bucket."""
-        return (bucket + 1) * self.width + self.origin
-
-    def is_over(self, bucket: int, evict: int) -> bool:
-        """Whether no row of the other side, from ``evict`` on, can have a partner in this bucket."""
-        return self.end(bucket) + self.high <= evict
+    def over(self, evict: int) -> int:
+        """Up to which time no row has a partner among the other side's rows from ``evict`` on, and none is in time that has not come."""
+        return evict - max(0, self.high) - 1
 
 
 @dataclass
@@ -130,9 +118,9 @@ class Joining(Stateful):
     def timing(self) -> Timing | None:
         return self.follows
 
-    def tables(self) -> dict[str, tuple[str, ...]]:
-        stored = {side.table: side.identity for side in self.sides}
-        return stored | {side.met: side.identity for side in self.sides if side.outer}
+    def tables(self) -> dict[str, Kept]:
+        stored = {side.table: Kept(side.identity, AT if side.ends else None) for side in self.sides}
+        return stored | {side.met: Kept(side.identity, AT) for side in self.sides if side.outer}
 
     def refuses(self, frame: pl.DataFrame, side: int, late: int) -> Mask | None:
         """What is behind the mark: what it could meet may be gone, or have come out alone."""
@@ -161,15 +149,20 @@ class Joining(Stateful):
             self._close(desk)
         return out.emit(self.schema.names())
 
-    def is_over(self, table: str, evict: int) -> bool:
-        bucket = bucket_of(table)
-        return bucket is not None and self._side_of(table).is_over(bucket, evict)
+    def over(self, table: str, evict: int) -> int | None:
+        side = self._side_of(table)
+        return side.over(evict) if side.ends else None
+
+    def due(self, table: str, late: int, evict: int) -> tuple[int, int] | None:
+        """What has found no partner comes out; what has, or need not, is only over."""
+        side = self._side_of(table)
+        return (SOONEST, side.over(evict)) if side.outer and table == side.table else None
 
     def reader(self) -> JoinReader:
         return JoinReader({side.table: side.names for side in self.sides})
 
     def _side_of(self, table: str) -> Side:
-        return self.sides[0] if whole_table(table) in (self.sides[0].table, self.sides[0].met) else self.sides[1]
+        return self.sides[0] if table in (self.sides[0].table, self.sides[0].met) else self.sides[1]
 
     # -- what arrives ---------------------------------------------------------------------------------------------
 
@@ -215,42 +208,33 @@ class Joining(Stateful):
     def _look_up(self, desk: Desk, number: int, rows: Arrived, keys: Keys, marks: dict[str, list[pl.DataFrame]], out: Found) -> None:
         """One side's new rows with the stored rows of the other."""
         mine, other = self.sides[number], self.sides[1 - number]
-        of = keys.of[number]
-        columns = [ARRIVAL, *([MET] if other.outer else []), *other.columns]
-        for bucket, table in self._stored(desk, other):
-            reach = of >= 0
-            if bucket is not None:
-                begin, end = other.end(bucket - 1), other.end(bucket)
-                reach &= (rows.times + mine.low < end) & (rows.times + mine.high >= begin)
-            here = np.flatnonzero(reach)
-            wanted = distinct(of[here], len(keys.hashes))
-            if len(wanted) == 0:
-                continue
-            probes = keys.frame[wanted].rename(dict(zip(keys.frame.columns, other.keys, strict=True)))
-            whose, stored = find_all(*desk.stored(table), probes, keys.hashes[wanted], desk.key_groups, columns)
-            if len(whose) == 0:
-                continue
-            frame = pl.DataFrame([stored[name] for name in columns])
-            at, there = pair_up(of[here], rows.times[here], wanted[whose], other.times(frame), mine.low, mine.high)
-            at = here[at]
-            new, known = rows.frame[at], frame[there].select(other.columns)
-            came, stood = rows.arrival[at], frame.get_column(ARRIVAL).to_numpy()[there]
-            if number == 0:
-                kept = self._pair(new, known, rows.hashes[at], came, stood, out)
-            else:
-                kept = self._pair(known, new, rows.hashes[at], stood, came, out)
-            rows.met[at[kept]] = True
-            if other.outer:
-                first = distinct(there[kept], frame.height)
-                met = frame[first].with_columns(pl.Series(HASH, keys.hashes[wanted[whose[first]]])).filter(~pl.col(MET))
-                if met.height:
-                    marks[other.met if bucket is None else bucket_table(other.met, bucket)].append(met.select(HASH, *other.identity))
+        known = np.flatnonzero(keys.of[number] >= 0)
+        if len(known) == 0:
+            return
+        of, times = keys.of[number][known], rows.times[known]
+        wanted, first, last = stretches(of, times, mine.low, mine.high) if other.ends else (distinct(of, len(keys.hashes)), None, None)
+        columns = [ARRIVAL, *([AT] if other.ends else []), *([MET] if other.outer else []), *other.columns]
+        probes = keys.frame[wanted].rename(dict(zip(keys.frame.columns, other.keys, strict=True)))
+        whose, stored = desk.find_all(other.table, probes, keys.hashes[wanted], columns, first, last)
         desk.lap("state read")
-
-    def _stored(self, desk: Desk, side: Side) -> list[tuple[int | None, str]]:
-        if side.width:
-            return list(desk.buckets(side.table))
-        return [(None, side.table)] if side.table in desk.tables() else []
+        if len(whose) == 0:
+            return
+        frame = pl.DataFrame([stored[name] for name in columns])
+        ends = frame.get_column(AT).to_numpy() if other.ends else np.zeros(frame.height, np.int64)
+        at, there = pair_up(of, times, wanted[whose], ends, mine.low, mine.high)
+        at = known[at]
+        new, old = rows.frame[at], frame[there].select(other.columns)
+        came, stood = rows.arrival[at], frame.get_column(ARRIVAL).to_numpy()[there]
+        if number == 0:
+            kept = self._pair(new, old, rows.hashes[at], came, stood, out)
+        else:
+            kept = self._pair(old, new, rows.hashes[at], stood, came, out)
+        rows.met[at[kept]] = True
+        if other.outer:
+            found = distinct(there[kept], frame.height)
+            met = frame[found].with_columns(pl.Series(HASH, keys.hashes[wanted[whose[found]]])).filter(~pl.col(MET))
+            if met.height:
+                marks[other.met].append(met.select(HASH, *other.identity, AT))
 
     def _pair(self, left: pl.DataFrame, right: pl.DataFrame, hashes: Hashes, first: Numbers, second: Numbers, out: Found) -> Index:
         """Rows of both sides to rows of the join. Returns where the condition holds."""
@@ -286,41 +270,40 @@ class Joining(Stateful):
 
     def _store(self, desk: Desk, side: Side, rows: Arrived) -> None:
         columns = [pl.Series(HASH, rows.hashes), *rows.frame.get_columns(), pl.Series(ARRIVAL, rows.arrival)]
-        frame = pl.DataFrame([*columns, pl.Series(MET, rows.met)] if side.outer else columns)
-        if not side.width:
-            desk.write(side.table, frame)
-            return
-        buckets = side.bucket(rows.times)
-        for bucket in np.unique(buckets).tolist():
-            desk.write(bucket_table(side.table, bucket), frame.filter(pl.Series(buckets == bucket)))
+        if side.outer:
+            columns.append(pl.Series(MET, rows.met))
+        if side.ends:
+            columns.append(pl.Series(AT, rows.times))
+        desk.write(side.table, pl.DataFrame(columns))
 
     # -- what goes ------------------------------------------------------------------------------------------------
 
     def _let_go(self, desk: Desk, number: int, out: Found) -> None:
-        """Rows of buckets that are over, and that have found no partner."""
+        """Rows that are over, and that have found no partner."""
         side = self.sides[number]
-        for bucket, table in desk.buckets(side.table):
-            if not side.is_over(bucket, desk.evict):
-                continue
-            rows = desk.scan(table, side.identity).filter(~pl.col(MET))
-            met = bucket_table(side.met, bucket)
-            if rows.height and met in desk.tables():
-                rows = rows.join(desk.scan(met, side.identity).select(HASH, ARRIVAL), on=[HASH, ARRIVAL], how="anti", maintain_order="left")
-            alone = rows.select(side.columns)
-            named = alone.rename(dict(side.names))
-            timed = self._timed(named, *((alone, None) if number == 0 else (None, alone)))
-            missing = [pl.lit(None, dtype).alias(name) for name, dtype in self.schema.items() if name not in timed.columns]
-            whole = timed.with_columns(missing).select(self.schema.names())
-            arrival, nobody = rows.get_column(ARRIVAL).to_numpy(), np.full(rows.height, -1, np.int64)
-            out.add(whole, rows.get_column(HASH).to_numpy(), *((arrival, nobody) if number == 0 else (nobody, arrival)))
+        upto = side.over(desk.evict)
+        rows = desk.ending(side.table, SOONEST, upto)
+        if rows.height == 0:
+            return
+        rows = rows.filter(~pl.col(MET))
+        met = desk.ending(side.met, SOONEST, upto)
+        if rows.height and met.height:
+            rows = rows.join(met.select(HASH, ARRIVAL), on=[HASH, ARRIVAL], how="anti", maintain_order="left")
+        if rows.height == 0:
+            return
+        alone = rows.select(side.columns)
+        named = alone.rename(dict(side.names))
+        timed = self._timed(named, *((alone, None) if number == 0 else (None, alone)))
+        missing = [pl.lit(None, dtype).alias(name) for name, dtype in self.schema.items() if name not in timed.columns]
+        whole = timed.with_columns(missing).select(self.schema.names())
+        arrival, nobody = rows.get_column(ARRIVAL).to_numpy(), np.full(rows.height, -1, np.int64)
+        out.add(whole, rows.get_column(HASH).to_numpy(), *((arrival, nobody) if number == 0 else (nobody, arrival)))
 
     def _close(self, desk: Desk) -> None:
-        """After a flush, what could have met a row that is gone must be late."""
+        """After a flush, what could have met a row that is gone must be late, and so must what would be over with it."""
         for side in self.sides:
-            for _, table in desk.buckets(side.table):
-                rows = desk.scan(table, side.identity)
-                if rows.height:
-                    desk.closed = max(desk.closed, int(side.times(rows).max()) + side.high + 1)
+            if (last := desk.largest(side.table)) is not None:
+                desk.closed = max(desk.closed, last + max(side.high, 0) + 1)
 
 
 @dataclass(frozen=True)
@@ -335,7 +318,7 @@ class JoinReader:
     def _shown(self, tables: Mapping[str, pl.DataFrame]) -> Iterator[pl.DataFrame]:
         for (table, names), side in zip(self.sides.items(), ("left", "right"), strict=True):
             for name, rows in tables.items():
-                if whole_table(name) == table:
+                if name == table and rows.width:
                     yield rows.select(pl.lit(side).alias("__side"), *(pl.col(column).alias(to) for column, to in names.items()))
 
 
@@ -343,12 +326,12 @@ def make_join(place: Place, op: Join) -> Joining:
     schemas = [place.schema(side) for side in (0, 1)]
     left, right = (tuple(schema) for schema in schemas)
     low, high = op.bounds or (0, 0)
-    width = op.bucket if op.bounds is not None else 0
+    ends = op.bounds is not None
     times = op.times
     matching, name = op.matching, place.node.name
     common = (op.window,)
     sides = (
-        Side(f"{name}.left", matching.left_on, left, {c: c for c in left}, times and times[0], *common, op.outer[0], low, high, width),
+        Side(f"{name}.left", matching.left_on, left, {c: c for c in left}, times and times[0], *common, op.outer[0], low, high, ends),
         Side(
             f"{name}.right",
             matching.right_on,
@@ -359,7 +342,7 @@ def make_join(place: Place, op: Join) -> Joining:
             op.outer[1],
             -high,
             -low,
-            width,
+            ends,
         ),
     )
     follows = None

@@ -17,6 +17,7 @@ from meander.plan.rowwise import Latest
 from meander.state.grouping import group_rows
 from meander.state.hashing import Hashes
 from meander.state.segment import HASH
+from meander.state.table import Kept
 
 _OWNER = "__owner"
 
@@ -27,8 +28,8 @@ class Newest(Stateful):
 
     order: tuple[str, ...]
 
-    def tables(self) -> dict[str, tuple[str, ...]]:
-        return {self.name: self.keys}
+    def tables(self) -> dict[str, Kept]:
+        return {self.name: Kept(self.keys)}
 
     def before(self, rows: Rows, side: int, seat: Seat) -> pl.DataFrame:
         """Only the newest row of a key and unit can be the newest of all."""

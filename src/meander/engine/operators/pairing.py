@@ -82,6 +82,22 @@ def pair_up(keys: Numbers, times: Times, other_keys: Numbers, other_times: Times
     return mine, line.order[np.repeat(first - (np.cumsum(counts) - counts), counts) + np.arange(len(mine))]
 
 
+def stretches(keys: Numbers, times: Times, low: int, high: int) -> tuple[Numbers, Times, Times]:
+    """Where partners of rows can be, whose time is in [time + low, time + high]: keys, and the first and last times of stretches.
+
+    A key is there as often as there are stretches that do not meet; keys ascend.
+
+    >>> [list(map(int, column)) for column in stretches(np.array([0, 1, 0, 0]), np.array([5, 7, 90, 8]), -1, 2)]
+    [[0, 0, 1], [4, 89, 6], [10, 92, 9]]
+    """
+    order = np.lexsort((times, keys))
+    keys, times = keys[order], times[order]
+    begins = np.append(True, (keys[1:] != keys[:-1]) | (times[1:] - times[:-1] > high - low))[: len(keys)]
+    starts = np.flatnonzero(begins)
+    ends = np.append(starts[1:], len(keys)) - 1
+    return keys[starts], times[starts] + low, times[ends[: len(starts)]] + high
+
+
 def last_before(keys: Numbers, times: Times, other_keys: Numbers, other_times: Times) -> Index:
     """For every row, the last row of the other side (of equals, the last as given) with an equal key and no larger time; -1 for none.
 

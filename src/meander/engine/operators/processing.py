@@ -18,13 +18,13 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from meander.engine.operators.contract import Emitted, Partial, Seat, Stateful, Timing
+from meander.engine.operators.contract import Clock, Emitted, Partial, Seat, Stateful, Timing
 from meander.engine.operators.desk import Desk
 from meander.engine.operators.maps import from_stored, never_null, to_stored
 from meander.engine.operators.percall import call_for_each_key
 from meander.engine.operators.place import Place
 from meander.engine.operators.turn import Calls, Turn, default_of, is_default
-from meander.engine.operators.wakeups import AT, Wheel
+from meander.engine.operators.wakeups import AT, WakeUps
 from meander.engine.operators.wholebatch import call_for_all_keys
 from meander.engine.operators.wholerows import in_order, send_whole
 from meander.engine.rows import Rows
@@ -35,7 +35,7 @@ from meander.processor.declare import CHECK, TIMERS, TOUCHED
 from meander.state.grouping import Index, group_rows
 from meander.state.hashing import Hashes
 from meander.state.segment import DELETED, HASH
-from meander.state.table import conform
+from meander.state.table import Kept, conform
 
 
 @dataclass(frozen=True)
@@ -50,14 +50,14 @@ class Processing(Stateful):
     shift: int
     zone: str | None
     follows: Timing
-    wheel: Wheel
+    wakeups: WakeUps
 
     @property
     def timing(self) -> Timing:
         return self.follows
 
-    def tables(self) -> dict[str, tuple[str, ...]]:
-        return {self.name: self.keys, **self.wheel.tables()}
+    def tables(self) -> dict[str, Kept]:
+        return {self.name: Kept(self.keys), **self.wakeups.tables()}
 
     @property
     def state_schema(self) -> pl.Schema:
@@ -71,14 +71,14 @@ class Processing(Stateful):
     def before(self, rows: Rows, side: int, seat: Seat) -> pl.DataFrame:
         return send_whole(rows, self.keys, seat)
 
-    def goes_by_clock(self, table: str) -> bool:
-        return self.wheel.goes_by_clock(table)
+    def clock_of(self, table: str) -> Clock:
+        return self.wakeups.clock_of(table)
 
-    def is_over(self, table: str, evict: int) -> bool:
-        return self.wheel.is_over(table, evict)
+    def over(self, table: str, evict: int) -> int | None:
+        return self.wakeups.over(table, evict)
 
-    def is_due(self, table: str, late: int, evict: int) -> bool:
-        return self.wheel.is_due(table, late, evict)
+    def due(self, table: str, late: int, evict: int) -> tuple[int, int] | None:
+        return self.wakeups.due(table, late, evict)
 
     def reader(self) -> StateReader:
         return StateReader(self.name, pl.Schema({key: self.schema[key] for key in self.keys}), self.declared.variables)
@@ -86,17 +86,14 @@ class Processing(Stateful):
     # -- one epoch ------------------------------------------------------------------------------------------------
 
     def work(self, desk: Desk, arrived: Sequence[Partial]) -> Emitted | None:
-        woken, moved = self.wheel.due(desk)
-        turn = self._turn(desk, arrived, woken)
+        turn = self._turn(desk, arrived, self.wakeups.woken(desk))
         if turn is None:
-            self.wheel.write(desk, moved)
             return None
         desk.lap("state read")
         expired = self._forget(desk, turn) if self.declared.has_ttl else np.zeros(len(turn.hashes), np.bool_)
         calls = (call_for_each_key if self.declared.form == "events" else call_for_all_keys)(self, desk, turn)
         desk.lap("compute")
-        wakeups = self._write(desk, turn, calls, expired)
-        self.wheel.write(desk, [*moved, *wakeups])
+        self.wakeups.write(desk, self._write(desk, turn, calls, expired))
         if calls.rows is None or calls.rows.height == 0:
             return None
         keys = [turn.keys.get_column(key).gather(calls.owners) for key in self.keys]
@@ -295,5 +292,5 @@ def make_processing(place: Place, op: Process) -> Processing:
         shift=0 if time is None else time.shift,
         zone=dtype.time_zone if isinstance(dtype, pl.Datetime) else None,
         follows=Timing(by_clock=True, flushes=False) if time is None else Timing(time.marks, time.delay),
-        wheel=Wheel(place.node.name, {key: place.schema()[key] for key in op.keys}),
+        wakeups=WakeUps(place.node.name, {key: place.schema()[key] for key in op.keys}),
     )

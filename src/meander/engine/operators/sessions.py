@@ -1,8 +1,8 @@
-"""Aggregates per key and session. A session is a row (key, first, last, state) in the bucket of its last event.
+"""Aggregates per key and session. A session is a row (key, first, last, state) that ends with its last event.
 
 What arrives are sessions, too: those within one unit. Stored and arrived ones of a key that come within the gap of each other become one;
-their states are folded in one order, the stored first, by time, then the arrived by unit and time. One that grows can move to another
-bucket, with a deletion in the old one.
+their states are folded in one order, the stored first, by time, then the arrived by unit and time. One that grows is another row, and a
+deletion of what it was.
 
 A session is closed when the mark is above its last event plus the gap: an event exactly at the end still belongs to it. It goes when
 the lateness has passed, too; until then a late row makes it come again, changed.
@@ -27,11 +27,14 @@ from meander.plan.eventtime import SessionAggregate
 from meander.plan.windows import Session, Times
 from meander.state.grouping import Groups, fold_rows, fold_states, group_rows
 from meander.state.hashing import Hashes, hash_keys
-from meander.state.manifest import bucket_of, bucket_table
 from meander.state.segment import DELETED, HASH
+from meander.state.table import Kept
 
 FIRST, LAST = "__first", "__last"
-_OWNER, _TURN, _BUCKET, _CLUSTER = "__owner", "__turn", "__bucket", "__cluster"
+_OWNER, _TURN, _STORED, _CLUSTER = "__owner", "__turn", "__stored", "__cluster"
+_SECOND = 1_000_000
+_PER_GAP = 4
+"""How often in a gap it is looked, by the clock, what has closed."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +71,8 @@ class SessionAggregation(Stateful):
     def timing(self) -> Timing:
         return self.follows
 
-    def tables(self) -> dict[str, tuple[str, ...]]:
-        return {self.name: (*self.keys, FIRST)}
+    def tables(self) -> dict[str, Kept]:
+        return {self.name: Kept((*self.keys, FIRST, LAST), LAST)}
 
     def refuses(self, frame: pl.DataFrame, side: int, late: int) -> Mask | None:
         """Rows whose session would be over, even if it were one of its own."""
@@ -109,7 +112,7 @@ class SessionAggregation(Stateful):
         desk.lap("state read")
         found = [changed] if self.emit == "update" else self._closing(desk, changed)
         if desk.flushes and not self.follows.by_clock:
-            last, over = desk.largest(self.name, (*self.keys, FIRST), LAST), self.session.gap + self.lateness
+            last, over = desk.largest(self.name), self.session.gap + self.lateness
             if last is not None and last + over >= desk.late:
                 # A row up to a session's end would have been part of it: such a row, as a session of its own, must be over, too.
                 desk.closed = last + self.session.gap + over + 1
@@ -122,12 +125,10 @@ class SessionAggregation(Stateful):
 
     def _closing(self, desk: Desk, changed: pl.DataFrame | None) -> list[pl.DataFrame | None]:
         """Sessions that close in this epoch, and those that have changed after they closed."""
-        gap, identity = self.session.gap, (*self.keys, FIRST)
-        end = pl.col(LAST) + gap
-        due = [desk.scan(table, identity) for _, table in desk.buckets(self.name) if self._may_close(table, desk.late, desk.evict)]
-        closing: list[pl.DataFrame | None] = [rows.filter((end >= desk.late) & (end < desk.evict)) for rows in due if rows.height]
+        due = self._closes_in(desk.late, desk.evict)
+        closing = [None if due is None else desk.ending(self.name, *due)]
         if changed is not None:
-            closing.append(changed.filter(end < desk.late))
+            closing.append(changed.filter(pl.col(LAST) + self.session.gap < desk.late))
         return closing
 
     def _merge(self, desk: Desk, arrived: Sequence[Partial]) -> pl.DataFrame:
@@ -138,34 +139,31 @@ class SessionAggregation(Stateful):
         keys = pl.DataFrame(take(pieces.select(self.keys), groups.heads))
         # The stored come first, so an arrived piece's turn is behind them all.
         new = pieces[groups.order].with_columns(
-            groups.ids().cast(pl.Int64).alias(_OWNER), pl.lit(None, pl.Int64).alias(_BUCKET), pl.int_range(pl.len()).alias(_TURN)
+            groups.ids().cast(pl.Int64).alias(_OWNER), pl.lit(False).alias(_STORED), pl.int_range(pl.len()).alias(_TURN)
         )
-        columns = [_OWNER, _BUCKET, _TURN, FIRST, LAST, *self.parts]
-        old = self._stored(desk, keys, groups.hashes, int(pieces.get_column(FIRST).to_numpy().min()))
+        columns = [_OWNER, _STORED, _TURN, FIRST, LAST, *self.parts]
+        old = self._stored(desk, keys, groups, new)
         desk.lap("state read")
         everything = pl.concat([frame.select(columns) for frame in (*old, new)]) if old else new.select(columns)
         everything = self._clustered(everything)
-        touched = everything.filter(pl.col(_BUCKET).is_null().any().over(_CLUSTER)).sort(_CLUSTER, _TURN, maintain_order=True)
+        touched = everything.filter((~pl.col(_STORED)).any().over(_CLUSTER)).sort(_CLUSTER, _TURN, maintain_order=True)
         merged = self._fold(touched, keys, groups.hashes)
         self._write(desk, merged, touched, keys, groups.hashes)
         return merged
 
-    def _stored(self, desk: Desk, keys: pl.DataFrame, hashes: Hashes, first: int) -> list[pl.DataFrame]:
-        """The keys' sessions that are not over and do not end before anything that has arrived can join them."""
-        found = []
-        reach = max(first - self.session.gap, desk.late - self.session.gap - self.lateness)
-        for bucket, table in desk.buckets(self.name):
-            if (bucket + 1) * self.session.bucket <= reach:
-                continue
-            which, rows = desk.find_rows(table, keys, hashes, (FIRST,), (LAST, *self.parts))
-            if len(which):
-                rows = rows.with_columns(pl.Series(_OWNER, which.astype(np.int64)), pl.lit(bucket, pl.Int64).alias(_BUCKET))
-                found.append(rows.filter(pl.col(LAST) >= reach))
-        if not found:
+    def _stored(self, desk: Desk, keys: pl.DataFrame, groups: Groups, new: pl.DataFrame) -> list[pl.DataFrame]:
+        """The keys' sessions that are not over, and that end where what has arrived can join them, or could join others in between."""
+        gap, owners = self.session.gap, groups.starts
+        first = np.minimum.reduceat(new.get_column(FIRST).to_numpy(), owners)
+        reach = np.maximum(first - gap, desk.late - gap - self.lateness)
+        which, rows = desk.find_rows(self.name, keys, groups.hashes, (FIRST, LAST), tuple(self.parts), reach)
+        if len(which) == 0:
             return []
+        rows = rows.with_columns(pl.Series(_OWNER, which.astype(np.int64)), pl.lit(True).alias(_STORED))
+        rows = rows.filter(pl.Series(rows.get_column(LAST).to_numpy() >= reach[which]))
         # By time within the stored, and all of them before what has arrived.
-        stored = pl.concat(found).sort(FIRST, maintain_order=True)
-        return [stored.with_columns((pl.int_range(pl.len()) - stored.height).alias(_TURN))]
+        rows = rows.sort(FIRST, maintain_order=True)
+        return [rows.with_columns((pl.int_range(pl.len()) - rows.height).alias(_TURN))]
 
     def _clustered(self, rows: pl.DataFrame) -> pl.DataFrame:
         """With a number for those of an owner that come within the gap of each other."""
@@ -186,25 +184,17 @@ class SessionAggregation(Stateful):
         return pl.DataFrame([*columns, *states.values(), spans.get_column(_CLUSTER)])
 
     def _write(self, desk: Desk, merged: pl.DataFrame, pieces: pl.DataFrame, keys: pl.DataFrame, hashes: Hashes) -> None:
-        """The merged sessions to their buckets, and what was stored of them out of those in which it is not replaced."""
-        length = self.session.bucket
+        """The merged sessions, and what was stored of them where it was not the same stretch of time."""
         columns = [HASH, *self.keys, FIRST, LAST, *self.parts]
-        merged = merged.with_columns((pl.col(LAST) // length).alias(_BUCKET))
-        stored = pieces.filter(pl.col(_BUCKET).is_not_null())
+        stored = pieces.filter(pl.col(_STORED))
         owners = stored.get_column(_OWNER).to_numpy()
         stored = stored.with_columns(pl.Series(HASH, hashes[owners]), *take(keys, owners))
-        place = [_CLUSTER, _BUCKET, FIRST]
+        place = [_CLUSTER, FIRST, LAST]
         gone = stored.join(merged.select(place), on=place, how="anti")
         changes = pl.concat(
-            [
-                merged.select(_BUCKET, *columns, pl.lit(False).alias(DELETED)),
-                gone.select(_BUCKET, *columns, pl.lit(True).alias(DELETED)),
-            ]
-        ).sort(_BUCKET, HASH, *self.keys, FIRST, maintain_order=True)
-        for (bucket,), rows in changes.group_by(_BUCKET, maintain_order=True):
-            assert isinstance(bucket, int)
-            rows = rows.drop(_BUCKET)
-            desk.write(bucket_table(self.name, bucket), rows if rows.get_column(DELETED).any() else rows.drop(DELETED))
+            [merged.select(*columns, pl.lit(False).alias(DELETED)), gone.select(*columns, pl.lit(True).alias(DELETED))]
+        ).sort(HASH, *self.keys, FIRST, LAST, maintain_order=True)
+        desk.write(self.name, changes if changes.get_column(DELETED).any() else changes.drop(DELETED))
 
     def _times(self, frame: pl.DataFrame, now: int) -> Times:
         if self.time is None:
@@ -215,21 +205,20 @@ class SessionAggregation(Stateful):
     def _hash(self, frame: pl.DataFrame) -> Hashes:
         return hash_keys(frame.select(self.keys)) if self.keys else np.zeros(frame.height, np.uint64)
 
-    def is_over(self, table: str, evict: int) -> bool:
-        bucket = bucket_of(table)
-        return bucket is not None and (bucket + 1) * self.session.bucket + self.session.gap + self.lateness <= evict
+    def over(self, table: str, evict: int) -> int:
+        return evict - self.session.gap - self.lateness - 1
 
-    def is_due(self, table: str, late: int, evict: int) -> bool:
-        """By the clock an epoch without input waits until a whole bucket is over: otherwise there would be one at every look."""
-        return self._may_close(table, late, evict) and not self.follows.by_clock
+    def due(self, table: str, late: int, evict: int) -> tuple[int, int] | None:
+        """By the clock an epoch without input waits for a while: otherwise there would be one at every look."""
+        pause = max(_SECOND, self.session.gap // _PER_GAP)
+        if self.follows.by_clock and evict // pause <= late // pause:
+            return None
+        return self._closes_in(late, evict)
 
-    def _may_close(self, table: str, late: int, evict: int) -> bool:
-        """Whether a session in this bucket can end in [late, evict)."""
-        bucket = bucket_of(table)
-        if bucket is None or self.emit != "closed" or late >= evict:
-            return False
-        begin = bucket * self.session.bucket + self.session.gap
-        return begin < evict and begin + self.session.bucket > late
+    def _closes_in(self, late: int, evict: int) -> tuple[int, int] | None:
+        """Between which times (above one, up to another) the last events are of sessions that close: their end is in [late, evict)."""
+        gap = self.session.gap
+        return (late - gap - 1, evict - gap - 1) if self.emit == "closed" and late < evict else None
 
     def reader(self) -> SessionReader:
         return SessionReader(self.keys, self.aggs, self.session.gap, self.dtype)

@@ -16,6 +16,7 @@ from meander.engine.rows import UNIT, Rows
 from meander.plan.rowwise import CHANGED, RANK, Top
 from meander.state.grouping import group_rows
 from meander.state.segment import HASH
+from meander.state.table import Kept
 
 OWNER, ARRIVAL = "__owner", "__arrival"
 
@@ -60,8 +61,8 @@ class Best(Stateful):
         """Those of the rows."""
         return [column for column in self.schema if column not in (RANK, CHANGED)]
 
-    def tables(self) -> dict[str, tuple[str, ...]]:
-        return {self.name: (*self.keys, RANK)}
+    def tables(self) -> dict[str, Kept]:
+        return {self.name: Kept((*self.keys, RANK))}
 
     def before(self, rows: Rows, side: int, seat: Seat) -> pl.DataFrame:
         """Only the best rows of a key and unit can be among the best of all."""

@@ -1,4 +1,4 @@
-"""The best rows of every key and window, when the window closes. State is those rows, in the bucket of their window's beginning.
+"""The best rows of every key and window, when the window closes. State is those rows, by their window's beginning.
 
 Windows share nothing here, so that each is a key of its own: also a stream without a key is spread over the slots.
 """
@@ -21,12 +21,10 @@ from meander.plan.eventtime import END, START
 from meander.plan.rowwise import RANK, WindowTop
 from meander.plan.windows import Times, Window
 from meander.state.grouping import group_rows
-from meander.state.manifest import bucket_of, bucket_table
 from meander.state.segment import DELETED, HASH
+from meander.state.table import Kept
 
 WINDOW, PLACE = "__window", "__place"
-_SECOND = 1_000_000
-_BUCKETS = 32
 
 
 @dataclass(frozen=True)
@@ -51,13 +49,8 @@ class BestOfWindows(Stateful):
         """What tells lists apart."""
         return (*self.keys, WINDOW)
 
-    @property
-    def bucket(self) -> int:
-        """How much time is stored together: whole steps."""
-        return self.window.step * max(1, -(-max(_SECOND, self.window.size // _BUCKETS) // self.window.step))
-
-    def tables(self) -> dict[str, tuple[str, ...]]:
-        return {self.name: (*self.identity, PLACE)}
+    def tables(self) -> dict[str, Kept]:
+        return {self.name: Kept((*self.identity, PLACE), WINDOW)}
 
     def refuses(self, frame: pl.DataFrame, side: int, late: int) -> Mask | None:
         if self.time is None:
@@ -89,38 +82,31 @@ class BestOfWindows(Stateful):
     def work(self, desk: Desk, arrived: Sequence[Partial]) -> Emitted | None:
         self._merge(desk, arrived)
         desk.lap("state read")
-        size, end = self.window.size, pl.col(WINDOW) + self.window.size
-        found = []
-        for bucket, table in desk.buckets(self.name):
-            if self._may_close(bucket, desk.late, desk.evict):
-                rows = desk.scan(table, (*self.identity, PLACE))
-                found.append(rows.filter((end > desk.late) & (end <= desk.evict)))
-        if desk.flushes and not self.follows.by_clock and (last := desk.largest(self.name, (*self.identity, PLACE), WINDOW)) is not None:
-            desk.closed = last + size
-        filled = [rows for rows in found if rows.height]
-        if not filled:
+        if desk.flushes and not self.follows.by_clock and (last := desk.largest(self.name)) is not None:
+            desk.closed = last + self.window.size
+        due = self.due(self.name, desk.late, desk.evict)
+        rows = pl.DataFrame() if due is None else desk.ending(self.name, *due)
+        if rows.height == 0:
             return None
-        rows = pl.concat([frame.select(filled[0].columns) for frame in filled]).sort(HASH, *self.identity, PLACE, maintain_order=True)
+        rows = rows.sort(HASH, *self.identity, PLACE, maintain_order=True)
         return Emitted(self.reader().finish(rows), rows.get_column(HASH).to_numpy())
 
     def _merge(self, desk: Desk, arrived: Sequence[Partial]) -> None:
-        """The lists of the windows that have got rows, bucket by bucket."""
+        """The lists of the windows that have got rows."""
         found = in_order(arrived)
         if found is None:
             return
         frame = found[0].filter(pl.col(WINDOW) + self.window.size > desk.late)
-        buckets = (frame.get_column(WINDOW).to_numpy() - self.window.offset) // self.bucket
-        for bucket in np.unique(buckets).tolist():
-            self._merge_bucket(desk, bucket_table(self.name, bucket), frame.filter(pl.Series(buckets == bucket)))
-
-    def _merge_bucket(self, desk: Desk, table: str, frame: pl.DataFrame) -> None:
+        if frame.height == 0:
+            return
         groups = group_rows(frame.select(self.identity), frame.get_column(HASH).to_numpy())
         keys = frame.select(self.identity)[groups.heads]
         content = [column for column in self.columns if column not in self.keys]
         owned = [OWNER, ARRIVAL, PLACE, *content]
         new = frame[groups.order].with_columns(groups.ids().cast(pl.Int64).alias(OWNER), pl.Series(ARRIVAL, np.arange(frame.height)))
         rows = [new.with_columns(pl.lit(None, pl.Int64).alias(PLACE)).select(owned)]
-        which, stored = desk.find_rows(table, keys, groups.hashes, (PLACE,), content)
+        windows = keys.get_column(WINDOW).to_numpy()
+        which, stored = desk.find_rows(self.name, keys, groups.hashes, (PLACE,), content, windows, windows)
         if len(which):
             old = stored.with_columns(pl.Series(OWNER, which.astype(np.int64)))
             rows.append(old.with_columns(self.order.arrival_of_stored(pl.col(PLACE)).alias(ARRIVAL)).select(owned))
@@ -135,7 +121,7 @@ class BestOfWindows(Stateful):
         best = best.with_columns(pl.Series(HASH, groups.hashes[owners]), *keys[owners].get_columns())
         columns = [HASH, *self.identity, PLACE, *content]
         best = best.select(*columns, *([DELETED] if best.get_column(DELETED).any() else [])).sort(HASH, *self.identity, PLACE)
-        desk.write(table, best)
+        desk.write(self.name, best)
 
     def _times(self, frame: pl.DataFrame, now: int) -> Times:
         if self.time is None:
@@ -143,22 +129,12 @@ class BestOfWindows(Stateful):
         found: Times = frame.get_column(self.time).dt.epoch("us").to_numpy()
         return found + self.shift
 
-    def _last_end(self, bucket: int) -> int:
-        return (bucket + 1) * self.bucket - self.window.step + self.window.offset + self.window.size
+    def over(self, table: str, evict: int) -> int:
+        return self.window.last_end(evict) - self.window.size
 
-    def _may_close(self, bucket: int, late: int, evict: int) -> bool:
-        """Whether a window in this bucket can end in (late, evict]."""
-        first_end = bucket * self.bucket + self.window.offset + self.window.size
-        return late < evict and first_end <= evict and self._last_end(bucket) > late
-
-    def is_over(self, table: str, evict: int) -> bool:
-        bucket = bucket_of(table)
-        return bucket is not None and self._last_end(bucket) <= evict
-
-    def is_due(self, table: str, late: int, evict: int) -> bool:
-        """By the clock an epoch without input waits until a whole bucket is over: otherwise there would be one at every look."""
-        bucket = bucket_of(table)
-        return bucket is not None and not self.follows.by_clock and self._may_close(bucket, late, evict)
+    def due(self, table: str, late: int, evict: int) -> tuple[int, int] | None:
+        end = self.window.last_end(evict)
+        return (late - self.window.size, end - self.window.size) if end > late else None
 
     def reader(self) -> WindowTopReader:
         return WindowTopReader(self.identity, self.order, self.window.size, self.dtype, tuple(self.schema))

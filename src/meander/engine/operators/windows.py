@@ -1,7 +1,6 @@
 """Aggregates per key and window: which rows are late, what is stored of a window, and what comes out when it closes. Spark-free.
 
-State is one row per key and *pane*, in one table per bucket of time (see ``plan.windows``). The driver drops a bucket when no window
-needs it any more; a task writes nothing into a bucket that goes with this epoch.
+State is one row per key and *pane* (see ``plan.windows``), which is over when no window needs it any more.
 
 A window that is given out whenever it changes may have panes from a plan that gave it out when it closed, or that had windows of another
 length: nobody has seen these yet. Such an operator *owes* them: what it writes is marked as told, and a window with a pane that is not
@@ -29,9 +28,8 @@ from meander.plan.layout import UNTOLD
 from meander.plan.windows import Times, Window
 from meander.state.grouping import fold_states, group_rows
 from meander.state.hashing import Hashes, hash_keys, spread_within_groups
-from meander.state.manifest import bucket_of, bucket_table
 from meander.state.segment import HASH
-from meander.state.table import conform, fill_empty, upsert
+from meander.state.table import Kept, conform, fill_empty, upsert
 
 PANE, TOLD = "__pane", "__told"
 
@@ -60,15 +58,6 @@ class Windowing:
             return np.full(frame.height, now, np.int64)
         found: Times = frame.get_column(self.time).dt.epoch("us").to_numpy()
         return found + self.shift
-
-    def is_over(self, bucket: int, evict: int) -> bool:
-        return self.window.expires(bucket) + self.lateness <= evict
-
-    def is_due(self, bucket: int, late: int, evict: int) -> bool:
-        """Whether a window that needs this bucket ends after ``late`` and not after ``evict``."""
-        window = self.window
-        newest = (min(evict, window.expires(bucket)) - window.offset - window.size) // window.step * window.step
-        return newest + window.offset + window.size > late and newest + window.offset + window.size >= window.first_due(bucket)
 
 
 @dataclass(frozen=True)
@@ -119,8 +108,8 @@ class WindowAggregation(Stateful):
     def identity(self) -> tuple[str, ...]:
         return (*self.keys, PANE)
 
-    def tables(self) -> dict[str, tuple[str, ...]]:
-        return {self.name: self.identity}
+    def tables(self) -> dict[str, Kept]:
+        return {self.name: Kept(self.identity, PANE)}
 
     def refuses(self, frame: pl.DataFrame, side: int, late: int) -> Mask | None:
         """Rows of which every window has closed, and is not open for what comes late either. By the clock, no row is late."""
@@ -145,7 +134,7 @@ class WindowAggregation(Stateful):
             desk.lap("fold")
             merge.merge(*folded)
         rows = merge.emit()
-        if desk.flushes and not self.follows.by_clock and (pane := desk.largest(self.name, self.identity, PANE)) is not None:
+        if desk.flushes and not self.follows.by_clock and (pane := desk.largest(self.name)) is not None:
             desk.closed = pane
         if rows.height == 0:
             return None
@@ -155,18 +144,16 @@ class WindowAggregation(Stateful):
         types = {key: self.schema[key] for key in self.keys} | {name: part.dtype for name, part in self.parts.items()}
         return WindowReader(self.keys, self.aggs, self.windowing, types)
 
-    def is_over(self, table: str, evict: int) -> bool:
-        bucket = bucket_of(table)
-        return bucket is not None and self.windowing.is_over(bucket, evict)
+    def over(self, table: str, evict: int) -> int:
+        return self.windowing.window.over(evict - self.windowing.lateness)
 
     def floor(self, closed: int) -> int:
         """Of the last pane."""
         window = self.windowing.window
         return int(window.last_start(np.array([closed]))[0]) + window.size + self.windowing.lateness
 
-    def is_due(self, table: str, late: int, evict: int) -> bool:
-        bucket = bucket_of(table)
-        return bucket is not None and self.windowing.closes and self.windowing.is_due(bucket, late, evict)
+    def due(self, table: str, late: int, evict: int) -> tuple[int, int] | None:
+        return self.windowing.window.due(late, evict) if self.windowing.closes else None
 
 
 def make_windows(place: Place, op: WindowAggregate) -> WindowAggregation:
@@ -208,20 +195,15 @@ class WindowMerge:
         self._window = windowing.window
         self._told = f"{self._window.size}/{self._window.step}/{self._window.offset}"
         """As which windows a pane was given out: in others it was not."""
-        self._new: list[pl.DataFrame] = []
+        self._new: pl.DataFrame | None = None
 
     def merge(self, keys: pl.DataFrame, hashes: Hashes, states: Mapping[str, pl.Series]) -> None:
         """Panes that have arrived, one row per key and pane, ascending by hash."""
-        buckets = self._window.bucket_of(keys.get_column(PANE).to_numpy())
-        for bucket in np.unique(buckets).tolist():
-            here = buckets == bucket
-            mask, table = pl.Series(here), bucket_table(self._name, bucket)
-            mine = {name: states[name].filter(mask) for name in self._parts}
-            rows = upsert(
-                *self._desk.stored(table, hashes[here]), keys.filter(mask), hashes[here], mine, self._parts, self._desk.key_groups
-            )
-            self._new.append(rows)
-            self._desk.write(table, rows.with_columns(pl.lit(self._told).alias(TOLD)) if self._windowing.owes else rows)
+        desk, panes = self._desk, keys.get_column(PANE).to_numpy()
+        reach = desk.reach(self._name, panes, panes)
+        rows = upsert(*desk.stored(self._name, hashes, reach), keys, hashes, states, self._parts, desk.key_groups, reach)
+        self._new = rows
+        desk.write(self._name, rows.with_columns(pl.lit(self._told).alias(TOLD)) if self._windowing.owes else rows)
 
     def emit(self) -> pl.DataFrame:
         """The windows to emit: hash, keys, start and state. Ascending by hash."""
@@ -242,17 +224,14 @@ class WindowMerge:
     # -- windows that close ---------------------------------------------------------------------------------------
 
     def _closing(self, late: int, evict: int) -> pl.DataFrame:
-        live = self._desk.buckets(self._name)
-        due = [self._panes(name) for bucket, name in live if self._windowing.is_due(bucket, late, evict)]
-        return self._windows(pl.concat(due), late + 1, evict + 1) if due else self._nothing()
+        panes = self._panes(late, evict)
+        return self._windows(panes, late + 1, evict + 1) if panes is not None else self._nothing()
 
     def _owed(self, late: int, evict: int, given: pl.DataFrame) -> pl.DataFrame:
         """Windows that close, have panes that nobody was told of, and are not ``given`` in this epoch anyway."""
-        live = self._desk.buckets(self._name)
-        due = [self._panes(name, TOLD) for bucket, name in live if self._windowing.is_due(bucket, late, evict)]
-        if not due:
+        panes, window = self._panes(late, evict, TOLD), [*self._keys, START]
+        if panes is None:
             return self._nothing()
-        panes, window = pl.concat(due), [*self._keys, START]
         closing = self._windows(panes.drop(TOLD), late + 1, evict + 1)
         owed = self._windows(panes.filter(pl.col(TOLD).ne_missing(self._told)).drop(TOLD), late + 1, evict + 1)
         if owed.height == 0:
@@ -262,9 +241,14 @@ class WindowMerge:
             return found
         return found.join(given.select(HASH, *window), on=[HASH, *window], how="anti", nulls_equal=True, maintain_order="left")
 
-    def _panes(self, table: str, *also: str) -> pl.DataFrame:
-        """All panes of a bucket, with the columns that this version of the plan has."""
-        rows = self._desk.scan(table, (*self._keys, PANE), {**self._types, **dict.fromkeys(also, pl.String())})
+    def _panes(self, late: int, evict: int, *also: str) -> pl.DataFrame | None:
+        """The panes of windows that end in (late, evict], with the columns that this version of the plan has; None where there are none."""
+        due = self._window.due(late, evict)
+        if due is None:
+            return None
+        rows = self._desk.ending(self._name, *due, {**self._types, **dict.fromkeys(also, pl.String())})
+        if rows.height == 0:
+            return None
         return rows.with_columns([fill_empty(rows.get_column(name), part) for name, part in self._parts.items()])
 
     def _windows(self, panes: pl.DataFrame, first: int, end: int | None) -> pl.DataFrame:
@@ -305,9 +289,9 @@ class WindowMerge:
 
     def _touched(self, first: int, end: int | None) -> pl.DataFrame:
         """Windows with an end in [first, end) of which a pane has changed."""
-        if not self._new:
+        changed = self._new
+        if changed is None:
             return self._nothing()
-        changed = pl.concat(self._new).sort(HASH, maintain_order=True)
         if self._window.per_pane == 1:
             return self._windows(changed, first, end)
         starts = self._starts(changed, first, end)
@@ -324,19 +308,15 @@ class WindowMerge:
 
     def _look_up(self, wanted: pl.DataFrame) -> pl.DataFrame:
         """The stored or just arrived panes of these windows: keys, start, pane and state."""
-        found = []
         types = {name: part.dtype for name, part in self._parts.items()}
-        buckets = self._window.bucket_of(wanted.get_column(PANE).to_numpy())
-        for bucket in np.unique(buckets).tolist():
-            rows = wanted.filter(pl.Series(buckets == bucket))
-            hashes = hash_panes(rows, self._keys, self._window)
-            order = np.argsort(hashes, kind="stable")
-            rows, hashes = rows[order], hashes[order]
-            table = bucket_table(self._name, bucket)
-            which, states = self._desk.find(table, rows.select(*self._keys, PANE), hashes, types)
-            if len(which):
-                found.append(rows[which].with_columns([fill_empty(series, self._parts[name]) for name, series in states.items()]))
-        return pl.concat(found) if found else wanted[:0]
+        hashes = hash_panes(wanted, self._keys, self._window)
+        order = np.argsort(hashes, kind="stable")
+        rows, hashes = wanted[order], hashes[order]
+        panes = rows.get_column(PANE).to_numpy()
+        which, states = self._desk.find(self._name, rows.select(*self._keys, PANE), hashes, types, panes, panes)
+        if len(which) == 0:
+            return wanted[:0]
+        return rows[which].with_columns([fill_empty(series, self._parts[name]) for name, series in states.items()])
 
     def _nothing(self) -> pl.DataFrame:
         return pl.DataFrame()
