@@ -242,6 +242,11 @@ class Local:
     def manifest(self) -> Any:
         return self.loop.log.manifest
 
+    @property
+    def stored(self) -> set[str]:
+        """The tables that have rows which are not over."""
+        return {name for name, table in self.manifest.tables.items() if table.rows}
+
     def step(self, flush: bool = False) -> bool:
         return self.loop.step(everything=True, flush=flush)
 

@@ -197,4 +197,4 @@ def test_every_row_is_counted_once_or_late_through_windows_over_windows_and_flus
         for frame in outs["first"].epochs().values():
             newest.update(((k, start), v) for k, start, v in frame.select("k", "window_start", "v").rows())
         assert sum(newest.values()) + total["late"] == given_values
-    assert not local.manifest.tables
+    assert not local.stored

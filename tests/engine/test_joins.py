@@ -189,7 +189,7 @@ def test_joins_equal_the_model(tmp_path_factory: pytest.TempPathFactory, data: s
     assert ordered(micros(lates[1].table(), "k", "w", "ts")) == ordered(model.late[1])
     assert local.manifest.totals.get("late_rows", 0) == sum(map(len, model.late))
     if how != "inner":
-        assert not local.manifest.tables, "everything is closed, and nothing is stored any more"
+        assert not local.stored, "everything is closed, and nothing is stored any more"
     if window is not None and out.table().num_rows:
         frame = pl.DataFrame(pl.from_arrow(out.table()))
         seen = pl.coalesce("ts", "ts_right")
@@ -258,7 +258,7 @@ def test_as_of_joins_equal_the_model(tmp_path_factory: pytest.TempPathFactory, d
     local, expected = run_through(flow, tmp_path_factory.mktemp("joins"), data, script, model)
     assert ordered(micros(out.table(), "k", "v", "ts", "w", "ts_right")) == ordered(expected)
     assert local.manifest.totals.get("late_rows", 0) == sum(map(len, model.late))
-    assert set(local.manifest.tables) <= {"j.latest"}
+    assert local.stored <= {"j.latest"}
 
 
 @dataclass

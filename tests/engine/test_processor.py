@@ -265,7 +265,7 @@ def test_timers_by_the_clock_fire_without_input_in_time_and_once(tmp_path: Path)
         clock.at += 3_601
         local.run(flush=True)
         assert frame(out).height == 2 + 2 * min(2, hours)
-    assert not [name for name in local.manifest.tables if "." in name], "no wake-up is left"
+    assert not [name for name in local.stored if "." in name], "no wake-up is left"
 
 
 def test_an_idle_flow_with_timers_runs_no_epochs(tmp_path: Path) -> None:
@@ -374,7 +374,7 @@ def test_timers_of_whole_batches(tmp_path: Path, parallelism: int) -> None:
     ]
     local.run(flush=True)
     assert frame(out).height == 5
-    assert not [name for name in local.manifest.tables if "." in name]
+    assert not [name for name in local.stored if "." in name]
 
 
 @pytest.mark.parametrize("second", [0, 1])
@@ -399,7 +399,7 @@ def test_timers_far_and_near_fire_in_order_and_leave_nothing(tmp_path: Path, sec
     got = frame(out)
     for k in range(3):
         assert got.filter(pl.col("k") == k).get_column("at").to_list() == [moment(second + delay) for delay in delays]
-    assert not [name for name in local.manifest.tables if "." in name], "no wake-up is left"
+    assert not [name for name in local.stored if "." in name], "no wake-up is left"
     assert md.read_state(tmp_path, "p").num_rows == 0
 
 

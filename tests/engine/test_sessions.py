@@ -132,7 +132,7 @@ def test_sessions_equal_the_model_epoch_by_epoch(tmp_path_factory: pytest.TempPa
     assert emitted(out.table(), keyed) == sorted(expected)
     rest = pl.DataFrame(pl.from_arrow(late.table()))
     assert sorted(rest.with_columns(pl.col("ts").dt.epoch("us")).rows() if rest.height else []) == sorted(model.late)
-    assert emit == "update" or not local.manifest.tables, "everything is closed, and nothing is stored any more"
+    assert emit == "update" or not local.stored, "everything is closed, and nothing is stored any more"
 
 
 def test_a_pause_of_exactly_the_gap_is_within_a_session_and_a_longer_one_ends_it(tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ def test_windows_of_processing_time_go_by_the_decisions_clock(tmp_path: Path, pa
     assert local.step()  # nothing came, and a window is over
     assert not local.step()
     assert emitted(out.table())[1:] == [(1, 1_010 * SECOND, 1_020 * SECOND, [4, 8])]
-    assert not local.manifest.tables
+    assert not local.stored
 
 
 def test_sliding_windows_and_sessions_go_by_the_clock_too(tmp_path: Path) -> None:

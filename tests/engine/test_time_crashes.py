@@ -90,7 +90,7 @@ def results(script: Any, folder: Path, deaths: Sequence[str | None]) -> dict[str
             break
     else:
         raise AssertionError("it closes what it has closed, again and again")
-    open_still = [name for name in local.manifest.tables if not name.startswith(("firsts.", "before.latest")) and name != "visits"]
+    open_still = [name for name in local.stored if not name.startswith(("firsts.", "before.latest")) and name != "visits"]
     assert not open_still, "what has closed is still there"
     if "visits" in local.manifest.tables:
         assert md.read_state(folder, "visits").num_rows == 0, "whose timer has fired is still there"

@@ -1,4 +1,4 @@
-"""How time is cut into windows, panes and buckets, against the definitions."""
+"""How time is cut into windows and panes, against the definitions."""
 
 from __future__ import annotations
 
@@ -30,12 +30,6 @@ def all_windows(window: Window, moment: int) -> list[int]:
     return [start for start in range(last, last - 2 * window.size, -window.step) if start <= moment < start + window.size]
 
 
-def panes_of(window: Window, bucket: int) -> range:
-    """The panes that are stored in a bucket."""
-    first = bucket * window.bucket + window.offset
-    return range(first, first + window.bucket, window.pane)
-
-
 @given(windows(), moments)
 def test_a_moment_is_in_size_by_step_windows_and_the_last_begins_last(window: Window, moment: int) -> None:
     starts = all_windows(window, moment)
@@ -50,20 +44,25 @@ def test_every_moment_of_a_pane_is_in_the_same_windows(window: Window, moment: i
     assert all_windows(window, pane) == all_windows(window, moment) == all_windows(window, pane + window.pane - 1)
 
 
-@given(windows(), moments)
-def test_a_bucket_is_whole_panes_and_few_buckets_make_a_window(window: Window, moment: int) -> None:
+@given(windows(), moments, moments)
+def test_a_pane_is_over_when_its_last_window_has_ended(window: Window, moment: int, mark: int) -> None:
     pane = int(window.pane_of(np.array([moment]))[0])
-    bucket = int(window.bucket_of(np.array([pane]))[0])
-    assert pane in panes_of(window, bucket)
-    assert window.size / window.bucket <= 33
+    ends = [start + window.size for start in all_windows(window, pane)]
+    assert (pane <= window.over(mark)) == (max(ends) <= mark)
 
 
-@given(windows(), moments)
-def test_a_bucket_expires_with_the_last_window_that_needs_it_and_is_due_with_the_first(window: Window, moment: int) -> None:
-    bucket = int(window.bucket_of(window.pane_of(np.array([moment])))[0])
-    ends = {start + window.size for pane in panes_of(window, bucket) for start in all_windows(window, pane)}
-    assert window.expires(bucket) == max(ends)
-    assert window.first_due(bucket) == min(ends)
+@given(windows(), moments, moments, st.integers(0, 60 * SECOND))
+def test_the_panes_of_all_windows_that_end_in_a_stretch_of_time_are_due_in_it(window: Window, moment: int, late: int, more: int) -> None:
+    pane = int(window.pane_of(np.array([moment]))[0])
+    due = window.due(late, late + more)
+    ends = [start + window.size for start in all_windows(window, pane)]
+    if any(late < end <= late + more for end in ends):
+        assert due is not None
+        assert due[0] < pane <= due[1]
+    if due is not None:
+        last = window.last_end(late + more)
+        assert late < last <= late + more, "a window ends there"
+        assert due[1] == last - window.pane
 
 
 def test_durations_are_read_and_shown() -> None:

@@ -73,7 +73,7 @@ class SegmentRef:
         return self.ends[-1] if self.ends else LATEST
 
     def alive_rows(self, floor: int) -> int:
-        """About how many of its rows end above ``floor``.
+        """About how many of its rows end above ``floor``; none only where there is none.
 
         >>> SegmentRef("s", 100, 0, 1, 1, (10, 20, 30, 40, 90)).alive_rows(30)
         50
@@ -81,7 +81,7 @@ class SegmentRef:
         if not self.ends or floor < self.first_end:
             return self.rows
         parts = self.ends[1:]
-        return self.rows * sum(end > floor for end in parts) // len(parts)
+        return -(-self.rows * sum(end > floor for end in parts) // len(parts))
 
     def to_json(self) -> list[Any]:
         fields = [self.name, self.rows, self.bytes, self.sequence, f"{self.groups:x}"]
