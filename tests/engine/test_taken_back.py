@@ -158,7 +158,7 @@ def test_a_change_that_is_rejected_in_its_first_epoch_leaves_the_manifest_as_wit
     assert found[:2] == found[2:]
 
 
-def test_what_was_set_aside_goes_when_the_change_is_proven(tmp_path: Path) -> None:
+def test_what_the_plan_before_needs_goes_when_the_change_is_proven(tmp_path: Path) -> None:
     flow, outs = flow_of([[1], [3], [5], [7], [9], [11], [13], [15], [17], [19]], 5)
     local = Local(flow, tmp_path, 1, ahead=False)
     local.step()
@@ -166,8 +166,8 @@ def test_what_was_set_aside_goes_when_the_change_is_proven(tmp_path: Path) -> No
     aside: set[str] = set()
     for _ in range(4):
         local.step()
-        aside |= {segment[0] for table in local.manifest.plan["unproven"]["aside"].values() for segment in table["segments"]}
-    assert aside, "the windows before needed what the shorter ones do not"
+        aside |= {s.name for table in local.manifest.tables.values() for s in table.segments if s.groups and s.last_end <= table.floor}
+    assert aside, "the windows before need what the shorter ones do not"
     local.run(flush=True)
     assert "unproven" not in local.manifest.plan
     assert not aside & local.manifest.segment_names()

@@ -90,7 +90,7 @@ def results(script: Any, folder: Path, deaths: Sequence[str | None]) -> dict[str
             break
     else:
         raise AssertionError("it closes what it has closed, again and again")
-    open_still = [name for name in local.stored if not name.startswith(("firsts.", "before.latest")) and name != "visits"]
+    open_still = [name for name in local.stored if not name.startswith(("firsts", "before.latest")) and name != "visits"]
     assert not open_still, "what has closed is still there"
     if "visits" in local.manifest.tables:
         assert md.read_state(folder, "visits").num_rows == 0, "whose timer has fired is still there"
@@ -119,7 +119,7 @@ def test_dying_everywhere_changes_nothing(tmp_path: Path) -> None:
     assert results(SCRIPT, tmp_path / "killed", EVERYWHERE) == results(SCRIPT, tmp_path / "undisturbed", ())
 
 
-def test_it_would_show_if_an_epochs_entry_did_not_say_which_buckets_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop_module, "over", lambda *_: [])
+def test_it_would_show_if_an_epochs_entry_did_not_say_what_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop_module, "floors", lambda *_: {})
     with pytest.raises(AssertionError, match=r"again and again|still there"):
         results(SCRIPT, tmp_path, EVERYWHERE)

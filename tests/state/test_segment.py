@@ -61,7 +61,7 @@ def test_a_segment_of_a_newer_format_is_refused() -> None:
     out = pa.BufferOutputStream()
     with pa.ipc.new_file(out, schema) as writer:
         writer.write_table(table.cast(schema))
-    with pytest.raises(Corrupted, match="format 2, this version reads up to 1: use a newer Meander"):
+    with pytest.raises(Corrupted, match="format 3, this version reads 2: use the Meander that wrote it"):
         Segment("s", out.getvalue())
 
 

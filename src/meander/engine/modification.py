@@ -192,7 +192,7 @@ class Modifier:
             renew=lambda: None if self.plan is former else self._trial(request),
             guard=request.guard,
             patience=request.patience,
-            reversible=not (effects.upgrades or gone(now) or swaps),
+            reversible=not (effects.upgrades or any(now.tables[name].rows for name in gone(now)) or swaps),
             lasting=effects.drops
             | _moved_on(plan, effects)
             | {n for n, fate in effects.state.items() if fate.added or fate.removed or fate.widened},

@@ -166,7 +166,7 @@ class Segment:
             raise Corrupted(f"segment '{name}' cannot be read ({error}); the store was changed from outside, or lost data") from error
         if index["format"] != _FORMAT:
             raise Corrupted(
-                f"segment '{name}' has format {index['format']}, this version reads format {_FORMAT}: use the Meander that wrote it"
+                f"segment '{name}' has format {index['format']}, this version reads {_FORMAT}: use the Meander that wrote it"
             )
         self.name = name
         self.rows: int = index["rows"]
