@@ -76,10 +76,23 @@ class Reach:
 
     def alive(self, block: Block, rows: Index) -> npt.NDArray[np.bool_]:
         """Which of some rows of a block are not over."""
+        found: npt.NDArray[np.bool_] = self._times(block)[rows] > self.floor
+        return found
+
+    def wanted(self, block: Block, rows: Index, keys: Index) -> npt.NDArray[np.bool_]:
+        """Which of some rows of a block are not over, and end where rows of their keys are looked for."""
+        times = self._times(block)[rows]
+        found: npt.NDArray[np.bool_] = times > self.floor
+        if self.first is not None:
+            found &= times >= self.first[keys]
+        if self.last is not None:
+            found &= times <= self.last[keys]
+        return found
+
+    def _times(self, block: Block) -> Times:
         times = block.array(self.column)
         assert times is not None, f"column '{self.column}' says when rows end, and has nulls"
-        found: npt.NDArray[np.bool_] = times[rows] > self.floor
-        return found
+        return times
 
 
 Found = tuple[Block, Index, Index]
@@ -253,7 +266,7 @@ def _all_rows(
                 owners, rows = _runs(block, probes[begin:end], mine[begin:end])
                 kept = _same_keys([(block, owners, rows)], keys)
                 if reach is not None and len(rows):
-                    kept &= reach.alive(block, rows)
+                    kept &= reach.wanted(block, rows, owners)
                 if kept.any():  # a block without such rows may be a peer's answer that it has none, which has no columns to gather from
                     yield block, owners[kept], rows[kept]
 
