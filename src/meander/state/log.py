@@ -253,12 +253,17 @@ class Log:
             self._since_snapshot += 1
             yield entry, before, self.manifest
 
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether an entry of ours was not answered, and may still arrive: what it names may be state."""
+        return self._doubtful > self.manifest.position
+
     def settle(self) -> None:
         """An entry of ours that was not answered, and that ``news`` has not found, cannot arrive any more after this.
 
         Unavailable where that is not certain, or where it has arrived just now: read the news again.
         """
-        if self._doubtful > self.manifest.position:
+        if self.is_in_doubt:
             self.append({"kind": "pass"})
 
     def is_behind(self) -> bool:

@@ -113,9 +113,12 @@ class View:
         raise error
 
     def _check_room(self) -> None:
-        """A disk has been full for many tries: a run alone takes away what it wrote for the epoch that failed."""
+        """A disk has been full for many tries: a run alone takes away what it wrote for the epoch that failed.
+
+        Not before it is certain that the epoch has failed: an entry that was not answered may name it.
+        """
         actor, shelf = self.actor, self.shelf
-        if actor.replica or actor.local is None or actor.faults.removed:
+        if actor.replica or actor.local is None or actor.faults.removed or actor.local.loop.log.is_in_doubt:
             return
         manifest = shelf.manifest
         left = []
