@@ -184,10 +184,10 @@ class Changes:
 
     def _window(self, branch: Branch, rules: dict[str, Any]) -> Branch:
         shorter = list(range(branch.step, branch.size, branch.step))
-        # Where ``emit`` is changed and that is taken back, there is an open hole: see decision 0022.
-        kinds = ["drop"] if self.about is PROBATION else ["emit", "emit", "drop"]
-        kinds += [*(["shorter"] * 4 if shorter else []), *(["lateness"] if branch.lateness else [])]
-        kind = "shorter" if shorter and self.about is PROBATION else self.rng.choice(kinds)
+        kinds = ["emit", "emit", "drop", *(["shorter"] * 4 if shorter else []), *(["lateness"] if branch.lateness else [])]
+        if self.about is PROBATION:  # where state was dropped there is no way back
+            kinds = ["emit", *(["shorter"] if shorter else [])]
+        kind = self.rng.choice(kinds)
         if kind == "emit":
             return replace(branch, emit="update" if branch.emit == "closed" else "closed")
         if kind == "lateness":

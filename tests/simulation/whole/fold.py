@@ -37,13 +37,13 @@ class Fold:
                     model.forget(inner=operator != branch.name)
             model.backfill(asked.rules.get("backfill", {}).get(branch.name, {}))
 
-    def epoch(self, entry: Entry, version: Version, came: Came, flush: bool, counted: dict[str, int]) -> dict[str, Out]:
-        """One epoch: what comes out of it, per sink. ``counted``: how many partitions sources had in it."""
+    def epoch(self, entry: Entry, version: Version, came: Came, flushed: set[str], counted: dict[str, int]) -> dict[str, Out]:
+        """One epoch: what comes out of it, per sink. ``flushed``: the branches that it closes; ``counted``: how many partitions sources had."""
         rows, heard = came
         found: dict[str, Out] = {}
         for branch in version.branches:
             mark = self.marks.get(branch.source, {})
-            turn = Turn(entry["epoch"], rows[branch.source], mark.get("late", NEVER), mark.get("mark", NEVER), flush)
+            turn = Turn(entry["epoch"], rows[branch.source], mark.get("late", NEVER), mark.get("mark", NEVER), branch.name in flushed)
             model = self._model(branch.name, branch.kind)
             if isinstance(model, Join):
                 turn.late = min(turn.late, self.marks.get("b", {}).get("late", NEVER))
@@ -100,11 +100,13 @@ class Folds:
             self.now.change(version, asked)
         self._done.add(identity)
         came = arriving(entry, version)
+        # What gives updates has nothing to close: then its windows stay open for the version before it, too.
+        flushed = {branch.name for branch in version.branches if flush and branch.emit == "closed"}
         for n, (former, fold) in self._folds.items():
             if n != number:
-                fold.epoch(entry, former, came, flush, counted)
+                fold.epoch(entry, former, came, flushed, counted)
         before = self.now.late()
-        out = self.now.epoch(entry, version, came, flush, counted)
+        out = self.now.epoch(entry, version, came, flushed, counted)
         self.late += self.now.late() - before
         return out
 
