@@ -435,3 +435,23 @@ def test_windows_that_a_change_did_not_give_out_are_owed_by_the_plan_before(tmp_
         found.append({row[:3]: row[3] for _, frame in sorted(out.epochs().items()) for row in sorted(frame.rows())})
     without, taken_back = found
     assert {window: taken_back[window] for window in without} == without
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_what_the_marks_of_a_change_had_not_passed_closes_when_it_is_taken_back(tmp_path: Path, restarts: bool) -> None:
+    """Its watermark has more grace, so that it closes less than the plan before would have closed. Each window comes out once."""
+    times = [[0, 1, 2], [3, 4], [11], [20], [31], [32], [50], [80]]
+    found = []
+    for is_changed in (False, True):
+        flow, outs = flow_of(times, 5)
+        local = Local(flow, tmp_path / str(is_changed), 1, ahead=False)
+        for number in range(len(times)):
+            if is_changed and number == 1:
+                local.propose(md.Replace("time", md.watermark("ts", grace="12s")), BAD)
+            if restarts and number > 1:
+                local = Local(flow, tmp_path / str(is_changed), 2, ahead=False)
+            local.step()
+            assert ("unproven" in local.manifest.plan) == (is_changed and 1 <= number < 5)
+        local.run(flush=True)
+        found.append({name: sorted(row for rows in output(outs, 0)[name].values() for row in rows) for name in ("windows", "sessions")})
+    assert found[0] == found[1]

@@ -15,6 +15,7 @@ from meander.coordinate.watermarks import advance, heard_from
 from meander.engine.epoch import Decision, Outcome
 from meander.engine.marks import evictions, flushed, over
 from meander.engine.parts import Parts
+from meander.plan.windows import NEVER
 from meander.state.manifest import Json, Manifest, Table, operator_of, tables_in, tables_to_json, whole_table
 
 
@@ -46,6 +47,21 @@ def set_aside(
         "flushed": flushed(former.timed, was, times, outcome.closed),
         "aside": tables_to_json(both(tables_in(unproven["aside"]), kept)),
     }
+
+
+def not_closed(times: Mapping[str, Json], change: Mapping[str, Json]) -> dict[str, Json]:
+    """The event time of a plan that is back, given that of the change.
+
+    What its marks have passed, and those of the change have not, was closed by nobody: the next epoch takes rows for it, and closes it.
+
+    >>> not_closed({"w": {"late": 9, "mark": 12}}, {"w": {"late": 4, "mark": 7}})
+    {'w': {'late': 4, 'mark': 12}}
+    """
+    found = {}
+    for name, value in times.items():
+        late = value.get("late", NEVER)
+        found[name] = {**value, "late": min(late, change.get(name, {}).get("late", late))}
+    return found
 
 
 def both(some: Mapping[str, Table], others: Mapping[str, Table]) -> dict[str, Table]:

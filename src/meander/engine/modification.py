@@ -307,7 +307,7 @@ class Modifier:
         self._loop.mark_packed(_packed(former))
 
     def _note_debts(self, change: Plan, former: Json) -> Json:
-        """The plan before a change, and those before that on probation: each with the operators that owe what the change does not give out."""
+        """The plan before a change, and those before it on probation: each with the operators that owe what the change does not tell."""
         plan, _ = self._adopt(former)
         owes = sorted({*former.get("owes", ()), *untold(change, plan)})
         found = {**former, "owes": owes} if owes else former

@@ -64,7 +64,7 @@ class Changes:
         for _ in range(2 if apart else self.rng.choice((1, 1, 2))):
             kind = self.rng.choice(tuple(self._kinds(replicas)))
             if apart:
-                kind = "boom" if changes else "branch"
+                kind = "boom" if changes else self.rng.choice(("branch", "branch", "branch", "grace"))
             elif changes and self.rng.random() < 0.4:
                 kind = "boom"
             elif not after.wide and self.rng.random() < 0.5:
