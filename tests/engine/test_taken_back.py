@@ -392,3 +392,66 @@ def test_a_change_that_a_sibling_has_proven_is_on_probation_nowhere(tmp_path: Pa
     b.step()
     assert "unproven" not in b.manifest.plan
     assert b.loop.trials.quiet
+
+
+CLOSED = md.Replace("w", md.aggregate(md.count().alias("n"), emit="closed"))
+OTHER_WINDOWS = md.Replace("w", md.aggregate(md.count().alias("n"), window=md.tumbling("4s"), emit="update"))
+CHANGES_ON_PROBATION: dict[str, list[list[Any]]] = {
+    "closed": [[CLOSED, BAD]],
+    "other windows": [[OTHER_WINDOWS, BAD]],
+    "closed, and more on top of it": [[CLOSED, BAD], [WORSE]],
+    "closed on top of another": [[BAD], [CLOSED]],
+    "closed on top of other windows": [[OTHER_WINDOWS, BAD], [CLOSED]],
+}
+
+
+@pytest.mark.parametrize("goes_on", ["the run", "a restart", "two replicas"])
+@pytest.mark.parametrize("changes", CHANGES_ON_PROBATION)
+def test_windows_that_a_change_did_not_give_out_are_owed_by_the_plan_before(tmp_path: Path, changes: str, goes_on: str) -> None:
+    """Rows came to a window while a change was on probation under which it was not given out, and none came to it afterwards."""
+    times: list[list[int]] = [[0, 1], [2], [3], [], [20], [40], [60]]
+    found = []
+    for asked in ([], CHANGES_ON_PROBATION[changes]):
+        folder, fails_at = tmp_path / str(len(asked)), 3
+        flow, out = md.Flow("f"), md.memory()
+        rows = flow.source("a", Script(COLUMNS, epochs(times))).watermark("ts", grace="0s", name="time")
+        windows = rows.key_by("v").window(md.sliding("8s", "4s")).aggregate(md.count().alias("n"), emit="update", name="w")
+        windows.sink("out", out)
+        other = tuple(((0, ((1, 1, 0),) if number == fails_at else ()),) for number in range(len(times)))
+        flow.source("b", Script(COLUMNS, other)).map_batches(same, name="m").sink("other", md.memory())
+        local, siblings = Local(flow, folder, 1, ahead=False), []
+        for number in range(len(times)):
+            if number in (1, 2) and len(asked) >= number:
+                local.propose(*asked[number - 1])
+            if number == fails_at and goes_on == "two replicas":
+                siblings = [Local(flow, folder, replica=name, ahead=False) for name in "ab"]
+                local = siblings[0]
+            elif number > 2 and goes_on == "a restart":
+                local = Local(flow, folder, 2, ahead=False)
+            for one in siblings or [local]:
+                one.step()
+            assert ("unproven" in local.manifest.plan) == (bool(asked) and 1 <= number < fails_at)
+        assert local.manifest.plan["version"] == 1
+        found.append({row[:3]: row[3] for _, frame in sorted(out.epochs().items()) for row in sorted(frame.rows())})
+    without, taken_back = found
+    assert {window: taken_back[window] for window in without} == without
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_what_the_marks_of_a_change_had_not_passed_closes_when_it_is_taken_back(tmp_path: Path, restarts: bool) -> None:
+    """Its watermark has more grace, so that it closes less than the plan before would have closed. Each window comes out once."""
+    times = [[0, 1, 2], [3, 4], [11], [20], [31], [32], [50], [80]]
+    found = []
+    for is_changed in (False, True):
+        flow, outs = flow_of(times, 5)
+        local = Local(flow, tmp_path / str(is_changed), 1, ahead=False)
+        for number in range(len(times)):
+            if is_changed and number == 1:
+                local.propose(md.Replace("time", md.watermark("ts", grace="12s")), BAD)
+            if restarts and number > 1:
+                local = Local(flow, tmp_path / str(is_changed), 2, ahead=False)
+            local.step()
+            assert ("unproven" in local.manifest.plan) == (is_changed and 1 <= number < 5)
+        local.run(flush=True)
+        found.append({name: sorted(row for rows in output(outs, 0)[name].values() for row in rows) for name in ("windows", "sessions")})
+    assert found[0] == found[1]

@@ -46,10 +46,11 @@ class Stage:
         self.firsts: list[tuple[str, bool]] = []
         self.supervisors: list[Supervisor] = []
         self.does: dict[str, str] = {}
+        self.wrapper: list[str] = []
 
     def command(self, name: str, first: bool) -> list[str]:
         self.firsts.append((name, first))
-        return [sys.executable, "-S", "-E", str(FAKE), str(self.store.root), name, self.does.get(name, "live")]
+        return [*self.wrapper, sys.executable, "-S", "-E", str(FAKE), str(self.store.root), name, self.does.get(name, "live")]
 
     def start(self, count: int, patience: Patience = QUICK) -> Supervisor:
         made = Supervisor(self.store, SystemClock(), self.command, count, self.folder / "logs", patience, self.told.append)
@@ -374,6 +375,29 @@ def test_a_replica_that_has_not_come_up_when_its_supervisor_is_killed_is_not_sta
     assert (states(again)["a"], pid(again, "a")) == ("starting", first)
     until(again, lambda: states(again) == {"a": "starting", "b": "running"})
     assert [name for name, _ in stage.firsts] == ["a", "b"]
+    again.stop()
+    assert not is_running(first)
+
+
+@pytest.mark.parametrize("silent", ["not up yet", "hung"])
+def test_a_replica_behind_a_wrapper_is_not_started_twice_where_it_is_silent_when_its_supervisor_is_killed(
+    stage: Stage, silent: str
+) -> None:
+    """The wrapper becomes the replica, whose command line is another one then."""
+    wrapper = stage.folder / "wrapper"
+    wrapper.write_text('#!/bin/sh\nexec env MEANDER_TEST=1 "$@"\n')
+    wrapper.chmod(0o755)
+    stage.wrapper, stage.does["a"] = [str(wrapper)], "mute" if silent == "not up yet" else "live"
+    lost = stage.start(1)
+    first = pid(lost, "a")
+    if silent == "hung":
+        until(lost, all_running(lost, "a"))
+        os.kill(first, signal.SIGSTOP)
+    killed_supervisor(lost, stage)
+    again = stage.start(1, replace(QUICK, hang=60.0))
+    assert pid(again, "a") == first
+    assert [name for name, _ in stage.firsts] == ["a"]
+    os.kill(first, signal.SIGCONT)
     again.stop()
     assert not is_running(first)
 

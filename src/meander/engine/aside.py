@@ -17,6 +17,7 @@ from meander.engine import marks
 from meander.engine.epoch import Decision, Outcome
 from meander.engine.marks import evictions
 from meander.engine.parts import Parts
+from meander.plan.windows import NEVER
 from meander.state.manifest import Json, Manifest, Table, tables_in, tables_to_json
 from meander.state.segment import SOONEST
 
@@ -65,6 +66,21 @@ def set_aside(
     }
 
 
+def not_closed(times: Mapping[str, Json], change: Mapping[str, Json]) -> dict[str, Json]:
+    """The event time of a plan that is back, given that of the change.
+
+    What its marks have passed, and those of the change have not, was closed by nobody: the next epoch takes rows for it, and closes it.
+
+    >>> not_closed({"w": {"late": 9, "mark": 12}}, {"w": {"late": 4, "mark": 7}})
+    {'w': {'late': 4, 'mark': 12}}
+    """
+    found = {}
+    for name, value in times.items():
+        late = value.get("late", NEVER)
+        found[name] = {**value, "late": min(late, change.get(name, {}).get("late", late))}
+    return found
+
+
 def both(some: Mapping[str, Table], others: Mapping[str, Table]) -> dict[str, Table]:
     """Tables, and others that may be parts of the same: a table can be emptied, written and emptied again."""
     found = dict(some)
@@ -76,7 +92,13 @@ def both(some: Mapping[str, Table], others: Mapping[str, Table]) -> dict[str, Ta
 
 
 def former_tables(manifest: Manifest, unproven: Json) -> dict[str, Table]:
-    """The tables as the former plan would have them: with what was set aside, and over what would be over for it."""
+    """The tables as the former plan would have them: with what was set aside, and over what would be over for it.
+
+    What it would have closed, and the change has not, was closed by nobody, and is not over.
+    """
     tables = both(manifest.tables, tables_in(unproven["aside"]))
     floors = unproven["floors"]
-    return {name: table if table.time is None else replace(table, floor=floors.get(name, SOONEST)) for name, table in tables.items()}
+    return {
+        name: table if table.time is None else replace(table, floor=min(table.floor, floors.get(name, SOONEST)))
+        for name, table in tables.items()
+    }

@@ -28,7 +28,7 @@ from meander.clock import Clock
 from meander.connect.sink import Sink
 from meander.coordinate.routing import spread
 from meander.coordinate.watermarks import advance, heard_from
-from meander.engine.aside import former_tables, set_aside
+from meander.engine.aside import former_tables, not_closed, set_aside
 from meander.engine.cohort import Cohort
 from meander.engine.compaction import Compactor
 from meander.engine.epoch import Decision, Outcome, Runner
@@ -374,7 +374,7 @@ class Loop:
         stored = self.log.manifest.tables
         other = {name: table for name, table in tables.items() if stored.get(name) != table}
         forgets = tuple(name for name in stored if name not in tables or name in other)
-        return Rewritten(forgets, other, unproven["times"], unproven["flushed"])
+        return Rewritten(forgets, other, not_closed(unproven["times"], manifest.times), unproven["flushed"])
 
     def output(self, outcome: Outcome) -> dict[str, pl.DataFrame]:
         """What an epoch that is not committed would publish, per sink."""

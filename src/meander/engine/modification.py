@@ -25,13 +25,14 @@ from meander.engine.loop import Loop
 from meander.engine.marks import evictions
 from meander.engine.parts import Parts, in_force
 from meander.engine.resumption import adopt_plan, put_known, put_plan
-from meander.engine.trials import Guard, Rewritten, Trial
+from meander.engine.trials import Guard, Rewritten, Setup, Trial
 from meander.engine.upgrade import rewrite_tables
 from meander.errors import ConfigError, FlowError, Rejected, Retryable
 from meander.plan.effects import Effects
 from meander.plan.eventtime import time_of
 from meander.plan.graph import Plan
 from meander.plan.joins import JoinLatest
+from meander.plan.layout import owing, untold
 from meander.plan.modify import Change, StateRules, modify
 from meander.plan.operators import MapBatches, SourceOp
 from meander.plan.places import bring
@@ -188,7 +189,9 @@ class Modifier:
             rewrite,
             accepted,
             lambda epoch, why: self._note(_verdict(request.id), verdict="rejected", epoch=epoch, why=why),
-            lambda epoch, why: self._take_back(request.id, former, epoch, why),
+            note_debts=lambda was: self._note_debts(plan, was),
+            restore=self._restore,
+            reverted=lambda epoch, why: self._take_back(request.id, epoch, why),
             renew=lambda: None if self.plan is former else self._trial(request),
             guard=request.guard,
             patience=request.patience,
@@ -280,7 +283,8 @@ class Modifier:
             return self._given, {}
         live = self._live.get(in_force(stored))
         if live is not None:
-            return live, {name: value for name, value in stored.items() if name not in ("flow", "version", "digest")}
+            marks = {name: value for name, value in stored.items() if name not in ("flow", "version", "digest")}
+            return owing(live, stored.get("owes", ())), marks
         plan, marks, _ = adopt_plan(self._store, stored, self._given)
         self._live[in_force(stored)] = plan
         return plan, marks
@@ -294,7 +298,8 @@ class Modifier:
         trial = Trial(parts, None, watched, lasting=frozenset(marks["unproven"].get("lasting", watched)))
         trial.sooner = frozenset(marks["unproven"]["sooner"])
         trial.former = self._loop.setup_of(parts, Program.of(compiled))
-        trial.reverted = lambda epoch, why: self._take_back(marks["modification"], former, epoch, why)
+        trial.restore = self._restore
+        trial.reverted = lambda epoch, why: self._take_back(marks["modification"], epoch, why)
         trial.earlier = self._unproven(was) if was.get("unproven") else None
         return trial
 
@@ -306,7 +311,25 @@ class Modifier:
         self._store.put_if_absent(_packed(former), former)
         self._loop.mark_packed(_packed(former))
 
-    def _take_back(self, request_id: str, former: Plan, epoch: int, why: str) -> None:
+    def _note_debts(self, change: Plan, former: Json) -> Json:
+        """The plan before a change, and those before it on probation: each with the operators that owe what the change does not tell."""
+        plan, _ = self._adopt(former)
+        owes = sorted({*former.get("owes", ()), *untold(change, plan)})
+        found = {**former, "owes": owes} if owes else former
+        if "unproven" not in former:
+            return found
+        earlier = former["unproven"]
+        return {**found, "unproven": {**earlier, "plan": self._note_debts(change, earlier["plan"])}}
+
+    def _restore(self, stored: Json, former: Setup) -> Setup:
+        """The setup before a change that is taken back. Operators that owe windows are others than before."""
+        if not stored.get("owes"):
+            return former
+        compiled = compile_plan(self._adopt(stored)[0])
+        return replace(former, parts=self._make_parts(compiled), program=Program.of(compiled))
+
+    def _take_back(self, request_id: str, epoch: int, why: str) -> None:
+        former, _ = self._adopt(self._loop.plan)
         self._note(f"modifications/{request_id}.reversal", verdict="taken back", epoch=epoch, why=why)
         self._in_force(former, compile_plan(former))
         _LOG.error(f"modification '{request_id}' failed on the first rows that came, in epoch {epoch}, and was taken back: {why}")

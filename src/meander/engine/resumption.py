@@ -14,6 +14,7 @@ from pyspark import cloudpickle
 from meander.engine.compiled import Compiled
 from meander.errors import Corrupted
 from meander.plan.graph import Node, Plan
+from meander.plan.layout import owing
 from meander.plan.operators import Operator
 from meander.plan.places import settle
 from meander.state.manifest import Json, Manifest
@@ -74,9 +75,9 @@ def adopt_plan(store: Store, stored: Json, given: Plan) -> Resumed:
     data = store.get(stored["packed"])
     if data is None:
         raise Corrupted(f"store {store.url}: the modified plan '{stored['packed']}' is named by the log and missing")
-    modified: Plan = pickle.loads(data)
+    modified: Plan = owing(pickle.loads(data), stored.get("owes", ()))
     settled = settle(stored.get("brought", {}), modified, given)
-    kept: Json = {name: stored[name] for name in ("packed", "modification", "since", "unproven") if name in stored}
+    kept: Json = {name: stored[name] for name in ("packed", "modification", "since", "unproven", "owes") if name in stored}
     if settled.brought:
         kept["brought"] = settled.brought
     if given.digest() == stored["digest"]:  # the flow was modified into this one, and is started as it is now

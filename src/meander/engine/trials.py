@@ -107,6 +107,10 @@ class Trial:
     accepted: Callable[[int, float], Any] = lambda epoch, seconds: None
     """The epoch is committed: record it, and say what whoever asked is told."""
     rejected: Callable[[int, str], None] = lambda epoch, why: None
+    note_debts: Callable[[Json], Json] = lambda former: former
+    """The plan before, as log entries have it, with the operators that owe windows when this change is taken back."""
+    restore: Callable[[Json, Setup], Setup] = lambda former, setup: setup
+    """The setup before, as the log now has its plan."""
     reverted: Callable[[int, str], None] = lambda epoch, why: None
     renew: Callable[[], Trial | None] = lambda: None
     """The same request on the plan in force, where that is not the one that this trial was made of."""
@@ -256,7 +260,7 @@ class Trials:
         trial.former = before
         proven = not trial.watched or not trial.reversible or _is_proven(trial, outcome)
         was = loop.log.manifest
-        marks = {"plan": before.parts.plan, "watched": sorted(trial.watched), "lasting": sorted(trial.lasting)}
+        marks = {"plan": trial.note_debts(before.parts.plan), "watched": sorted(trial.watched), "lasting": sorted(trial.lasting)}
         marks["sooner"] = sorted(trial.sooner)
         floors = {name: table.floor for name, table in was.tables.items() if table.time is not None}
         marks |= {"times": was.times, "flushed": was.flushed, "floors": floors, "aside": {}}
@@ -292,9 +296,10 @@ class Trials:
             why = _why(error)
             earlier = self._unproven = trial.earlier
             assert trial.former is not None
-            back = replace(trial.former, routing={**trial.former.routing, **_kept(loop.routing, trial.former.routing)})
-            back = replace(back, cursors=loop.input.cursors)  # the sources are the same, and may have been opened anew
             was = loop.plan["unproven"]
+            back = trial.restore(was["plan"], trial.former)
+            back = replace(back, routing={**back.routing, **_kept(loop.routing, back.routing)})
+            back = replace(back, cursors=loop.input.cursors)  # the sources are the same, and may have been opened anew
             back = replace(back, parts=replace(back.parts, plan=was["plan"]), rewritten=loop.as_if_never(was, back.parts))
             mine = loop.install(back, frozenset() if earlier is None else earlier.watched, _formers(earlier))
             back.parts.open_sinks(mine.parts)  # after a restart they were not opened yet

@@ -85,6 +85,12 @@ class Plan:
         object.__setattr__(made, "nodes", tuple(Node(n.name, ends.get(n.name, n.op), n.inputs) for n in self.nodes))
         return made
 
+    def with_retired(self, retired: Mapping[str, tuple[str, ...]]) -> Plan:
+        """The same plan, with other things that old segments still have."""
+        made = copy.copy(self)
+        object.__setattr__(made, "retired", retired)
+        return made
+
     def record(self) -> dict[str, Any]:
         """The plan as plain data (JSON), from sources to sinks: what its digest is made of, and what ``diff`` needs to say what changed."""
         return {

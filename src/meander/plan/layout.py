@@ -174,6 +174,20 @@ def compare(before: Layout, after: Layout, retired: Iterable[str] = ()) -> Compa
     return Comparison(added, removed, tuple(widened), (*hard, *soft), not hard, untold, wants)
 
 
+def untold(before: Plan, after: Plan) -> set[str]:
+    """The operators of ``after`` that owe what ``before`` has stored and not given out: they would give it out only if it changed."""
+    both = [node.name for node in after.nodes if node.op.stateful and node.name in before.schemas and before.node(node.name).op.stateful]
+    return {name for name in both if compare(layout_of(before, name), layout_of(after, name)).untold}
+
+
+def owing(plan: Plan, names: Iterable[str]) -> Plan:
+    """The plan, with operators that owe what older rows are of and nobody was told of."""
+    new = [name for name in names if UNTOLD not in plan.retired.get(name, ())]
+    if not new:
+        return plan
+    return plan.with_retired({**plan.retired, **{name: (*plan.retired.get(name, ()), UNTOLD) for name in new}})
+
+
 def is_wider(before: pl.DataType, after: pl.DataType) -> bool:
     """Whether every value of the one type is one of the other.
 

@@ -2,8 +2,9 @@
 
 It has a session of its own, so that Ctrl-C in the supervisor's terminal does not reach it, and no pipe to us, so that it outlives us if we
 are killed. What it prints goes to a file. How it ended it writes into another, named by ``MEANDER_REPLICA_ENDED``: a supervisor that has
-not started it learns that, too. Its environment says whose replica it is: the system itself remembers from its first moment that it was
-started, also where whoever started it was killed before it could write anything down.
+not started it learns that, too. Its environment says whose replica it is, and its process number: the system itself remembers from its
+first moment that it was started, also where whoever started it was killed before it could write anything down. Command lines may change
+on the way, where a wrapper becomes the replica.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from meander.processes import ProcessId, stat
 from meander.state.signs import parse
 
 ENDED = "MEANDER_REPLICA_ENDED"
-_MARK = "MEANDER_REPLICA_OF"
+_MARK, _NUMBER = "MEANDER_REPLICA_OF", "MEANDER_REPLICA_PROCESS"
+_NUMBERED = ("/bin/sh", "-c", f'export {_NUMBER}=$$; exec "$@"', "replica")
+"""Becomes the command behind it, which then has its own process number in its environment."""
 _TAIL_BYTES = 8192
 _SHOWN_LINES = 12
 
@@ -59,6 +62,7 @@ class Child:
 
     def __init__(self, command: Sequence[str], log: Path, record: Path, store: str = "", name: str = "") -> None:
         self._log, self._record = log, record
+        command = [*_NUMBERED, *command]
         log.parent.mkdir(parents=True, exist_ok=True)
         record.unlink(missing_ok=True)
         if log.exists():
@@ -144,16 +148,16 @@ def last_lines(log: Path, count: int = _SHOWN_LINES) -> list[str]:
 def replicas_here(store: str) -> list[tuple[str, ProcessId]]:
     """The replicas of a store that run on this system, by name, whatever they are doing; empty where there is no /proc.
 
-    All that a replica starts inherits its environment: the replica itself leads a session, and has the command line that it was given.
+    All that a replica starts inherits its environment: the replica itself leads a session, and the process number there is its own. In its
+    very first moment it has no number there yet, and the command line that it was given.
     """
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         pid, environment = int(entry.name), _read(entry / "environ").split(b"\0")
-        mark = next((one.decode(errors="replace").partition("=")[2] for one in environment if one.startswith(f"{_MARK}=".encode())), "")
-        of, command, name = (*mark.split(" ", 2), "", "", "")[:3]
+        of, command, name = (*_value(environment, _MARK).split(" ", 2), "", "", "")[:3]
         if name and of == _digest(store) and _leads_session(pid):
             words = _read(entry / "cmdline").decode(errors="replace").split("\0")[:-1]
-            if command == _digest(*words):
+            if _value(environment, _NUMBER) == str(pid) or command == _digest(*words):
                 found.append((name, ProcessId.of(pid)))
     return sorted(found, key=lambda one: (one[0], one[1].pid))
 
@@ -167,6 +171,10 @@ def session_members(session: int) -> list[int]:
             if int(fields[3]) == session and fields[0] != "Z":
                 found.append(int(entry.name))
     return found
+
+
+def _value(environment: Sequence[bytes], name: str) -> str:
+    return next((one.decode(errors="replace").partition("=")[2] for one in environment if one.startswith(f"{name}=".encode())), "")
 
 
 def _leads_session(pid: int) -> bool:

@@ -64,7 +64,7 @@ class Changes:
         for _ in range(2 if apart else self.rng.choice((1, 1, 2))):
             kind = self.rng.choice(tuple(self._kinds(replicas)))
             if apart:
-                kind = "boom" if changes else "branch"
+                kind = "boom" if changes else self.rng.choice(("branch", "branch", "branch", "grace"))
             elif changes and self.rng.random() < 0.4:
                 kind = "boom"
             elif not after.wide and self.rng.random() < 0.5:
@@ -184,10 +184,10 @@ class Changes:
 
     def _window(self, branch: Branch, rules: dict[str, Any]) -> Branch:
         shorter = list(range(branch.step, branch.size, branch.step))
-        # Where ``emit`` is changed and that is taken back, there is an open hole: see decision 0022.
-        kinds = ["drop"] if self.about is PROBATION else ["emit", "emit", "drop"]
-        kinds += [*(["shorter"] * 4 if shorter else []), *(["lateness"] if branch.lateness else [])]
-        kind = "shorter" if shorter and self.about is PROBATION else self.rng.choice(kinds)
+        kinds = ["emit", "emit", "drop", *(["shorter"] * 4 if shorter else []), *(["lateness"] if branch.lateness else [])]
+        if self.about is PROBATION:  # where state was dropped there is no way back
+            kinds = ["emit", *(["shorter"] if shorter else [])]
+        kind = self.rng.choice(kinds)
         if kind == "emit":
             return replace(branch, emit="update" if branch.emit == "closed" else "closed")
         if kind == "lateness":

@@ -234,8 +234,6 @@ def draw(rng: random.Random, about: Kind) -> Version:
             size, step = rng.choice(((10, 5), (8, 2), (6, 2)) if about is PROBATION else ((10, 10), (10, 5), (8, 2), (4, 4), (6, 3)))
             branch = replace(branch, size=size, step=step, keyed=rng.random() < 0.6, emit=rng.choice(("closed", "closed", "update")))
             branch = replace(branch, lateness=rng.choice((0, 0, 0, 5)))
-            if about is PROBATION:
-                branch = replace(branch, emit="closed")
         elif kind == "session":
             branch = replace(branch, size=rng.choice((3, 6)), emit=rng.choice(("closed", "update")))
         elif kind == "chain":

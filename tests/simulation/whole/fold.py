@@ -37,16 +37,21 @@ class Fold:
                     model.forget(inner=operator != branch.name)
             model.backfill(asked.rules.get("backfill", {}).get(branch.name, {}))
 
-    def epoch(self, entry: Entry, version: Version, came: Came, flush: bool, counted: dict[str, int]) -> dict[str, Out]:
-        """One epoch: what comes out of it, per sink. ``counted``: how many partitions sources had in it."""
+    def epoch(
+        self, entry: Entry, version: Version, came: Came, flushed: set[str], counted: dict[str, int], real: Fold | None = None
+    ) -> dict[str, Out]:
+        """One epoch: what comes out of it, per sink. ``flushed``: the branches that it closes; ``counted``: sources' partitions.
+
+        ``real`` is what the epoch went by, where this is a version before it: what that one has not closed is open.
+        """
         rows, heard = came
         found: dict[str, Out] = {}
         for branch in version.branches:
-            mark = self.marks.get(branch.source, {})
-            turn = Turn(entry["epoch"], rows[branch.source], mark.get("late", NEVER), mark.get("mark", NEVER), flush)
+            late, evict = (self._mark(branch.source, which, real) for which in ("late", "mark"))
+            turn = Turn(entry["epoch"], rows[branch.source], late, evict, branch.name in flushed)
             model = self._model(branch.name, branch.kind)
             if isinstance(model, Join):
-                turn.late = min(turn.late, self.marks.get("b", {}).get("late", NEVER))
+                turn.late = min(turn.late, self._mark("b", "late", real))
                 found[f"{branch.name}_out"] = model.both(turn, rows["b"], branch)
             else:
                 found[f"{branch.name}_out"] = model.turn(turn, branch)
@@ -57,8 +62,16 @@ class Fold:
             self._advance(source, heard.get(source, {}), version.grace, going_on)
         return found
 
+    def back(self, gone: Fold) -> None:
+        """A change is taken back: what its marks have not passed is open for one more epoch."""
+        for source, mark in self.marks.items():
+            mark["late"] = self._mark(source, "late", gone)
+
     def late(self) -> int:
         return sum(model.late_rows() for model in self.models.values())
+
+    def _mark(self, source: str, which: str, other: Fold | None) -> int:
+        return min(fold.marks.get(source, {}).get(which, NEVER) for fold in (self, other) if fold is not None)
 
     def _model(self, name: str, kind: str) -> Model:
         if name not in self.models:
@@ -92,7 +105,8 @@ class Folds:
     def epoch(self, entry: Entry, version: Version, asked: Asked | None, flush: bool, counted: dict[str, int]) -> dict[str, Out]:
         number, identity = entry["plan"]["version"], entry["plan"].get("modification")
         if number < self._number:
-            self._folds = {n: fold for n, fold in self._folds.items() if n <= number}
+            gone, self._folds = self.now, {n: fold for n, fold in self._folds.items() if n <= number}
+            self._folds[number][1].back(gone)
         elif number > self._number:
             self._folds[number] = (version, copy.deepcopy(self.now))
         self._number = number
@@ -100,11 +114,13 @@ class Folds:
             self.now.change(version, asked)
         self._done.add(identity)
         came = arriving(entry, version)
+        # What gives updates has nothing to close: then its windows stay open for the version before it, too.
+        flushed = {branch.name for branch in version.branches if flush and branch.emit == "closed"}
         for n, (former, fold) in self._folds.items():
             if n != number:
-                fold.epoch(entry, former, came, flush, counted)
+                fold.epoch(entry, former, came, flushed, counted, self.now)
         before = self.now.late()
-        out = self.now.epoch(entry, version, came, flush, counted)
+        out = self.now.epoch(entry, version, came, flushed, counted)
         self.late += self.now.late() - before
         return out
 

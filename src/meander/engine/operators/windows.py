@@ -3,8 +3,8 @@
 State is one row per key and *pane* (see ``plan.windows``), which is over when no window needs it any more.
 
 A window that is given out whenever it changes may have panes from a plan that gave it out when it closed, or that had windows of another
-length: nobody has seen these yet. Such an operator *owes* them: what it writes is marked as told, and a window with a pane that is not
-comes out when it closes, once more or at last.
+length: nobody has seen these yet. So it is where such a plan was on probation, and is taken back. The operator *owes* these windows: what
+it writes is marked as told, and a window with a pane that is not comes out when it closes, once more or at last.
 """
 
 from __future__ import annotations
