@@ -66,6 +66,7 @@ class Effects:
             "plan": list(self.operators),
             "schemas": {name: list(columns) for name, columns in self.schemas.items()},
             "state": {name: fate.words() for name, fate in self.state.items()},
+            "drops": sorted(self.drops),
             "restarts": sorted(self.restarts),
             "chance": {name: list(calls) for name, calls in self.chance.items()},
         }

@@ -74,11 +74,16 @@ class StateRules:
     """What is to become of state that cannot simply go on."""
 
     drop: Collection[str] | bool = ()
-    """Operators whose state goes; True for all that could not go on with it otherwise."""
+    """Operators whose state goes, or the name of one; True for all that could not go on with it otherwise."""
     upgrade: Mapping[str, StateFunction] = field(default_factory=dict)
     """Per operator, a function from its state rows to those of the new one: key columns and state columns."""
     backfill: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Per operator and new aggregate, the state of keys from before: a value, or one per part of the state."""
+
+    @property
+    def dropped(self) -> frozenset[str]:
+        """The operators that are named."""
+        return frozenset() if isinstance(self.drop, bool) else frozenset([self.drop] if isinstance(self.drop, str) else self.drop)
 
 
 def modify(plan: Plan, changes: Iterable[Change], rules: StateRules | None = None) -> tuple[Plan, Effects]:
@@ -270,7 +275,8 @@ def _states(before: Plan, after: Plan, rules: StateRules) -> tuple[dict[str, Fat
     old = {node.name: layout_of(before, node.name) for node in before.nodes if node.op.stateful}
     new = {node.name: layout_of(after, node.name) for node in after.nodes if node.op.stateful}
     _check_rules(rules, old, new)
-    drop = set(old) if rules.drop is True else set(rules.drop or ())
+    drop = set(old) if rules.drop is True else rules.dropped
+    refusals: dict[str, str] = {}
     fates: dict[str, Fate] = {}
     upgrades: dict[str, StateFunction] = {}
     retired = {name: columns for name, columns in before.retired.items() if name in new}
@@ -287,25 +293,28 @@ def _states(before: Plan, after: Plan, rules: StateRules) -> tuple[dict[str, Fat
             upgrades[name], fates[name] = function, Fate("upgraded", found.added, found.removed, found.widened)
             retired[name] = (UNTOLD,) if found.untold or UNTOLD in retired.get(name, ()) else ()
         elif found.problems or found.wants:
-            raise FlowError(_refusal(name, layout, found))
+            refusals[name] = _refusal(name, layout, found)
         else:
             fates[name] = Fate("kept", found.added, found.removed, found.widened)
             retired[name] = tuple(sorted({*retired.get(name, ()), *found.removed, *([UNTOLD] if found.untold else [])}))
     for name in old:
         if name not in new:
             if name not in drop:
-                raise FlowError(f"{name!r} keeps state, which goes with it; give drop_state=True if it may")
+                refusals[name] = f"{name!r} keeps state, which goes with it; give drop_state=[{name!r}] if it may"
             fates[name] = Fate("dropped")
+    if refusals:
+        together = f". All of them together: drop_state={sorted(refusals)}" if len(refusals) > 1 else ""
+        raise FlowError(f"{'. '.join(refusals.values())}{together}")
     return fates, upgrades, {name: columns for name, columns in retired.items() if columns}
 
 
 def _check_rules(rules: StateRules, old: Mapping[str, Layout], new: Mapping[str, Layout]) -> None:
-    given = [("drop_state", name) for name in (() if isinstance(rules.drop, bool) else rules.drop)]
+    given = [("drop_state", name) for name in sorted(rules.dropped)]
     given += [(what, name) for what, named in (("upgrade", rules.upgrade), ("backfill", rules.backfill)) for name in named]
     for what, name in given:
         if name not in old or (what != "drop_state" and name not in new):
             raise FlowError(f"{what}: {name!r} has no state; operators with state are {', '.join(old) or 'none'}{did_you_mean(name, old)}")
-    both = sorted(set(rules.upgrade) & {*(() if isinstance(rules.drop, bool) else rules.drop), *rules.backfill})
+    both = sorted(set(rules.upgrade) & {*rules.dropped, *rules.backfill})
     if both:
         raise FlowError(f"upgrade: {both[0]!r} has drop_state or backfill, too; its state is upgraded, or dropped, or filled")
 
@@ -317,7 +326,7 @@ def _upgrade(name: str, rules: StateRules, old: Layout, new: Layout, found: Comp
     if function is None:
         return None
     if not new.columns:
-        raise FlowError(f"upgrade of {name!r}: {_a(new.kind)} keeps rows of its input, and these are not rewritten; give drop_state=True")
+        raise FlowError(f"upgrade of {name!r}: {_a(new.kind)} keeps rows of its input, and these are not rewritten; give drop_state=[{name!r}]")
     if not found.only_columns:
         raise FlowError(f"upgrade of {name!r}: rows can be rewritten, but {'; '.join(found.problems)}")
     result: Any
@@ -363,9 +372,9 @@ def _filling(name: str, values: Mapping[str, Any], new: Layout, found: Compariso
 
 def _refusal(name: str, layout: Layout, found: Comparison) -> str:
     problems = [*found.problems, *(f"keys from before have no {n!r}, which is {layout.columns[n][1]}" for n in found.wants)]
-    ways = "give drop_state=True"
+    ways = f"give drop_state=[{name!r}]"
     if found.only_columns and layout.columns:
-        ways = f"give an upgrade=function from state rows to state rows, or drop_state=True{_backfill(found)}"
+        ways = f"give an upgrade=function from state rows to state rows, or drop_state=[{name!r}]{_backfill(found)}"
     return f"{layout.kind} {name!r} cannot go on with its state: {'; '.join(problems)}. To begin anew, {ways}, or use another name"
 
 
