@@ -146,9 +146,12 @@ class Modifier:
         self._live[in_force(parts.plan)] = plan
         gone = self._gone(effects, parts)
         sources = {node.name: node.op for node in self.plan.nodes if isinstance(node.op, SourceOp)}
-        swaps = tuple(sorted(n for n in {*sources, *compiled.sources} if sources.get(n) is not compiled.sources.get(n)))
+        others = {n for n in {*sources, *compiled.sources} if sources.get(n) is not compiled.sources.get(n)}
+        swaps = tuple(sorted(others - effects.go_on))
         if swaps and self._loop.siblings is not None:
-            raise FlowError(f"source '{swaps[0]}' cannot be changed while several replicas run: what they have decided is of it")
+            raise FlowError(
+                f"source '{swaps[0]}' cannot be changed while several replicas run: what they have decided is of it. Its columns alone can"
+            )
 
         def persist(epoch: int) -> None:
             self._persist_former()
@@ -176,7 +179,7 @@ class Modifier:
         return Trial(
             parts,
             program,
-            effects.touched,
+            effects.touched | effects.reached,
             tuple(sorted(effects.restarts)),
             swaps,
             persist,
@@ -195,8 +198,8 @@ class Modifier:
         )
 
     def follow(self, manifest: Manifest) -> None:
-        """A sibling has put another plan in force, or has proven this one: have the same. Sources are as they were: among replicas they
-        cannot be changed."""
+        """A sibling has put another plan in force, or has proven this one: have the same. Sources are where they were: of them
+        replicas can change only the columns."""
         self._loop.trials.forget()
         plan, marks = self._adopt(manifest.plan)
         compiled = compile_plan(plan)

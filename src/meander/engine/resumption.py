@@ -14,8 +14,8 @@ from pyspark import cloudpickle
 from meander.engine.compiled import Compiled
 from meander.errors import Corrupted
 from meander.plan.graph import Node, Plan
-from meander.plan.operators import Operator
-from meander.plan.places import settle
+from meander.plan.operators import Operator, SourceOp
+from meander.plan.places import is_alike, settle
 from meander.state.manifest import Json, Manifest
 from meander.state.reading import plan_name, plan_record_name
 from meander.state.store import Store
@@ -81,7 +81,7 @@ def adopt_plan(store: Store, stored: Json, given: Plan) -> Resumed:
         kept["brought"] = settled.brought
     if given.digest() == stored["digest"]:  # the flow was modified into this one, and is started as it is now
         plan = replace(given, version=stored["version"], retired=modified.retired)
-        return Resumed(plan.with_ends(settled.ends), kept, settled.told)
+        return Resumed(plan.with_ends({**_gone_on(plan, modified), **settled.ends}), kept, settled.told)
     return Resumed(_graft(modified, given, settled.ends), kept, settled.told)
 
 
@@ -91,12 +91,19 @@ def _graft(modified: Plan, given: Plan, ends: Mapping[str, Operator]) -> Plan:
     ``ends`` are sources and sinks that are not.
     """
     mine, theirs = given.record()["operators"], modified.record()["operators"]
+    sources = _gone_on(given, modified)
     nodes = []
     for node in modified.nodes:
         name = node.name
-        same = name in mine and name not in ends and all(mine[name][part] == theirs[name][part] for part in ("kind", "does", "code"))
-        nodes.append(Node(name, given.node(name).op, node.inputs) if same and not node.op.stateful else node)
+        same = name in mine and name not in ends and is_alike(mine[name], theirs[name])
+        nodes.append(Node(name, sources.get(name, given.node(name).op), node.inputs) if same and not node.op.stateful else node)
     return Plan(modified.version, modified.flow, tuple(nodes), modified.retired)
+
+
+def _gone_on(given: Plan, modified: Plan) -> dict[str, Operator]:
+    """The sources of the flow that was given, where those of the stored plan have come to."""
+    stored = {node.name: node.op for node in modified.nodes if isinstance(node.op, SourceOp)}
+    return {n.name: n.op.gone_on(stored[n.name]) for n in given.nodes if isinstance(n.op, SourceOp) and n.name in stored}
 
 
 def _known(digest: str) -> str:

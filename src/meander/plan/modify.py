@@ -16,7 +16,7 @@ import polars as pl
 from meander.connect.sink import Sink
 from meander.connect.source import Source
 from meander.errors import FlowError
-from meander.plan.become import Become, become, check_ends, check_swap
+from meander.plan.become import Become, become, check_ends
 from meander.plan.effects import Effects, Fate, tell_effects
 from meander.plan.eventtime import GoesByTime, HasLate, Late, Time, Watermark, no_time, time_of
 from meander.plan.graph import Node, Plan, check_name, sort_nodes
@@ -24,6 +24,7 @@ from meander.plan.joins import Join, JoinLatest
 from meander.plan.layout import UNTOLD, Comparison, Layout, compare, layout_of
 from meander.plan.operators import Operator, SinkOp, SourceOp, Union
 from meander.plan.schemas import did_you_mean, show_schema
+from meander.plan.sources import Sources
 from meander.plan.unplaced import Unplaced
 
 Given = Operator | Unplaced | Source | Sink
@@ -37,7 +38,9 @@ class Replace:
     name: str
     op: Given
     resume: bool | None = None
-    """For a source: whether it goes on where the old one is (the same input, with other limits) or begins at its beginning."""
+    """For a source: whether it goes on where the old one is (the same input, with other limits) or begins at its beginning.
+
+    One that has other columns and is as it was otherwise goes on, if nothing is said."""
 
     def words(self) -> str:
         return f"replace '{self.name}' by {_kind(self.op)}"
@@ -92,14 +95,14 @@ def modify(plan: Plan, changes: Iterable[Change], rules: StateRules | None = Non
     if not changes:
         raise FlowError("a modification without changes: give at least one Replace, Insert or Remove")
     nodes = {node.name: node for node in plan.nodes}
-    restarts: set[str] = set()
+    sources = Sources()
     for change in changes:
         if isinstance(change, Become):
             if len(changes) > 1:
                 raise FlowError("become another flow: that is all there is to do; leave the other changes out")
-            nodes, restarts = become(plan, change)
+            nodes, sources = become(plan, change)
         elif isinstance(change, Replace | Insert | Remove):
-            nodes = _apply(plan.flow, nodes, change, restarts)
+            nodes = _apply(plan.flow, nodes, change, sources)
         else:
             raise FlowError(f"{change!r} is no change; there are md.Replace, md.Insert, md.Remove and md.Become")
     after = Plan(plan.version + 1, plan.flow, _place(plan, nodes))
@@ -110,14 +113,14 @@ def modify(plan: Plan, changes: Iterable[Change], rules: StateRules | None = Non
     touched = frozenset(name for name in named if _differs(plan, after, name))
     fates, upgrades, retired = _states(plan, after, rules)
     after = replace(after, retired=retired)
-    effects = tell_effects(plan, after, tuple(change.words() for change in changes), fates, touched, frozenset(restarts), upgrades)
-    return after, effects
+    effects = tell_effects(plan, after, tuple(change.words() for change in changes), fates, touched, frozenset(sources.restarts), upgrades)
+    return after, replace(effects, go_on=frozenset(sources.go_on), reached=_reached(plan, after, sources.go_on))
 
 
 # -- the graph ------------------------------------------------------------------------------------------------------
 
 
-def _apply(flow: str, nodes: dict[str, Node], change: Replace | Insert | Remove, restarts: set[str]) -> dict[str, Node]:
+def _apply(flow: str, nodes: dict[str, Node], change: Replace | Insert | Remove, sources: Sources) -> dict[str, Node]:
     if isinstance(change, Insert):
         return _insert(flow, nodes, change)
     node = _known(flow, nodes, change.name)
@@ -126,9 +129,7 @@ def _apply(flow: str, nodes: dict[str, Node], change: Replace | Insert | Remove,
     op = _operator(change.op, change.name)
     check_ends(change.name, node.op, op)
     if isinstance(node.op, SourceOp) and isinstance(op, SourceOp):
-        check_swap(change.name, node.op, op, change.resume)
-        if not change.resume:
-            restarts.add(change.name)
+        op = sources.change(change.name, node.op, op, change.resume)
     elif change.resume is not None:
         raise FlowError(f"replace {change.name!r}: resume= is for sources, and it is {_a(node.op.kind)}")
     return {**nodes, change.name: Node(change.name, op, node.inputs)}  # type: ignore[arg-type]
@@ -268,6 +269,17 @@ def _differs(before: Plan, after: Plan, name: str) -> bool:
     return old is None or old.op is not after.node(name).op
 
 
+def _reached(before: Plan, after: Plan, sources: Collection[str]) -> frozenset[str]:
+    """The operators to which other columns come, because these sources have others: their code is as it was, and may not do with them."""
+    behind, found = set(sources), set()
+    for node in after.nodes:
+        if not behind.isdisjoint(node.inputs):
+            behind.add(node.name)
+            if any(name not in before.schemas or before.schema(name) != after.schema(name) for name in node.inputs):
+                found.add(node.name)
+    return frozenset(found)
+
+
 # -- state ----------------------------------------------------------------------------------------------------------
 
 
@@ -326,7 +338,9 @@ def _upgrade(name: str, rules: StateRules, old: Layout, new: Layout, found: Comp
     if function is None:
         return None
     if not new.columns:
-        raise FlowError(f"upgrade of {name!r}: {_a(new.kind)} keeps rows of its input, and these are not rewritten; give drop_state=[{name!r}]")
+        raise FlowError(
+            f"upgrade of {name!r}: {_a(new.kind)} keeps rows of its input, and these are not rewritten; give drop_state=[{name!r}]"
+        )
     if not found.only_columns:
         raise FlowError(f"upgrade of {name!r}: rows can be rewritten, but {'; '.join(found.problems)}")
     result: Any
