@@ -13,7 +13,8 @@ import inspect
 import json
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -27,6 +28,7 @@ from meander.engine.resumption import adopt_plan, put_known, put_plan
 from meander.engine.trials import Guard, Rewritten, Trial
 from meander.engine.upgrade import rewrite_tables
 from meander.errors import ConfigError, FlowError, Rejected, Retryable
+from meander.plan.become import Become
 from meander.plan.effects import Effects
 from meander.plan.eventtime import time_of
 from meander.plan.graph import Plan
@@ -34,11 +36,13 @@ from meander.plan.joins import JoinLatest
 from meander.plan.modify import Change, StateRules, modify
 from meander.plan.operators import MapBatches, SourceOp
 from meander.plan.places import bring
+from meander.settings import seconds
 from meander.state.history import read_history, read_record
 from meander.state.manifest import Json, Manifest, operator_of, whole_table
 from meander.state.store import Store
 
 _LOG = logging.getLogger("meander")
+_AT_START = ("author", "backfill", "drop_state", "guard", "resume", "timeout", "upgrade")
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 MakeParts = Callable[[Compiled], Parts]
 
@@ -53,6 +57,19 @@ class Request:
     author: str = ""
     guard: Guard | None = None
     patience: float = 60.0
+
+
+def at_start(apply: bool | Mapping[str, Any], plan: Plan, identity: str) -> Request | None:
+    """What ``flow.start(..., apply=...)`` asks for: that the flow that the store holds becomes this one. None where it asks for nothing."""
+    if isinstance(apply, bool):
+        return at_start({}, plan, identity) if apply else None
+    if not isinstance(apply, Mapping):
+        raise ConfigError(f"apply={apply!r}: it is True, or a dict of the options of run.apply, such as {{'drop_state': ['totals']}}")
+    if unknown := sorted(set(apply) - {*_AT_START}):
+        raise ConfigError(f"apply: there is no option {unknown[0]!r}; there are {', '.join(_AT_START)}")
+    rules = StateRules(apply.get("drop_state") or (), apply.get("upgrade") or {}, apply.get("backfill") or {})
+    patience = seconds(apply.get("timeout", "60s")) or 3600.0
+    return Request(identity, (Become(plan, apply.get("resume")),), rules, apply.get("author") or "", apply.get("guard"), patience)
 
 
 class Modified(NamedTuple):
@@ -87,12 +104,16 @@ class _Planned:
 class Modifier:
     """Modifications of one run."""
 
-    def __init__(self, loop: Loop, store: Store, clock: Clock, plan: Plan, given: Plan, make_parts: MakeParts) -> None:
-        """To be made before the loop recovers: siblings may change the plan meanwhile. ``given`` is the flow as it was started."""
+    def __init__(
+        self, loop: Loop, store: Store, clock: Clock, plan: Plan, given: Plan, make_parts: MakeParts, edited: bool = False
+    ) -> None:
+        """To be made before the loop recovers: siblings may change the plan meanwhile. ``given`` is the flow as it was started;
+        ``edited``: it was never in force here, and ``plan`` goes on until it is applied.
+        """
         self._loop, self._store, self._clock, self._make_parts = loop, store, clock, make_parts
         self.plan = plan
         """The one in force."""
-        self._given = given
+        self._given, self._edited = given, edited
         self._live = {in_force(loop.plan): plan}
         """The plan in force, those that it may go back to, and the one that is tried: with their sinks and functions as they were given."""
         self._planned: _Planned | None = None
@@ -131,6 +152,28 @@ class Modifier:
         trial = self._trial(request)
         self._loop.trials.propose(trial)
         return trial
+
+    def begin(self, request: Request) -> Trial | None:
+        """At the start with an edited file: have it tried with the first epoch. None where a sibling has put it in force already.
+
+        Where nobody waits for it, how it ends is said in the log: the plan before it goes on.
+        """
+        try:
+            trial = self.propose(request)
+        except FlowError:
+            if self.plan.digest() == self._given.digest():
+                return None
+            raise
+        if self._loop.siblings is not None:
+            trial.done.add_done_callback(self._say_how_it_ended)
+        return trial
+
+    def _say_how_it_ended(self, done: Future[Modified]) -> None:
+        if done.exception() is not None and self.plan.digest() != self._given.digest():
+            _LOG.error(
+                f"flow '{self._given.flow}': the edited file is not in force, and the plan before it goes on: {done.exception()} "
+                "Start it again to try again"
+            )
 
     def _trial(self, request: Request) -> Trial:
         """A request on the plan that is in force now."""
@@ -213,7 +256,8 @@ class Modifier:
 
     def recover(self) -> None:
         """At the start, once the loop has recovered: a verdict that a crash has swallowed is what the manifest says."""
-        put_known(self._store, self._given)
+        if not self._edited:
+            put_known(self._store, self._given)
         put_known(self._store, self.plan)  # a crash may have kept that from being done
         self._put_on_probation(self._loop.log.manifest.plan)
         self._give_verdict(self._loop.log.manifest.plan)

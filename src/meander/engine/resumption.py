@@ -11,10 +11,12 @@ from typing import NamedTuple
 
 from pyspark import cloudpickle
 
-from meander.engine.compiled import Compiled
-from meander.errors import Corrupted
+from meander.connect.spark_stream import SparkStreamSource
+from meander.engine.compiled import Compiled, pack_whole
+from meander.engine.parts import in_force
+from meander.errors import ConfigError, Corrupted
 from meander.plan.graph import Node, Plan
-from meander.plan.operators import Operator, SourceOp
+from meander.plan.operators import Operator, SinkOp, SourceOp
 from meander.plan.places import is_alike, settle
 from meander.state.manifest import Json, Manifest
 from meander.state.reading import plan_name, plan_record_name
@@ -45,6 +47,41 @@ def put_known(store: Store, plan: Plan) -> None:
     store.put_if_absent(_known(plan.digest()), plan.flow.encode())
 
 
+def put_started(store: Store, plan: Plan, stored: Json) -> None:
+    """The plan that goes on, with the folders that it has now: the next start may be that of a file that was edited meanwhile."""
+    store.put(_started(stored), pack_whole(plan, "stored", plan.schemas))
+
+
+def plan_before(store: Store, manifest: Manifest, given: Plan) -> tuple[Plan, Json] | None:
+    """What an edited file is to be applied to: the plan in force. None where the file can be started as it is.
+
+    The second result as in ``resume_plan``.
+    """
+    stored = manifest.plan
+    if not stored or given.digest() == stored["digest"] or store.get(_known(given.digest())) is not None:
+        return None
+    as_it_was = "start the flow as it was, and apply the edited file while it runs: `meander apply FLOW.py`, or run.apply(flow)"
+    data = store.get(_started(stored)) or (store.get(stored["packed"]) if "packed" in stored else None)
+    if data is None:
+        raise ConfigError(f"store {store.url} does not have the plan that it runs, since an older Meander has started it: {as_it_was}")
+    try:
+        found = _on_the_ground_of(pickle.loads(data), stored, given)
+    except Exception as error:
+        raise ConfigError(
+            f"store {store.url}: the plan that it runs cannot be read here ({type(error).__name__}: {error}); with the versions and the "
+            f"modules that it was started with, {as_it_was}"
+        ) from error
+    for node in found.plan.nodes:
+        if isinstance(node.op, SinkOp) and getattr(node.op.sink, "function", node) is None:
+            raise ConfigError(
+                f"sink '{node.name}': its function cannot be stored, the file has it no more, and output of the last epoch may be for it: "
+                f"{as_it_was}"
+            )
+        if isinstance(node.op, SourceOp) and isinstance(node.op.source, SparkStreamSource) and node.op.source.dataframe() is None:
+            raise ConfigError(f"source '{node.name}' is a streaming DataFrame, which only its own file has: {as_it_was}")
+    return found.plan, found.marks
+
+
 def resume_plan(store: Store, manifest: Manifest, given: Plan) -> tuple[Plan, Json]:
     """The plan to go on with, given a flow's own: the same, or the store's last one where that was made of it by modifications.
 
@@ -69,12 +106,17 @@ def resume_plan(store: Store, manifest: Manifest, given: Plan) -> tuple[Plan, Js
 
 def adopt_plan(store: Store, stored: Json, given: Plan) -> Resumed:
     """The plan of a log entry, on the ground of the flow that was given. Unpickles: a store is trusted like a checkpoint."""
-    if "packed" not in stored:  # never modified
+    if "packed" not in stored and given.digest() == stored["digest"]:  # never modified
         return Resumed(replace(given, version=stored["version"]), {})
-    data = store.get(stored["packed"])
+    name = stored["packed"] if "packed" in stored else _started(stored)
+    data = store.get(name)
     if data is None:
-        raise Corrupted(f"store {store.url}: the modified plan '{stored['packed']}' is named by the log and missing")
-    modified: Plan = pickle.loads(data)
+        raise Corrupted(f"store {store.url}: the plan '{name}' is in force by the log and missing")
+    return _on_the_ground_of(pickle.loads(data), stored, given)
+
+
+def _on_the_ground_of(modified: Plan, stored: Json, given: Plan) -> Resumed:
+    """A stored plan that goes on, given a flow's own."""
     settled = settle(stored.get("brought", {}), modified, given)
     kept: Json = {name: stored[name] for name in ("packed", "modification", "since", "unproven") if name in stored}
     if settled.brought:
@@ -108,3 +150,7 @@ def _gone_on(given: Plan, modified: Plan) -> dict[str, Operator]:
 
 def _known(digest: str) -> str:
     return f"plan/{digest}.known"
+
+
+def _started(stored: Json) -> str:
+    return f"plan/{'.'.join(filter(None, in_force(stored)))}.started"
