@@ -204,7 +204,9 @@ class Verdict:
         for file in sorted(root.rglob("*.parquet")):
             frame = pl.read_parquet(file, hive_partitioning=False)
             if place.kind == "partitioned":
-                frame = frame.with_columns(g=pl.lit(hive(file.parent.name), pl.String())).select("id", "k", "g", "v", "ts")
+                frame = frame.with_columns(g=pl.lit(hive(file.parent.name), pl.String())).select(
+                    "id", "k", "g", "v", "ts", *(["w"] if "w" in frame.columns else [])
+                )
             found[int(file.name.split("-")[1])] += plain(frame)
         return found
 
