@@ -252,3 +252,35 @@ def test_a_store_of_an_older_version_has_to_be_started_as_it_was_once(tmp_path: 
 def test_what_is_asked_for_is_checked(apply: Any, why: str, tmp_path: Path) -> None:
     with pytest.raises(md.ConfigError, match=why):
         at_start(apply, flow_of(tmp_path).plan(), "x")
+
+
+def test_another_folder_in_an_edited_file_is_another_sink_and_gets_nothing_of_the_epochs_before(tmp_path: Path) -> None:
+    def flow(out: str, least: int) -> md.Flow:
+        made = md.Flow("folders")
+        rows = made.source("events", Script(COLUMNS, SCRIPT)).filter(f"k >= {least}", name="some")
+        rows.sink("out", md.parquet(tmp_path / out))
+        return made
+
+    local = Local(flow("old", 0), tmp_path / "state")
+    local.step()
+    local.loop.close()
+    edited = Local(flow("new", 1), tmp_path / "state", apply=True)  # the last epoch is published again at a start
+    edited.step()
+    edited.loop.close()
+    Local(flow("new", 1), tmp_path / "state").step()
+    numbers = [sorted({int(file.name.split("-")[1]) for file in (tmp_path / out).glob("part-*")}) for out in ("old", "new")]
+    assert numbers == [[1], [2, 3]]
+
+
+def test_another_folder_of_a_source_in_an_edited_file_has_to_be_explained(tmp_path: Path) -> None:
+    write(tmp_path / "in", "a", before("ada"))
+    write(tmp_path / "in2", "b", after("bob"))
+    local = Local(orders(tmp_path, OLD), tmp_path / "state")
+    all_of(local)
+    local.loop.close()
+    with pytest.raises(md.FlowError, match="say whether the new one goes on"):
+        Local(orders(tmp_path, NEW, source="in2"), tmp_path / "state", apply=True)
+    edited = Local(orders(tmp_path, NEW, source="in2"), tmp_path / "state", apply={"resume": False})
+    all_of(edited)
+    all_of(edited)  # what was found before the change was of the source before
+    assert published(tmp_path) == [("ada", 1, None), ("bob", 2, "no")]

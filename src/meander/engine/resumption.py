@@ -17,12 +17,13 @@ from meander.engine.parts import in_force
 from meander.errors import ConfigError, Corrupted
 from meander.plan.graph import Node, Plan
 from meander.plan.operators import Operator, SinkOp, SourceOp
-from meander.plan.places import is_alike, settle
+from meander.plan.places import elsewhere, is_alike, settle
 from meander.state.manifest import Json, Manifest
 from meander.state.reading import plan_name, plan_record_name
 from meander.state.store import Store
 
 _LOG = logging.getLogger("meander")
+_KEPT = ("packed", "modification", "since", "unproven")
 
 
 class Resumed(NamedTuple):
@@ -65,13 +66,14 @@ def plan_before(store: Store, manifest: Manifest, given: Plan) -> tuple[Plan, Js
     if data is None:
         raise ConfigError(f"store {store.url} does not have the plan that it runs, since an older Meander has started it: {as_it_was}")
     try:
-        found = _on_the_ground_of(pickle.loads(data), stored, given)
+        modified: Plan = pickle.loads(data)
+        plan = _graft(modified, given, elsewhere(modified, given))
     except Exception as error:
         raise ConfigError(
             f"store {store.url}: the plan that it runs cannot be read here ({type(error).__name__}: {error}); with the versions and the "
             f"modules that it was started with, {as_it_was}"
         ) from error
-    for node in found.plan.nodes:
+    for node in plan.nodes:
         if isinstance(node.op, SinkOp) and getattr(node.op.sink, "function", node) is None:
             raise ConfigError(
                 f"sink '{node.name}': its function cannot be stored, the file has it no more, and output of the last epoch may be for it: "
@@ -79,7 +81,7 @@ def plan_before(store: Store, manifest: Manifest, given: Plan) -> tuple[Plan, Js
             )
         if isinstance(node.op, SourceOp) and isinstance(node.op.source, SparkStreamSource) and node.op.source.dataframe() is None:
             raise ConfigError(f"source '{node.name}' is a streaming DataFrame, which only its own file has: {as_it_was}")
-    return found.plan, found.marks
+    return plan, {name: stored[name] for name in (*_KEPT, "brought") if name in stored}
 
 
 def resume_plan(store: Store, manifest: Manifest, given: Plan) -> tuple[Plan, Json]:
@@ -118,7 +120,7 @@ def adopt_plan(store: Store, stored: Json, given: Plan) -> Resumed:
 def _on_the_ground_of(modified: Plan, stored: Json, given: Plan) -> Resumed:
     """A stored plan that goes on, given a flow's own."""
     settled = settle(stored.get("brought", {}), modified, given)
-    kept: Json = {name: stored[name] for name in ("packed", "modification", "since", "unproven") if name in stored}
+    kept: Json = {name: stored[name] for name in _KEPT if name in stored}
     if settled.brought:
         kept["brought"] = settled.brought
     if given.digest() == stored["digest"]:  # the flow was modified into this one, and is started as it is now

@@ -78,6 +78,21 @@ def settle(brought: Mapping[str, Brought], modified: Plan, given: Plan) -> Settl
     return Settled(ends, now, tuple(told))
 
 
+def elsewhere(stored: Plan, given: Plan) -> dict[str, Operator]:
+    """Sources and sinks of a stored plan that are not where an edited file has them: they are others, and have not moved."""
+    mine = _ends(given)
+    found: dict[str, Operator] = {}
+    for name, op in _ends(stored).items():
+        other = mine.get(name)
+        if isinstance(op, SourceOp) or getattr(op.sink, "function", op) is None:  # of a function that was left behind the name is known
+            same = other is not None and other.describe() == op.describe()
+        else:
+            same = isinstance(other, SinkOp) and place_of(other) == place_of(op)
+        if not same:
+            found[name] = op
+    return found
+
+
 def is_alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
     """Whether two operators' records say the same of all but places. Of a source the columns are its own."""
     parts = ("kind", "does", "code", *(("columns",) if one["kind"] == "source" else ()))
