@@ -9,6 +9,7 @@ from typing import Any
 import polars as pl
 import pytest
 from tests.engine.test_changed_columns import NEW, OLD, after, all_of, before, orders, published, totals, write
+from tests.engine.test_replicas import during_its_run
 from tests.local import Local, Script
 from tests.simulation.whole.actors import Crash
 
@@ -284,3 +285,16 @@ def test_another_folder_of_a_source_in_an_edited_file_has_to_be_explained(tmp_pa
     all_of(edited)
     all_of(edited)  # what was found before the change was of the source before
     assert published(tmp_path) == [("ada", 1, None), ("bob", 2, "no")]
+
+
+def test_of_two_replicas_that_try_the_same_file_with_one_epoch_none_is_told_that_it_was_rejected(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run_once(tmp_path)
+    a, b = (Local(flow_of(tmp_path, 1), tmp_path / "state", replica=name, apply=True, ahead=False) for name in "ab")
+    with during_its_run(b, lambda: a.step()):
+        b.step()
+    b.step()
+    assert (b.manifest.plan["version"], b.manifest.by) == (2, "b")
+    assert [change["verdict"] for change in b.modifier.history()] == ["in force", "in force"]
+    assert "not in force" not in caplog.text

@@ -63,7 +63,7 @@ def command(arguments: argparse.Namespace) -> int:
         lambda name, first: child(arguments, url, name, first),
         arguments.replicas,
         logs,
-        tell=lambda text: console.print(text, soft_wrap=True, markup=False),
+        tell=lambda text: console.print(wording.as_options(text), soft_wrap=True, markup=False),
         prepare=prepare,
     )
     before, began = _totals(store), time.monotonic()

@@ -228,7 +228,7 @@ class Modifier:
             persist,
             rewrite,
             accepted,
-            lambda epoch, why: self._note(_verdict(request.id), verdict="rejected", epoch=epoch, why=why),
+            lambda epoch, why: self._refuse(request.id, epoch, why),
             lambda epoch, why: self._take_back(request.id, former, epoch, why),
             renew=lambda: None if self.plan is former else self._trial(request),
             guard=request.guard,
@@ -352,6 +352,12 @@ class Modifier:
         self._note(f"modifications/{request_id}.reversal", verdict="taken back", epoch=epoch, why=why)
         self._in_force(former, compile_plan(former))
         _LOG.error(f"modification '{request_id}' failed on the first rows that came, in epoch {epoch}, and was taken back: {why}")
+
+    def _refuse(self, request_id: str, epoch: int, why: str) -> None:
+        if self._edited and self.plan.digest() == self._given.digest():  # a sibling that was started with the same file was faster
+            self._note(_verdict(request_id), verdict="in force", version=self.plan.version, epoch=epoch, seconds=None)
+        else:
+            self._note(_verdict(request_id), verdict="rejected", epoch=epoch, why=why)
 
     def _gone(self, effects: Effects, parts: Parts) -> Callable[[Manifest], tuple[str, ...]]:
         known = parts.tables()

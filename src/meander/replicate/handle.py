@@ -154,6 +154,7 @@ def start_replicas(
     if isinstance(replicas, bool) or not isinstance(replicas, int) or replicas < 1:
         raise ConfigError(f"replicas={replicas!r}: a whole number from 1 up is needed")
     session, settings = _session(spark), _settings(options)
+    _check_apply(settings, flow.plan())
     place, timekeeper = open_store(store), clock or SystemClock()
     refuse_file(place)
     plan, memories = _spooled(flow.plan(), place)
@@ -172,7 +173,6 @@ def start_replicas(
         return let_go
 
     command = _command(packed, bool(options.get("takeover")))
-    _check_apply(settings, flow.plan())
     restore = UNWINDING.begin()
     try:
         supervisor = Supervisor(place, timekeeper, command, replicas, logs, Patience(), _LOG.info, prepare).start()

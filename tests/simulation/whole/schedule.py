@@ -180,7 +180,7 @@ class Schedule:
             file, what = File(self.first), "as first written"
         elif fate < 0.6 and self.world.shelf.epochs and "change" not in self.without:
             file, what = self._edited(actor), "changed by hand"
-        if file.edited and not _memories(self._in_force()) <= _memories(file.version):  # nobody would have the object of the plan before
+        if file.edited and (self._has_moved(file) or not _memories(self._in_force()) <= _memories(file.version)):
             file, what = File(self._in_force()), "as it is in force"
         if self.world.partitions and actor.lives and self.rng.random() < 0.7:
             self.world.shrink(self.rng.choice(sorted(self.world.partitions)))
@@ -205,6 +205,12 @@ class Schedule:
 
         actor.do(start)
 
+    def _has_moved(self, file: File) -> bool:
+        """Whether it says what was in force here, in other places: then its folders have moved, and that is no change of the flow."""
+        digest = write(file.version, self.world).plan().digest()
+        known = digest == self.world.shelf.manifest.plan["digest"] or f"plan/{digest}.known" in self.world.shelf.objects
+        return known and file.version not in self._versions()
+
     def _begin(self, actor: Actor, file: File, options: dict[str, Any]) -> None:
         if not file.edited:
             actor.start(write(file.version, self.world), key_groups=KEY_GROUPS, **options)
@@ -225,9 +231,14 @@ class Schedule:
         return File(asked.after, True, asked.rules)
 
     def _in_force(self) -> Version:
+        versions = self._versions()
+        return versions[-1] if versions else self.written.version
+
+    def _versions(self) -> list[Version]:
+        """Those that were in force, epoch by epoch."""
         verdict = Verdict(self.world, self.first, self.asked)
         verdict.follow_versions()
-        return verdict.versions[self.world.shelf.manifest.epoch] if verdict.versions else self.written.version
+        return [version for _, version in sorted(verdict.versions.items())]
 
     def _command(self, actor: Actor) -> None:
         rng, local = self.rng, actor.local
@@ -378,6 +389,7 @@ class Schedule:
 
 
 def _memories(version: Version) -> set[Any]:
+    """Of a plan before an edited file nobody would have the objects that the file does not have."""
     return {(name, place) for name, place in (*version.sinks, *version.taps) if place.kind == "memory"}
 
 
