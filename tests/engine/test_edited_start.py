@@ -26,6 +26,10 @@ def fails(frame: pl.DataFrame) -> pl.DataFrame:
     return frame
 
 
+def same(frame: pl.DataFrame) -> pl.DataFrame:
+    return frame
+
+
 def flow_of(folder: Path, least: int = 0, broken: bool = False, out: str = "out", aggs: int = 1, top: bool = False) -> md.Flow:
     flow = md.Flow("edited")
     rows = flow.source("events", Script(COLUMNS, SCRIPT)).filter(f"k >= {least}", name="some")
@@ -298,3 +302,32 @@ def test_of_two_replicas_that_try_the_same_file_with_one_epoch_none_is_told_that
     assert (b.manifest.plan["version"], b.manifest.by) == (2, "b")
     assert [change["verdict"] for change in b.modifier.history()] == ["in force", "in force"]
     assert "not in force" not in caplog.text
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_what_is_taken_back_goes_back_to_its_own_folders(tmp_path: Path, restarts: bool) -> None:
+    def flow(out: str, broken: bool, least: int = 0) -> md.Flow:
+        made = md.Flow("back")
+        rows = made.source("orders", md.files(tmp_path / "in", format="json", schema=OLD)).filter(f"amount >= {least}", name="some")
+        rows.map_batches(fails if broken else same, name="code").sink("out", md.parquet(tmp_path / out))
+        return made
+
+    def start(*described: Any, **options: Any) -> Local:
+        return Local(flow(*described), tmp_path / "state", **options)
+
+    write(tmp_path / "in", "a", before("ada"))
+    local = start("old", False)
+    all_of(local)
+    local.propose(md.Replace("code", md.map_batches(fails)))
+    local.step()  # without rows: it stays on probation
+    local.loop.close()
+    edited = start("new", True, 1, apply=True)
+    edited.step()
+    assert edited.manifest.plan["version"] == 3
+    if restarts:
+        edited.loop.close()
+        edited = start("new", True, 1)
+    write(tmp_path / "in", "b", before("bob"))
+    all_of(edited)
+    assert edited.manifest.plan["version"] == 1
+    assert (published(tmp_path, "old"), list((tmp_path / "new").glob("*.parquet"))) == ([("ada", 1), ("bob", 1)], [])

@@ -35,7 +35,7 @@ from meander.plan.graph import Plan
 from meander.plan.joins import JoinLatest
 from meander.plan.modify import Change, StateRules, modify
 from meander.plan.operators import MapBatches, SourceOp
-from meander.plan.places import bring
+from meander.plan.places import bring, elsewhere
 from meander.settings import seconds
 from meander.state.history import read_history, read_record
 from meander.state.manifest import Json, Manifest, operator_of, whole_table
@@ -313,7 +313,7 @@ class Modifier:
         self._planned = _Planned(self.plan, changes, rules, plan, effects, program, packed)
         return self._planned
 
-    def _adopt(self, stored: Json) -> tuple[Plan, Json]:
+    def _adopt(self, stored: Json, apart: frozenset[str] = frozenset()) -> tuple[Plan, Json]:
         """The plan of a log entry, and what entries say of it: the live one where this run has had it, or else what the store has.
 
         A sink or a function that came with a modification is only a copy in the store: whoever gave it would see nothing more of it.
@@ -323,21 +323,28 @@ class Modifier:
         live = self._live.get(in_force(stored))
         if live is not None:
             return live, {name: value for name, value in stored.items() if name not in ("flow", "version", "digest")}
-        plan, marks, _ = adopt_plan(self._store, stored, self._given)
+        plan, marks, _ = adopt_plan(self._store, stored, self._given, apart)
         self._live[in_force(stored)] = plan
         return plan, marks
 
-    def _unproven(self, marks: Json) -> Trial:
-        """No row has come to a plan that is in force: it is still on probation, and what was before it is at hand."""
+    def _unproven(self, marks: Json, apart: frozenset[str] = frozenset()) -> Trial:
+        """No row has come to a plan that is in force: it is still on probation, and what was before it is at hand.
+
+        ``apart`` are sources and sinks of which the flow that was given says what later changes have brought, or would bring.
+        """
         was, watched = marks["unproven"]["plan"], frozenset(marks["unproven"]["watched"])
-        former, kept = self._adopt(was)
+        before = was.get("brought", {})
+        apart |= {n for n, one in marks.get("brought", {}).items() if one["place"] != before.get(n, {}).get("place")}
+        if self._edited:
+            apart |= elsewhere(self.plan, self._given).keys()
+        former, kept = self._adopt(was, apart)
         compiled = compile_plan(former)
         parts = replace(self._make_parts(compiled), plan={**was, **kept})
         trial = Trial(parts, None, watched, lasting=frozenset(marks["unproven"].get("lasting", watched)))
         trial.sooner = frozenset(marks["unproven"]["sooner"])
         trial.former = self._loop.setup_of(parts, Program.of(compiled))
         trial.reverted = lambda epoch, why: self._take_back(marks["modification"], former, epoch, why)
-        trial.earlier = self._unproven(was) if was.get("unproven") else None
+        trial.earlier = self._unproven(was, apart) if was.get("unproven") else None
         return trial
 
     def _persist_former(self) -> None:

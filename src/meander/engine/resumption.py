@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import pickle
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -106,27 +106,27 @@ def resume_plan(store: Store, manifest: Manifest, given: Plan) -> tuple[Plan, Js
     return found.plan, found.marks
 
 
-def adopt_plan(store: Store, stored: Json, given: Plan) -> Resumed:
-    """The plan of a log entry, on the ground of the flow that was given. Unpickles: a store is trusted like a checkpoint."""
+def adopt_plan(store: Store, stored: Json, given: Plan, apart: Collection[str] = ()) -> Resumed:
+    """The plan of a log entry, on the ground of the flow that was given. Unpickles: a store is trusted like a checkpoint.
+
+    ``apart`` are sources and sinks that are others in the flow that was given, and have not moved.
+    """
     if "packed" not in stored and given.digest() == stored["digest"]:  # never modified
         return Resumed(replace(given, version=stored["version"]), {})
     name = stored["packed"] if "packed" in stored else _started(stored)
     data = store.get(name)
     if data is None:
         raise Corrupted(f"store {store.url}: the plan '{name}' is in force by the log and missing")
-    return _on_the_ground_of(pickle.loads(data), stored, given)
-
-
-def _on_the_ground_of(modified: Plan, stored: Json, given: Plan) -> Resumed:
-    """A stored plan that goes on, given a flow's own."""
+    modified: Plan = pickle.loads(data)
     settled = settle(stored.get("brought", {}), modified, given)
     kept: Json = {name: stored[name] for name in _KEPT if name in stored}
     if settled.brought:
         kept["brought"] = settled.brought
+    ends = {**settled.ends, **{node.name: node.op for node in modified.nodes if node.name in apart}}
     if given.digest() == stored["digest"]:  # the flow was modified into this one, and is started as it is now
         plan = replace(given, version=stored["version"], retired=modified.retired)
-        return Resumed(plan.with_ends({**_gone_on(plan, modified), **settled.ends}), kept, settled.told)
-    return Resumed(_graft(modified, given, settled.ends), kept, settled.told)
+        return Resumed(plan.with_ends({**_gone_on(plan, modified), **ends}), kept, settled.told)
+    return Resumed(_graft(modified, given, ends), kept, settled.told)
 
 
 def _graft(modified: Plan, given: Plan, ends: Mapping[str, Operator]) -> Plan:

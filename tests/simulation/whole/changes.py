@@ -73,6 +73,8 @@ class Changes:
                 kind = "wide"
             elif self.rng.random() < 0.4:
                 kind = "branch"
+            elif self.rng.random() < 0.3:
+                kind = "columns"
             found = self._kinds(replicas)[kind](after, rules)
             if found is not None and not any(c.name == d.name for c in found[0] for d in changes):
                 changes += found[0]

@@ -206,10 +206,15 @@ class Schedule:
         actor.do(start)
 
     def _has_moved(self, file: File) -> bool:
-        """Whether it says what was in force here, in other places: then its folders have moved, and that is no change of the flow."""
+        """Whether it says what was in force here, in other places than those in force: then its folders have moved, and nothing is applied.
+
+        That counts also for places that a change has brought which was taken back: see decision 0022.
+        """
         digest = write(file.version, self.world).plan().digest()
         known = digest == self.world.shelf.manifest.plan["digest"] or f"plan/{digest}.known" in self.world.shelf.objects
-        return known and file.version not in self._versions()
+        now = self._in_force()
+        there = dict((*now.sinks, *now.taps))
+        return known and any(there.get(name, place) != place for name, place in (*file.version.sinks, *file.version.taps))
 
     def _begin(self, actor: Actor, file: File, options: dict[str, Any]) -> None:
         if not file.edited:
