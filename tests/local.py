@@ -27,9 +27,9 @@ from meander.engine.compiled import compile_plan
 from meander.engine.epoch import SparkRunner
 from meander.engine.loop import EpochDone, Loop
 from meander.engine.messages import Control, Seen
-from meander.engine.modification import Modifier
+from meander.engine.modification import Modifier, at_start
 from meander.engine.open import _parts
-from meander.engine.resumption import put_plan, resume_plan
+from meander.engine.resumption import plan_before, put_plan, put_started, resume_plan
 from meander.engine.trials import Trial
 from meander.plan.modify import StateRules
 from meander.state.compaction import run_merge
@@ -211,11 +211,19 @@ class Local:
     election: Any = None
     merges: Any = None
     """A function of store and key groups, where merges are not to be done at once."""
+    apply: Any = False
+    """As of ``flow.start``; what is asked for is tried with the first step."""
+    request_id: str = ""
+    """Of that."""
+    trial: Trial | None = None
 
     def __post_init__(self) -> None:
         store = self.store = self.store or DirStore(self.folder)
         log = Log.take_over(store, self.clock, self.key_groups, self.replica is not None)
-        plan, marks = resume_plan(store, log.manifest, self.flow.plan())
+        given = self.flow.plan()
+        edited = at_start(self.apply, given, self.request_id or self.clock.new_id())
+        before = None if edited is None else plan_before(store, log.manifest, given)
+        plan, marks = before or resume_plan(store, log.manifest, given)
         compiled = compile_plan(plan)
         put_plan(store, compiled)
         context = mock.Mock(defaultParallelism=2)
@@ -234,9 +242,12 @@ class Local:
             runner.digests = True
         self.cohort = cohort
         self.loop = Loop(store, self.clock, log, parts, runner, self.parallelism, merges, 4, self.done.append, self.ahead, cohort=cohort)
-        self.modifier = Modifier(self.loop, store, self.clock, plan, self.flow.plan(), lambda made: _parts(made, letters))
+        put_started(store, plan, self.loop.plan)
+        self.modifier = Modifier(self.loop, store, self.clock, plan, given, lambda made: _parts(made, letters), before is not None)
         self.loop.recover()
         self.modifier.recover()
+        if edited is not None and before is not None:
+            self.trial = self.modifier.begin(edited)
 
     @property
     def manifest(self) -> Any:

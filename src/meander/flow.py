@@ -79,6 +79,10 @@ class Flow:
         - ``parallelism`` (2): the slots of every stateful operator. May differ from that of the last run; results do not depend on it.
         - ``strict`` (False): stop at the first bad row instead of writing it to the dead letters.
         - ``dead_letters``: the folder of the dead letters; by default inside the store, where ``md.read_dead_letters`` looks.
+        - ``apply`` (False): where this flow is an edited version of the one that the store holds, change that one into it, as ``run.apply``
+          does: with the first epoch, on probation. Rejected is raised where it fails, and the store stays with the flow as it was. A
+          dict has the options of ``run.apply``: ``apply={"drop_state": ["totals"]}``. A flow that was in force there before is started
+          as without.
         - ``takeover`` (False): take the store from a run that still looks alive. That run is fenced: it can commit nothing more.
         - ``retain_epochs`` (64): how many past epochs ``md.read_state(..., epoch=n)`` can read.
         - ``key_groups`` (128): into how many parts keys are divided, a power of two, and the upper limit of the parallelism. It is

@@ -13,7 +13,7 @@ from meander.clock import Clock, SystemClock
 from meander.coordinate.migration import check_strategy
 from meander.coordinate.routing import slots_of
 from meander.engine.picture import show_epoch, show_executors, show_holding, show_operators, show_scaling, show_stages
-from meander.errors import ConfigError, Retryable
+from meander.errors import ConfigError, Rejected, Retryable
 from meander.outcomes import Migrated, Progress, Rescaled
 from meander.plan.become import Become
 from meander.plan.effects import Effects
@@ -162,7 +162,7 @@ class Run:
         dry_run: bool = False,
         request_id: str | None = None,
         author: str = "",
-        drop_state: bool | Sequence[str] = False,
+        drop_state: bool | str | Sequence[str] = False,
         upgrade: Mapping[str, StateFunction] | None = None,
         backfill: Mapping[str, Mapping[str, Any]] | None = None,
         guard: Guard | None = None,
@@ -194,7 +194,10 @@ class Run:
             return self._await(trial, seconds(timeout))
 
     def apply(self, flow: Planned, resume: bool | None = None, **options: Any) -> Modified | Effects:
-        """Become another version of the flow: all that differs, as one change. ``resume`` is for sources that differ."""
+        """Become another version of the flow: all that differs, as one change.
+
+        ``resume`` is for sources that differ in more than their columns: whether they go on where the ones before are.
+        """
         return self.modify([Become(flow.plan(), resume)], **options)
 
     def modify_as_told(self, told: Mapping[str, Any], code: bytes | None = None) -> dict[str, Any]:
@@ -403,6 +406,16 @@ class Run:
         result: Modified = trial.done.result()
         return result
 
+    def _begin(self, trial: Trial, limit: float) -> None:
+        """The edited file that was started is in force, or this run is none."""
+        try:
+            self._await(trial, limit)
+        except BaseException as error:
+            self._end()
+            if isinstance(error, Rejected):
+                raise Rejected(f"flow '{self.name}' was not started with the edited file. {error}") from error
+            raise
+
     # -- the thread -----------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
@@ -490,16 +503,29 @@ def _in_one_line(failure: BaseException) -> str:
     return lines[0] if len(lines) == 1 else f"{lines[0]} … {lines[-1]}"
 
 
-def start(flow: Planned, store: str | Path, spark: Any = None, clock: Clock | None = None, **options: Any) -> Run:
+def start(
+    flow: Planned,
+    store: str | Path,
+    spark: Any = None,
+    clock: Clock | None = None,
+    apply: bool | Mapping[str, Any] = False,
+    **options: Any,
+) -> Run:
     """What ``Flow.start`` does: see there."""
     known = set(Settings.__dataclass_fields__)
     unknown = sorted(set(options) - known)
     if unknown:
-        raise ConfigError(f"unknown option '{unknown[0]}'; options are {', '.join(sorted(known))}, spark")
+        raise ConfigError(f"unknown option '{unknown[0]}'; options are {', '.join(sorted(known))}, apply, spark")
     for name in ("trigger", "idle_poll", "leader_timeout", "patience"):
         if name in options:
             options[name] = seconds(options[name])
+    from meander.engine.modification import at_start
     from meander.engine.open import open_flow
 
     settings, clock, plan = Settings(**options), clock or SystemClock(), flow.plan()
-    return Run(flow.name, open_flow(plan, str(store), spark, clock, settings), settings, clock)
+    edited = at_start(apply, plan, clock.new_id())
+    opened = open_flow(plan, str(store), spark, clock, settings, edited)
+    run = Run(flow.name, opened, settings, clock)
+    if edited is not None and opened.trial is not None and settings.replica is None:  # replicas try it with the first rows that come
+        run._begin(opened.trial, edited.patience)
+    return run

@@ -14,7 +14,7 @@ from meander.cli.main import main
 from meander.clock import SystemClock
 from meander.control.server import Server
 from meander.engine.coded import unpack_coded
-from meander.errors import Rejected
+from meander.errors import FlowError, Rejected
 from meander.plan.become import Become
 from meander.plan.modify import Insert, Replace
 
@@ -157,8 +157,37 @@ def test_diff_says_what_apply_would_do(tmp_path: Path, capsys: pytest.CaptureFix
     said = capsys.readouterr()
     assert "plan: aggregate 'totals' differs" in said.out
     assert "this cannot be applied to a running flow: aggregate 'totals' cannot go on with its state: it was keyed by customer" in said.err
+    assert "--drop-state totals" in said.err
+    assert "drop_state" not in said.err
     assert main(["diff", old, other, "--drop-state", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["state"] == {"totals": "dropped and begun anew"}
+    assert main(["diff", old, other, "--drop-state", "totals", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["drops"] == ["totals"]
+
+
+def test_whose_state_may_go_is_named(server: Server, run: FakeRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path, "flow.py")
+    for words, wanted in (
+        (["apply", path], False),
+        (["apply", path, "--drop-state"], True),
+        (["apply", path, "--drop-state", "best", "--drop-state=totals"], ["best", "totals"]),
+        (["remove", "people", "--drop-state"], ["people"]),
+        (["remove", "people", "--drop-state", "best"], ["best"]),
+        (["remove", "people", "--drop-state", "best", "--drop-state"], ["people", "best"]),
+    ):
+        run.asked.clear()
+        assert main(words) == 0
+        assert run.asked[0][1]["drop_state"] == wanted
+
+
+def test_what_the_control_plane_refuses_is_told_in_the_words_of_the_shell(
+    server: Server, run: FakeRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run.failure = FlowError("top 'best' cannot go on with its state: no. To begin anew, give drop_state=['best'], or use another name")
+    assert main(["remove", "people"]) == 2
+    assert capsys.readouterr().err == (
+        "error: top 'best' cannot go on with its state: no. To begin anew, give --drop-state best, or use another name\n"
+    )
 
 
 def test_a_rejection_is_said(server: Server, run: FakeRun, capsys: pytest.CaptureFixture[str]) -> None:

@@ -83,6 +83,16 @@ def test_a_replica_is_told_what_the_run_was_told() -> None:
     assert build_parser("run").parse_args(list(child(parsed("--replicas", "2", "--http", "0"), "s", "c", True))[3:]).http == 0
 
 
+def test_every_replica_brings_an_edited_file_with_all_that_was_said_of_it() -> None:
+    """Also one that comes back: until the file is in force it could not be started otherwise, and afterwards it is started as any."""
+    said = parsed("--replicas", "2", "--apply", "--drop-state", "best", "--drop-state", "--resume", "--takeover")
+    for first in (True, False):
+        words = list(child(said, "state", "b", first))
+        again = build_parser("run").parse_args(words[3:])
+        assert (again.apply, again.drop_state, again.resume, again.takeover) == (True, ["best", True], True, first)
+    assert not {"--apply", "--resume", "--restart"} & set(child(parsed("--replicas", "2"), "state", "b", True))
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -119,3 +119,13 @@ def test_a_log_is_told_what_is_waited_for() -> None:
     out = io.StringIO()
     with waiting(Console(file=out), "starting Spark …"):
         assert out.getvalue() == "starting Spark …\n"
+
+
+def test_an_edited_file_is_applied_where_that_is_said() -> None:
+    given = start_options(parsed("--apply", "--drop-state", "best", "--drop-state", "totals", "--restart"))["apply"]
+    assert (given["drop_state"], given["resume"]) == (["best", "totals"], False)
+    assert {start_options(parsed("--apply", "--drop-state"))["apply"]["drop_state"]} == {True}
+    assert start_options(parsed("--apply"))["apply"] == {**given, "drop_state": False, "resume": None}
+    for words in (["--drop-state"], ["--drop-state", "best"], ["--resume"], ["--restart"]):
+        with pytest.raises(ConfigError, match=f"{words[0]} says what becomes .* add --apply"):
+            start_options(parsed(*words))

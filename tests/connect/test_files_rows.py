@@ -278,3 +278,44 @@ def test_whether_a_json_value_is_good_does_not_depend_on_its_neighbours(tmp_path
     alone = read(tmp_path, "a.json", f'{{"a":{text}}}\n'.encode(), "json", {"a": kind})
     beside = read(tmp_path, "b.json", f'{{"a":{text}}}\nbad\n'.encode(), "json", {"a": kind})
     assert (alone.frame.height, len(alone.bad)) == (beside.frame.height, len(beside.bad) - 1)
+
+
+@pytest.mark.parametrize("format", ["json", "csv", "parquet"])
+def test_an_optional_column_that_a_row_or_a_file_lacks_is_null(tmp_path: Path, format: str) -> None:
+    schema = {"id": "int", "at": "date", "more": "timestamp", "name": "string"}
+    rows = pl.DataFrame({"id": [1, 2], "other": ["x", "y"]}, {"id": pl.Int32, "other": pl.String})
+    data = {"json": b'{"id": 1, "other": "x"}\n{"id": 2}\n', "csv": b"id,other\n1,x\n2,y\n", "parquet": b""}[format]
+    batch = read(tmp_path, f"a.{format}", data or parquet_bytes(rows, tmp_path), format, schema, optional=["at", "more", "name"])
+    assert (batch.bad, batch.frame.rows()) == ((), [(1, None, None, None), (2, None, None, None)])
+    assert [str(dtype) for dtype in batch.frame.dtypes] == ["Int32", "Date", "Datetime(time_unit='us', time_zone=None)", "String"]
+    alone = read(tmp_path, f"b.{format}", data or parquet_bytes(rows, tmp_path), format, {"name": "string"}, optional=["name"])
+    assert alone.frame.rows() == [(None,), (None,)]
+
+
+def test_a_csv_line_that_is_bad_beside_an_optional_column_that_is_absent_is_set_aside_alone(tmp_path: Path) -> None:
+    batch = read(tmp_path, "a.csv", b"id\n1\nx\n3\n", "csv", {"id": "int", "name": "string"}, optional=["name"])
+    assert batch.frame.rows() == [(1, None), (3, None)]
+    assert [bad.position for bad in batch.bad] == [f"{tmp_path.name}/a.csv:3"]
+
+
+def test_an_optional_column_of_another_type_is_said_of_every_piece_of_a_parquet_file(tmp_path: Path) -> None:
+    """The pieces before may have been read when the source did not have it yet."""
+    pl.DataFrame({"id": [1, 2, 3, 4], "name": [1, 2, 3, 4]}).write_parquet(tmp_path / "a.parquet", row_group_size=2)
+    source = files(tmp_path, schema={"id": "long", "name": "string"}, optional=["name"], max_rows_per_epoch=2)
+    cursor = source.cursor({}, set())
+    cursor.look()
+    splits = [split for _ in range(2) for split in cursor.choose(0.0, True).splits]
+    cursor.close()
+    told = [[bad.position.split("/")[1] for bad in source.read(split.payload).bad] for split in splits]
+    assert told == [["a.parquet"], ["a.parquet#groups 1-1"]]
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [(pl.Int16, pl.Float32), (pl.List(pl.Int32), pl.List(pl.Int64)), (pl.List(pl.Float32), pl.List(pl.Float64))],
+)
+def test_parquet_widens_whatever_a_source_may_widen(tmp_path: Path, given: Any, wanted: Any) -> None:
+    value: Any = [[1]] if isinstance(given, pl.List) else [1]
+    data = parquet_bytes(pl.DataFrame({"x": pl.Series(value, dtype=given)}), tmp_path)
+    batch = read(tmp_path, "a.parquet", data, "parquet", {"x": wanted})
+    assert (batch.bad, batch.frame["x"].to_list(), batch.frame.schema["x"]) == ((), value, wanted)

@@ -128,7 +128,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         "it follows 'ts' and would follow 'born'",
     ),
     "no watermark any more": (lambda: changed(Remove("time")), "windows"),
-    "a source with other columns": (lambda: changed(Replace("orders", rows(a=pl.Int64()), resume=False)), "with its columns"),
+    "a source with other columns": (lambda: changed(Replace("orders", rows(a=pl.Int64()), resume=False)), "there is no column 'ts'"),
     "a source that may or may not go on": (lambda: changed(Replace("orders", rows(**COLUMNS))), "resume=True.*resume=False"),
     "resume for what is no source": (lambda: changed(Replace("positive", md.filter("amount > 1"), resume=True)), "resume= is for sources"),
     "dropping what is not there": (lambda: changed(Replace("positive", md.filter("amount > 1")), drop=["positive"]), "has no state"),

@@ -43,6 +43,8 @@ def a_flow(sink: Any = None) -> md.Flow:
         ({"replicas": 2, "replica": "a"}, "leave replica= out"),
         ({"replicas": 2, "replication": "by luck"}, "there are 'leaderless' and 'leader'"),
         ({"replicas": 2, "paralelism": 3}, "unknown option 'paralelism'"),
+        ({"replicas": 2, "apply": "yes"}, "it is True, or a dict of the options of run.apply"),
+        ({"replicas": 2, "apply": {"guard": print}}, "upgrade= and guard= do not travel to replicas; start the flow once without"),
     ],
 )
 def test_what_cannot_be_is_said_before_a_process_is_started(options: dict[str, Any], said: str, tmp_path: Path) -> None:
@@ -54,6 +56,7 @@ def test_what_cannot_be_is_said_before_a_process_is_started(options: dict[str, A
 def test_options_travel_as_they_are_meant() -> None:
     options = _settings({"trigger": "500ms", "replication": "leaderless", "dead_letters": "dead", "takeover": True, "parallelism": 3})
     assert options == {"trigger": 0.5, "dead_letters": str(Path("dead").absolute()), "parallelism": 3}
+    assert _settings({"apply": {"drop_state": ["best"]}}) == {"apply": {"drop_state": ["best"]}}
 
 
 SCRIPT = """

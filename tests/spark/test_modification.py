@@ -164,6 +164,59 @@ def test_a_flow_is_changed_from_the_shell_and_becomes_what_its_file_says(
         load_flow(other).start(tmp_path / "state", spark=spark, trigger=None)
 
 
+EDITED = """
+import meander as md
+
+def clean(frame):
+    return frame{clean}
+
+flow = md.Flow("edited")
+orders = flow.source("orders", md.files({folder!r}, format="json", schema={schema!r}))
+orders.map_batches(clean, name="clean").sink("out", md.parquet({out!r}))
+orders.key_by("customer").aggregate(md.sum("amount").alias("total"), name="totals").sink("sums", md.parquet({sums!r}))
+"""
+
+
+def test_an_edited_file_is_started_and_its_source_goes_on_with_other_columns(tmp_path: Path, spark: Any) -> None:
+    def flow(name: str, clean: str = "", **columns: str) -> Any:
+        places = {place: str(tmp_path / place) for place in ("out", "sums")}
+        schema = {"customer": "string", "amount": "int", **columns}
+        (tmp_path / name).write_text(EDITED.format(folder=str(tmp_path / "in"), schema=schema, clean=clean, **places))
+        return load_flow(tmp_path / name)
+
+    def write(name: str, text: str) -> None:
+        (tmp_path / "in" / name).write_text(text)
+
+    (tmp_path / "in").mkdir()
+    write("1.json", '{"customer": "ada", "amount": 1}\n')
+    with flow("old.py").start(tmp_path / "state", spark=spark, trigger=None) as run:
+        run.process_available()
+    write("2.json", '{"customer": "bob", "amount": 2}\n')
+    edited = flow("new.py", country="string", amount="long")
+    with pytest.raises(md.ConfigError, match=r"source 'orders' has other columns .*start this one with apply=True"):
+        edited.start(tmp_path / "state", spark=spark, trigger=None)
+    broken = flow("broken.py", clean='.cast({"customer": int})')
+    with pytest.raises(md.Rejected, match=r"(?s)flow 'edited' was not started with the edited file\. .*plan before it is back"):
+        broken.start(tmp_path / "state", spark=spark, trigger=None, apply=True)
+    write("3.json", '{"customer": "ada", "amount": 3, "country": "no"}\n')
+    write("4.json", '{"customer": "cyd", "amount": 4, "country": "se"}\n')
+    with edited.start(tmp_path / "state", spark=spark, trigger="50ms", apply=True) as run:
+        assert run.status()["plan"] == 2
+        (change,) = [change for change in run.modifications() if change["verdict"] == "in force"]
+        assert (change["effects"]["go_on"], change["effects"]["drops"]) == (["orders"], [])
+        deadline = time.monotonic() + 60
+        while run.status()["rows_in"] < 4 and time.monotonic() < deadline:
+            time.sleep(0.05)
+    write("5.json", '{"customer": "ada", "amount": 3000000000}\n')
+    with flow("again.py", country="string", amount="long").start(tmp_path / "state", spark=spark, trigger=None) as run:
+        run.process_available()
+    rows = pl.concat([pl.read_parquet(file) for file in (tmp_path / "out").glob("*.parquet")], how="diagonal_relaxed").sort("amount")
+    assert rows.select("customer", "amount").rows() == [("ada", 1), ("bob", 2), ("ada", 3), ("cyd", 4), ("ada", 3_000_000_000)]
+    assert rows["country"].to_list() == [None, None, "no", "se", None]
+    stored = pl.DataFrame(pl.from_arrow(md.read_state(tmp_path / "state", "totals")))
+    assert sorted(stored.rows()) == [("ada", 3_000_000_004), ("bob", 2), ("cyd", 4)]
+
+
 def test_the_example_of_the_manual_runs(tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     text = (Path(__file__).parents[2] / "docs" / "modifications.md").read_text()
     code = text.split("```python\n")[1].split("```")[0].replace("trigger=None", "trigger=None, spark=spark")

@@ -6,15 +6,16 @@ import argparse
 import base64
 import json
 
-from meander.cli.modify import add_change_options, lines_of, send
-from meander.cli.parser import Commands, Parser
+from meander.cli.modify import add_change_options, add_drop_state, add_resume, drop_state, lines_of, send
+from meander.cli.parser import Commands
 
 _DIFF = """examples:
   meander diff flow.py new_flow.py
   meander diff flow.py new_flow.py --drop-state --json"""
 _APPLY = """examples:
   meander apply new_flow.py --dry-run              what would happen to the plan, its columns and its state
-  meander apply new_flow.py                        all of it, in force with the next epoch, or nothing; needs the code token"""
+  meander apply new_flow.py                        all of it, in force with the next epoch, or nothing; needs the code token
+  meander apply new_flow.py --drop-state best      'best' begins anew; the state of all others goes on, or nothing is changed"""
 
 
 def register_diff(commands: Commands) -> None:
@@ -26,8 +27,8 @@ def register_diff(commands: Commands) -> None:
     )
     parser.add_argument("old", metavar="OLD.py", help="a Python file that defines `flow`")
     parser.add_argument("new", metavar="NEW.py", help="another version of it")
-    parser.add_argument("--drop-state", action="store_true", help="state that cannot go on may go")
-    _add_resume(parser)
+    add_drop_state(parser)
+    add_resume(parser)
     parser.add_argument("--json", action="store_true", help="as one JSON object")
     parser.set_defaults(command=diff)
 
@@ -40,15 +41,9 @@ def register_apply(commands: Commands) -> None:
         epilog=_APPLY,
     )
     parser.add_argument("file", metavar="NEW.py", help="a Python file that defines `flow`")
-    _add_resume(parser)
+    add_resume(parser)
     add_change_options(parser)
     parser.set_defaults(command=apply)
-
-
-def _add_resume(parser: Parser) -> None:
-    resume = parser.add_mutually_exclusive_group()
-    resume.add_argument("--resume", action="store_true", default=None, help="sources that differ go on where the ones before are")
-    resume.add_argument("--restart", dest="resume", action="store_false", help="sources that differ begin at their beginning")
 
 
 def diff(arguments: argparse.Namespace) -> int:
@@ -60,7 +55,7 @@ def diff(arguments: argparse.Namespace) -> int:
 
     old, new = load_flow(arguments.old).plan(), load_flow(arguments.new).plan()
     try:
-        _, effects = modify(old, [Become(new, arguments.resume)], StateRules(arguments.drop_state))
+        _, effects = modify(old, [Become(new, arguments.resume)], StateRules(drop_state(arguments)))
     except FlowError as error:
         found = differences(old.record(), new.record())
         if not found and old.digest() == new.digest():
@@ -80,4 +75,4 @@ def apply(arguments: argparse.Namespace) -> int:
 
     plan = load_flow(arguments.file).plan()
     body = {"code": base64.b64encode(pack_coded([Become(plan, arguments.resume)])).decode()}
-    return send(arguments, body, True)
+    return send(arguments, body, None)

@@ -32,6 +32,7 @@ from meander.cli import (
     workgen,
 )
 from meander.cli.parser import Commands, Parser
+from meander.cli.wording import as_options
 from meander.errors import MeanderError
 
 COMMANDS: dict[str, Callable[[Commands], None]] = {
@@ -131,7 +132,7 @@ def guarded(work: Callable[[], int], debug: bool = False) -> int:
     try:
         return work()
     except MeanderError as error:
-        return _failed(str(error), 2, debug)
+        return _failed(as_options(str(error)), 2, debug)
     except KeyboardInterrupt:
         return _failed("interrupted", 130, debug)
     except BrokenPipeError:  # `meander state … | head` is no failure

@@ -29,7 +29,8 @@ _INSERT = """examples:
   meander insert tap --parquet tap/ --after no_bots      a sink takes a copy of the rows there; needs the code token"""
 _REMOVE = """examples:
   meander remove no_bots
-  meander remove totals --drop-state               it keeps state, which goes with it"""
+  meander remove totals --drop-state               it keeps state, which goes with it
+  meander remove totals --drop-state totals --drop-state best      and so does 'best', behind it"""
 _HISTORY = """examples:
   meander modifications                            of the flow that runs
   meander modifications state/ --json              from the store alone, also when nothing runs"""
@@ -91,12 +92,41 @@ def register_modifications(commands: Commands) -> None:
 def add_change_options(parser: Parser) -> None:
     """What is said of every change."""
     parser.add_argument("--dry-run", action="store_true", help="only say what would happen to the plan, its columns and its state")
-    parser.add_argument("--drop-state", action="store_true", help="state that cannot go on may go")
+    add_drop_state(parser)
     parser.add_argument("--request-id", metavar="ID", help="a request that is repeated with its id is done once")
     parser.add_argument("--author", metavar="NAME", help="for the history (default: the user's name)")
     parser.add_argument("--timeout", metavar="T", default="60s", help="how long the first epoch may take (default: 60s)")
     add_address(parser)
     parser.add_argument("--json", action="store_true", help="the answer as one JSON object")
+
+
+def add_drop_state(parser: argparse._ActionsContainer) -> None:
+    """Whose state may go."""
+    parser.add_argument(
+        "--drop-state",
+        metavar="OPERATOR",
+        nargs="?",
+        const=True,
+        action="append",
+        help="the state of this operator goes; may be repeated; without a name: that of the operator which is changed, or, of a "
+        "whole file, all that cannot go on",
+    )
+
+
+def add_resume(parser: argparse._ActionsContainer) -> None:
+    """What becomes of sources that are others in a whole file."""
+    resume = parser.add_mutually_exclusive_group()
+    resume.add_argument("--resume", action="store_true", default=None, help="sources that differ go on where the ones before are")
+    resume.add_argument("--restart", dest="resume", action="store_false", help="sources that differ begin at their beginning")
+
+
+def drop_state(arguments: argparse.Namespace, changed: list[str] | None = None) -> bool | list[str]:
+    """Whose state may go; ``changed`` is what is meant where no operator is named."""
+    given = arguments.drop_state or []
+    named = [name for name in given if name is not True]
+    if True not in given:
+        return named or False
+    return True if changed is None else [*changed, *named]
 
 
 def _add_operator(parser: Parser) -> None:
@@ -205,13 +235,13 @@ def _md() -> Any:
     return meander
 
 
-def send(arguments: argparse.Namespace, body: dict[str, Any], droppable: list[str] | bool) -> int:
-    """Ask for a change, and say what has become of it."""
+def send(arguments: argparse.Namespace, body: dict[str, Any], changed: list[str] | None) -> int:
+    """Ask for a change, and say what has become of it. ``changed``: the operator that is named; None where it is a whole file."""
     from meander.control.client import Client
     from meander.settings import seconds
 
-    body |= {"dry_run": arguments.dry_run, "drop_state": droppable if arguments.drop_state else False}
-    body |= {"author": arguments.author or _user(), "timeout": seconds(arguments.timeout) or 60.0}
+    body |= {"dry_run": arguments.dry_run, "drop_state": drop_state(arguments, changed)}
+    body |= {"author": arguments.author or user(), "timeout": seconds(arguments.timeout) or 60.0}
     if arguments.request_id is not None:
         body["request_id"] = arguments.request_id
     token = arguments.token or (os.environ.get("MEANDER_CODE_TOKEN") if "code" in body else None)
@@ -234,10 +264,11 @@ def lines_of(effects: dict[str, Any]) -> list[str]:
     lines += [f"  plan: {phrase}" for phrase in effects.get("plan", ())]
     lines += [f"  columns of '{name}': {', '.join(columns)}" for name, columns in effects.get("schemas", {}).items()]
     lines += [f"  state of '{name}': {fate}" for name, fate in effects.get("state", {}).items()]
-    return lines + [f"  source '{name}': where it was is forgotten" for name in effects.get("restarts", ())]
+    lines += [f"  source '{name}': where it was is forgotten" for name in effects.get("restarts", ())]
+    return lines + [f"  source '{name}': it goes on where it is" for name in effects.get("go_on", ())]
 
 
-def _user() -> str:
+def user() -> str:
     try:
         return getpass.getuser()
     except (OSError, KeyError):

@@ -49,6 +49,9 @@ def command(arguments: argparse.Namespace) -> int:
     logs = logs_of(store, flow.name)
 
     def prepare(adopting: bool) -> Callable[[], None]:
+        if adopting and arguments.apply:
+            again = f"`meander replicas restart --store {url}` starts them with {arguments.file}, one after the other, which applies it"
+            console.print(f"replicas that run already go on with the file that they were started with; {again}", soft_wrap=True)
         arguments.zookeeper, let_go = find_zookeeper(arguments.replication, arguments.zookeeper, logs)
         return let_go
 
@@ -60,7 +63,7 @@ def command(arguments: argparse.Namespace) -> int:
         lambda name, first: child(arguments, url, name, first),
         arguments.replicas,
         logs,
-        tell=lambda text: console.print(text, soft_wrap=True, markup=False),
+        tell=lambda text: console.print(wording.as_options(text), soft_wrap=True, markup=False),
         prepare=prepare,
     )
     before, began = _totals(store), time.monotonic()
@@ -125,7 +128,9 @@ def child(arguments: argparse.Namespace, store: str, name: str, first: bool) -> 
         words += ["--latency-file", f"{arguments.latency_file}.{name}"]
     if arguments.http is not None:
         words += ["--http", str(arguments.http and arguments.http + place_of(name)), "--host", arguments.host]
-    words += [f"--{flag}" for flag in ("strict", "once") if getattr(arguments, flag)]
+    words += [f"--{flag}" for flag in ("strict", "once", "apply") if getattr(arguments, flag)]
+    words += [f"--drop-state={name}" if name is not True else "--drop-state" for name in arguments.drop_state or ()]
+    words += {None: [], True: ["--resume"], False: ["--restart"]}[arguments.resume]
     if arguments.takeover and first:  # a replica that comes back must not take the store from a run that has replaced it
         words.append("--takeover")
     return words

@@ -12,6 +12,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from meander.cli import wording
+from meander.cli.modify import add_drop_state, add_resume, drop_state, user
 from meander.cli.parser import Commands, Parser
 from meander.errors import Busy, ConfigError
 
@@ -38,6 +39,7 @@ examples:
   meander run my_flow.py --master 'local-cluster[2,1,1024]' --parallelism 4
   meander run my_flow.py --http                     rescale it while it runs: meander rescale counts 4
   meander run my_flow.py --replicas 2               two Sparks run it together; kill one, and the output goes on without a gap
+  meander run edited.py --store state/ --apply      the flow that the store holds becomes this one, with the first epoch, on probation
 
 After Ctrl-C, a kill or a crash the same command goes on where the flow was."""
 
@@ -74,6 +76,12 @@ def add_flow_options(parser: Parser) -> None:
     parser.add_argument("--trigger", metavar="T", help="time between the starts of two epochs, such as 500ms (default: none)")
     parser.add_argument("--strict", action="store_true", help="stop at the first bad row instead of writing it to the dead letters")
     parser.add_argument("--takeover", action="store_true", help="take the store from a run that still looks alive")
+    edited = parser.add_argument_group("an edited file (see also: meander diff, meander apply)")
+    edited.add_argument(
+        "--apply", action="store_true", help="where the store holds an older version of the flow, change it into this one, on probation"
+    )
+    add_drop_state(edited)
+    add_resume(edited)
     parser.add_argument("--latency-file", metavar="F", help="write ingestion time and latency of every event there, in milliseconds")
     parser.add_argument("--pushgateway", metavar="URL", help="push metrics to a Prometheus Pushgateway, every 10 s and at the end")
     parser.add_argument("--json", action="store_true", help="print a summary as JSON on standard output; progress goes to standard error")
@@ -222,7 +230,7 @@ def start_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """The options of ``flow.start`` that the arguments say."""
     if arguments.once and arguments.trigger is not None:
         raise ConfigError("--once and --trigger contradict each other: leave one out")
-    options: dict[str, Any] = {"strict": arguments.strict, "takeover": arguments.takeover}
+    options: dict[str, Any] = {"strict": arguments.strict, "takeover": arguments.takeover, **_applied(arguments)}
     if arguments.parallelism is not None:
         options["parallelism"] = arguments.parallelism
     if arguments.autoscale is not None:
@@ -236,6 +244,17 @@ def start_options(arguments: argparse.Namespace) -> dict[str, Any]:
     elif arguments.trigger is not None:
         options["trigger"] = arguments.trigger
     return options
+
+
+def _applied(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What ``flow.start`` is told of an edited file."""
+    dropped = drop_state(arguments)
+    if not arguments.apply:
+        for option, given in (("--drop-state", dropped), ("--resume", arguments.resume), ("--restart", arguments.resume is False)):
+            if given:
+                raise ConfigError(f"{option} says what becomes of a flow that is changed by an edited file: add --apply")
+        return {}
+    return {"apply": {"resume": arguments.resume, "drop_state": dropped, "author": user()}}
 
 
 def bounds(text: str) -> Autoscale:

@@ -2,6 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
+_OPTIONS = (
+    (re.compile(r"drop_state=True"), "--drop-state"),
+    (re.compile(r"resume=True"), "--resume"),
+    (re.compile(r"resume=False"), "--restart"),
+    (re.compile(r"apply=True"), "--apply"),
+)
+_NAMED = re.compile(r"drop_state=\[((?:'[^']*'(?:, )?)+)\]")
+
 
 def count(number: float) -> str:
     """
@@ -50,3 +60,15 @@ def ago(seconds: float) -> str:
     ('3.00 s ago', 'just now')
     """
     return "just now" if seconds < 1 else f"{duration(seconds)} ago"
+
+
+def as_options(message: str) -> str:
+    """What Python's arguments are called on a command line.
+
+    >>> as_options("give drop_state=['totals', 'best'], or drop_state=True; resume=False begins anew")
+    'give --drop-state totals --drop-state best, or --drop-state; --restart begins anew'
+    """
+    message = _NAMED.sub(lambda found: " ".join(f"--drop-state {name}" for name in re.findall(r"'([^']*)'", found.group(1))), message)
+    for argument, option in _OPTIONS:
+        message = argument.sub(option, message)
+    return message

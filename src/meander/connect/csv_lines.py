@@ -33,12 +33,12 @@ def read_header(data: bytes) -> tuple[list[str], int]:
 
 
 class CsvParser:
-    """Parses lines under a known header into the schema's columns; other columns are ignored."""
+    """Parses lines under a known header into the schema's columns; others are ignored, and those that it lacks are null."""
 
     def __init__(self, schema: pl.Schema, header: list[str]) -> None:
         self._schema = schema
         self._header = header
-        self._typed = [(header.index(name), name, dtype) for name, dtype in schema.items()]
+        self._typed = [(header.index(name), name, dtype) for name, dtype in schema.items() if name in header]
         self._has_times = any(isinstance(dtype, pl.Datetime) for dtype in schema.values())
 
     def parse(self, data: bytes) -> pl.DataFrame:
@@ -82,6 +82,7 @@ class CsvParser:
             convert_options=pc.ConvertOptions(
                 column_types=types,
                 include_columns=self._schema.names(),
+                include_missing_columns=True,
                 null_values=[""],
                 strings_can_be_null=True,
                 quoted_strings_can_be_null=False,

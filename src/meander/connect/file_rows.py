@@ -42,7 +42,7 @@ def read(folder: str, format: str, schema: pl.Schema, optional: frozenset[str], 
         if payload["size"] == 0:
             batch = _whole_file_bad(schema, shown, "empty file", 0)
         elif format == "parquet":
-            batch = _read_parquet(path, shown, schema, payload)
+            batch = _read_parquet(path, shown, schema, optional, payload)
         else:
             batch = text_rows.read(path, shown, format, schema, optional, payload)
     except OSError as error:
@@ -73,17 +73,21 @@ def _whole_file_bad(schema: pl.Schema, shown: str, reason: str, size: int) -> Ba
     return Batch(pl.DataFrame(schema=schema), (BadRow(shown, reason, f"<file of {size} bytes, kept>"),))
 
 
-def _read_parquet(path: str, shown: str, schema: pl.Schema, payload: dict[str, Any]) -> Batch:
+def _read_parquet(path: str, shown: str, schema: pl.Schema, optional: frozenset[str], payload: dict[str, Any]) -> Batch:
     groups: list[int] | None = payload.get("groups")
     try:
         present = pl.Schema(pl.read_parquet_schema(path))
-        reason = next((text for name, dtype in schema.items() if (text := _mismatch(name, dtype, present))), None)
+        wanted = {name: dtype for name, dtype in schema.items() if name in present or name not in optional}
+        name, reason = next(((name, text) for name, dtype in wanted.items() if (text := _mismatch(name, dtype, present))), ("", None))
         if reason is not None:
-            if groups and groups[0] > 0:
+            if not groups or groups[0] == 0:
+                return _whole_file_bad(schema, shown, reason, payload["size"])
+            if name not in optional:
                 return Batch(pl.DataFrame(schema=schema))  # said once for the file, by its first split
-            return _whole_file_bad(schema, shown, reason, payload["size"])
+            # An optional column may be one that came when the first split had been read already.
+            return _whole_file_bad(schema, f"{shown}#groups {groups[0]}-{groups[1] - 1}", reason, payload["size"])
         # Polars was measured at one to two times pyarrow's speed on one core (two where there is text).
-        rows = pl.scan_parquet(path, glob=False).select(*schema)
+        rows = pl.scan_parquet(path, glob=False).select(*(wanted or list(present)[:1]))  # without a column there would be no rows
         skipped = 0
         if groups:
             footer = pq.read_metadata(path)
@@ -92,7 +96,10 @@ def _read_parquet(path: str, shown: str, schema: pl.Schema, payload: dict[str, A
             rows = rows.slice(skipped, sum(counts[groups[0] :]))
         frame = rows.collect()
         if frame.schema != schema:
-            frame = frame.select(_widened(name, schema[name], frame.schema[name]) for name in schema)
+            frame = frame.with_columns(
+                _widened(name, dtype, frame.schema[name]) if name in wanted else pl.lit(None, dtype).alias(name)
+                for name, dtype in schema.items()
+            ).select(*schema)
         return Batch(frame, position=lambda row: f"{shown} row {skipped + row + 1}")
     except OSError:
         raise
@@ -121,6 +128,11 @@ def _widens(given: pl.DataType, wanted: pl.DataType) -> bool:
         return isinstance(given, _UNSIGNED) and given_rank < wanted_rank
     if isinstance(wanted, pl.Float64):
         return isinstance(given, pl.Float32) or (given_rank is not None and given_rank < 3)
+    if isinstance(wanted, pl.Float32):
+        return given_rank is not None and given_rank < 2
+    if isinstance(wanted, pl.List) and isinstance(given, pl.List):
+        outer, inner = (pl.Schema({"x": dtype.inner})["x"] for dtype in (wanted, given))
+        return _widens(inner, outer)
     if isinstance(wanted, pl.Datetime):
         return isinstance(given, pl.Datetime)
     return isinstance(wanted, pl.String) and isinstance(given, (pl.Categorical, pl.Enum))

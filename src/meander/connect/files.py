@@ -13,6 +13,8 @@ vanishes or changes after it was decided is an error, never other rows; a split 
   on if size and modification time are the same (``mv`` and ``cp -p`` keep them).
 - With ``after="archive"`` a file goes into the subfolder ``_archive`` when its epoch is committed and published, never earlier; where a
   crash comes between, at the next start. An archived file is never overwritten: one of the same name stays where it is.
+- Columns that are not in the schema are not read. One that a JSON object, a CSV header or a Parquet file lacks is null where its name is in
+  ``optional``; otherwise the row (JSON) or the file (CSV, Parquet) is a dead letter.
 - Large Parquet files are cut at row groups, large JSON and CSV files at fixed byte positions. Cuts depend on the file and on
   the source's own limits, never on parallelism. CSV records are lines: a line break inside quotes is not supported.
 """
@@ -20,8 +22,8 @@ vanishes or changes after it was decided is an error, never other rows; a split 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import polars as pl
@@ -63,6 +65,12 @@ class FilesSource:
     def canonical(self) -> str:
         return f"files {self.format}, optional {sorted(self.optional)}"
 
+    def input(self) -> str:
+        return f"{self.describe()}, {self.limits}, settle {self.settle}"
+
+    def absent_as_null(self, columns: Collection[str]) -> FilesSource:
+        return replace(self, optional=tuple(sorted({*self.optional, *columns})))
+
 
 def files(
     path: str | os.PathLike[str],
@@ -80,7 +88,8 @@ def files(
     ``schema`` maps columns to types ("string", "double", "long", "timestamp", … or Polars types), or is what Spark takes: text such as
     ``"customer string, amount double"`` or a StructType. For Parquet it may be left out and is then the first file's.
     Only these columns are read. Limits bound one epoch; files younger than ``settle`` seconds wait.
-    A JSON field that is absent makes a bad row unless its name is in ``optional`` (then it is null); an explicit null is a null.
+    A JSON field that is absent makes a bad row, and a column that is absent a bad CSV or Parquet file, unless its name is in ``optional``:
+    then it is null. An explicit null is a null.
     ``after="archive"`` moves a file into the subfolder ``_archive`` when its epoch is committed and published, which keeps the folder
     small and new files quickly found; nobody else can read all of the folder then. What is in the archive is yours to delete.
     """

@@ -7,9 +7,9 @@ same rows in the same order. Splits never depend on the parallelism; a row's pos
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import polars as pl
 
@@ -118,3 +118,14 @@ class Source(Protocol):
 
     def canonical(self) -> str:
         """Everything but the schema that decides which rows a split has, and not where the input is: it may move. For digests."""
+
+
+@runtime_checkable
+class ChangesColumns(Protocol):
+    """A source that can go on where it is with other columns."""
+
+    def input(self) -> str:
+        """All that decides which input there is and how it is cut: where it is equal, cursors and splits of the one serve the other."""
+
+    def absent_as_null(self, columns: Collection[str]) -> Source:
+        """The same source; where a row or a file lacks one of these columns, it is null there, and that is no fault."""

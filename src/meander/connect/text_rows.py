@@ -90,7 +90,7 @@ def read(path: str, shown: str, format: str, schema: pl.Schema, optional: frozen
             begin, data = 3, data[3:]
     else:
         header, length = csv_lines.read_header(head)
-        missing = [name for name in schema if name not in header]
+        missing = [name for name in schema if name not in header and name not in optional]
         repeated = sorted({name for name in header if header.count(name) > 1})
         if missing or repeated:
             reason = f"no column {missing[0]!r}; the header has {', '.join(header)}" if missing else f"the header has {repeated[0]!r} twice"

@@ -13,7 +13,8 @@ import inspect
 import json
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -28,6 +29,7 @@ from meander.engine.resumption import adopt_plan, put_known, put_plan
 from meander.engine.trials import Guard, Rewritten, Setup, Trial
 from meander.engine.upgrade import rewrite_tables
 from meander.errors import ConfigError, FlowError, Rejected, Retryable
+from meander.plan.become import Become
 from meander.plan.effects import Effects
 from meander.plan.eventtime import time_of
 from meander.plan.graph import Plan
@@ -35,12 +37,14 @@ from meander.plan.joins import JoinLatest
 from meander.plan.layout import owing, untold
 from meander.plan.modify import Change, StateRules, modify
 from meander.plan.operators import MapBatches, SourceOp
-from meander.plan.places import bring
+from meander.plan.places import bring, elsewhere
+from meander.settings import seconds
 from meander.state.history import read_history, read_record
 from meander.state.manifest import Json, Manifest, operator_of
 from meander.state.store import Store
 
 _LOG = logging.getLogger("meander")
+_AT_START = ("author", "backfill", "drop_state", "guard", "resume", "timeout", "upgrade")
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 MakeParts = Callable[[Compiled], Parts]
 
@@ -55,6 +59,19 @@ class Request:
     author: str = ""
     guard: Guard | None = None
     patience: float = 60.0
+
+
+def at_start(apply: bool | Mapping[str, Any], plan: Plan, identity: str) -> Request | None:
+    """What ``flow.start(..., apply=...)`` asks for: that the flow that the store holds becomes this one. None where it asks for nothing."""
+    if isinstance(apply, bool):
+        return at_start({}, plan, identity) if apply else None
+    if not isinstance(apply, Mapping):
+        raise ConfigError(f"apply={apply!r}: it is True, or a dict of the options of run.apply, such as {{'drop_state': ['totals']}}")
+    if unknown := sorted(set(apply) - {*_AT_START}):
+        raise ConfigError(f"apply: there is no option {unknown[0]!r}; there are {', '.join(_AT_START)}")
+    rules = StateRules(apply.get("drop_state") or (), apply.get("upgrade") or {}, apply.get("backfill") or {})
+    patience = seconds(apply.get("timeout", "60s")) or 3600.0
+    return Request(identity, (Become(plan, apply.get("resume")),), rules, apply.get("author") or "", apply.get("guard"), patience)
 
 
 class Modified(NamedTuple):
@@ -89,12 +106,16 @@ class _Planned:
 class Modifier:
     """Modifications of one run."""
 
-    def __init__(self, loop: Loop, store: Store, clock: Clock, plan: Plan, given: Plan, make_parts: MakeParts) -> None:
-        """To be made before the loop recovers: siblings may change the plan meanwhile. ``given`` is the flow as it was started."""
+    def __init__(
+        self, loop: Loop, store: Store, clock: Clock, plan: Plan, given: Plan, make_parts: MakeParts, edited: bool = False
+    ) -> None:
+        """To be made before the loop recovers: siblings may change the plan meanwhile. ``given`` is the flow as it was started;
+        ``edited``: it was never in force here, and ``plan`` goes on until it is applied.
+        """
         self._loop, self._store, self._clock, self._make_parts = loop, store, clock, make_parts
         self.plan = plan
         """The one in force."""
-        self._given = given
+        self._given, self._edited = given, edited
         self._live = {in_force(loop.plan): plan}
         """The plan in force, those that it may go back to, and the one that is tried: with their sinks and functions as they were given."""
         self._planned: _Planned | None = None
@@ -134,6 +155,28 @@ class Modifier:
         self._loop.trials.propose(trial)
         return trial
 
+    def begin(self, request: Request) -> Trial | None:
+        """At the start with an edited file: have it tried with the first epoch. None where a sibling has put it in force already.
+
+        Where nobody waits for it, how it ends is said in the log: the plan before it goes on.
+        """
+        try:
+            trial = self.propose(request)
+        except FlowError:
+            if self.plan.digest() == self._given.digest():
+                return None
+            raise
+        if self._loop.siblings is not None:
+            trial.done.add_done_callback(self._say_how_it_ended)
+        return trial
+
+    def _say_how_it_ended(self, done: Future[Modified]) -> None:
+        if done.exception() is not None and self.plan.digest() != self._given.digest():
+            _LOG.error(
+                f"flow '{self._given.flow}': the edited file is not in force, and the plan before it goes on: {done.exception()} "
+                "Start it again to try again"
+            )
+
     def _trial(self, request: Request) -> Trial:
         """A request on the plan that is in force now."""
         planned = self._plan(request.changes, request.rules)
@@ -148,9 +191,12 @@ class Modifier:
         self._live[in_force(parts.plan)] = plan
         gone = self._gone(effects, parts)
         sources = {node.name: node.op for node in self.plan.nodes if isinstance(node.op, SourceOp)}
-        swaps = tuple(sorted(n for n in {*sources, *compiled.sources} if sources.get(n) is not compiled.sources.get(n)))
+        others = {n for n in {*sources, *compiled.sources} if sources.get(n) is not compiled.sources.get(n)}
+        swaps = tuple(sorted(others - effects.go_on))
         if swaps and self._loop.siblings is not None:
-            raise FlowError(f"source '{swaps[0]}' cannot be changed while several replicas run: what they have decided is of it")
+            raise FlowError(
+                f"source '{swaps[0]}' cannot be changed while several replicas run: what they have decided is of it. Its columns alone can"
+            )
 
         def persist(epoch: int) -> None:
             self._persist_former()
@@ -182,13 +228,13 @@ class Modifier:
         return Trial(
             parts,
             program,
-            effects.touched,
+            effects.touched | effects.reached,
             tuple(sorted(effects.restarts)),
             swaps,
             persist,
             rewrite,
             accepted,
-            lambda epoch, why: self._note(_verdict(request.id), verdict="rejected", epoch=epoch, why=why),
+            lambda epoch, why: self._refuse(request.id, epoch, why),
             note_debts=lambda was: self._note_debts(plan, was),
             restore=self._restore,
             reverted=lambda epoch, why: self._take_back(request.id, epoch, why),
@@ -203,8 +249,8 @@ class Modifier:
         )
 
     def follow(self, manifest: Manifest) -> None:
-        """A sibling has put another plan in force, or has proven this one: have the same. Sources are as they were: among replicas they
-        cannot be changed."""
+        """A sibling has put another plan in force, or has proven this one: have the same. Sources are where they were: of them
+        replicas can change only the columns."""
         self._loop.trials.forget()
         plan, marks = self._adopt(manifest.plan)
         compiled = compile_plan(plan)
@@ -218,7 +264,8 @@ class Modifier:
 
     def recover(self) -> None:
         """At the start, once the loop has recovered: a verdict that a crash has swallowed is what the manifest says."""
-        put_known(self._store, self._given)
+        if not self._edited:
+            put_known(self._store, self._given)
         put_known(self._store, self.plan)  # a crash may have kept that from being done
         self._put_on_probation(self._loop.log.manifest.plan)
         self._give_verdict(self._loop.log.manifest.plan)
@@ -274,7 +321,7 @@ class Modifier:
         self._planned = _Planned(self.plan, changes, rules, plan, effects, program, packed)
         return self._planned
 
-    def _adopt(self, stored: Json) -> tuple[Plan, Json]:
+    def _adopt(self, stored: Json, apart: frozenset[str] = frozenset()) -> tuple[Plan, Json]:
         """The plan of a log entry, and what entries say of it: the live one where this run has had it, or else what the store has.
 
         A sink or a function that came with a modification is only a copy in the store: whoever gave it would see nothing more of it.
@@ -285,14 +332,21 @@ class Modifier:
         if live is not None:
             marks = {name: value for name, value in stored.items() if name not in ("flow", "version", "digest")}
             return owing(live, stored.get("owes", ())), marks
-        plan, marks, _ = adopt_plan(self._store, stored, self._given)
+        plan, marks, _ = adopt_plan(self._store, stored, self._given, apart)
         self._live[in_force(stored)] = plan
         return plan, marks
 
-    def _unproven(self, marks: Json) -> Trial:
-        """No row has come to a plan that is in force: it is still on probation, and what was before it is at hand."""
+    def _unproven(self, marks: Json, apart: frozenset[str] = frozenset()) -> Trial:
+        """No row has come to a plan that is in force: it is still on probation, and what was before it is at hand.
+
+        ``apart`` are sources and sinks of which the flow that was given says what later changes have brought, or would bring.
+        """
         was, watched = marks["unproven"]["plan"], frozenset(marks["unproven"]["watched"])
-        former, kept = self._adopt(was)
+        before = was.get("brought", {})
+        apart |= {n for n, one in marks.get("brought", {}).items() if one["place"] != before.get(n, {}).get("place")}
+        if self._edited:
+            apart |= elsewhere(self.plan, self._given).keys()
+        former, kept = self._adopt(was, apart)
         compiled = compile_plan(former)
         parts = replace(self._make_parts(compiled), plan={**was, **kept})
         trial = Trial(parts, None, watched, lasting=frozenset(marks["unproven"].get("lasting", watched)))
@@ -300,7 +354,7 @@ class Modifier:
         trial.former = self._loop.setup_of(parts, Program.of(compiled))
         trial.restore = self._restore
         trial.reverted = lambda epoch, why: self._take_back(marks["modification"], epoch, why)
-        trial.earlier = self._unproven(was) if was.get("unproven") else None
+        trial.earlier = self._unproven(was, apart) if was.get("unproven") else None
         return trial
 
     def _persist_former(self) -> None:
@@ -333,6 +387,12 @@ class Modifier:
         self._note(f"modifications/{request_id}.reversal", verdict="taken back", epoch=epoch, why=why)
         self._in_force(former, compile_plan(former))
         _LOG.error(f"modification '{request_id}' failed on the first rows that came, in epoch {epoch}, and was taken back: {why}")
+
+    def _refuse(self, request_id: str, epoch: int, why: str) -> None:
+        if self._edited and self.plan.digest() == self._given.digest():  # a sibling that was started with the same file was faster
+            self._note(_verdict(request_id), verdict="in force", version=self.plan.version, epoch=epoch, seconds=None)
+        else:
+            self._note(_verdict(request_id), verdict="rejected", epoch=epoch, why=why)
 
     def _gone(self, effects: Effects, parts: Parts) -> Callable[[Manifest], tuple[str, ...]]:
         known = parts.tables()

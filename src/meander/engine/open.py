@@ -27,17 +27,18 @@ from meander.engine.epoch import SparkRunner
 from meander.engine.introduction import Introducer
 from meander.engine.loop import EpochDone, Loop
 from meander.engine.migration import Migration
-from meander.engine.modification import Modifier
+from meander.engine.modification import Modifier, Request
 from meander.engine.parts import Parts
 from meander.engine.placement import Placement
 from meander.engine.probe import probe_store
-from meander.engine.resumption import put_plan, resume_plan
+from meander.engine.resumption import plan_before, put_plan, put_started, resume_plan
 from meander.engine.scaling import Autoscaler, LoadMeter
 from meander.engine.session import is_local, prepare_context
 from meander.engine.session import spark as make_session
 from meander.engine.stage import DEAD_LETTERS
 from meander.engine.steward_compaction import StewardCompactor
 from meander.engine.structured import Driver, drive
+from meander.engine.trials import Trial
 from meander.errors import ConfigError, FlowError
 from meander.plan.graph import Plan
 from meander.settings import Settings
@@ -64,12 +65,15 @@ class Opened:
     """What Spark calls this driver."""
     cohort: Cohort | None = None
     """Its siblings, where this is one of several replicas."""
+    trial: Trial | None = None
+    """The edited file that was started, to be tried with the first epoch."""
 
 
-def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: Settings) -> Opened:
+def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: Settings, edited: Request | None = None) -> Opened:
     """Everything between ``flow.start(...)`` and the first epoch. Nothing in the store is touched before the lock is held.
 
-    What can be refused is refused before a Spark is started, which takes its time.
+    What can be refused is refused before a Spark is started, which takes its time. ``edited`` asks that the flow that the store holds
+    becomes this one, where it is one that was never in force there.
     """
     compiled = compile_plan(plan)
     if settings.replica is not None:
@@ -100,7 +104,8 @@ def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: 
             cohort.reached(log.manifest.epoch)
             cohort.start()
             close.append(cohort.close)
-        chosen, marks = resume_plan(store, log.manifest, plan)
+        before = None if edited is None else plan_before(store, log.manifest, plan)
+        chosen, marks = before or resume_plan(store, log.manifest, plan)
         compiled = compile_plan(chosen)
         put_plan(store, compiled)
         runner = SparkRunner(context, compiled, store.url, clock, settings.strict, settings.small_epochs, mode=settings.state_mode)
@@ -130,9 +135,11 @@ def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: 
         )
         loop.collected = runner.collected
         close[:0] = [loop.close, runner.close]
-        modifier = Modifier(loop, store, clock, chosen, plan, lambda made: _checked_parts(made, letters))
+        put_started(store, chosen, loop.plan)
+        modifier = Modifier(loop, store, clock, chosen, plan, lambda made: _checked_parts(made, letters), before is not None)
         loop.recover()
         modifier.recover()
+        trial = modifier.begin(edited) if edited is not None and before is not None else None
         if not is_local(context):  # a local Spark is one executor, which the probe has met
             common = runner.introduction(log.manifest.key_groups)
             close.insert(0, Introducer(context, runner.placement, store, common, clock, runner.met).start().close)
@@ -159,7 +166,7 @@ def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: 
             close.insert(0, crew.close)
     driver = drive(loop, compiled, store, settings)
     migration = Migration(loop, runner, meter, clock, needs_fetching=settings.state_mode != "hybrid" or store.local("") is None)
-    return Opened(driver, close, listeners, runner.placement, migration, modifier, autoscaler, made, context.applicationId, cohort)
+    return Opened(driver, close, listeners, runner.placement, migration, modifier, autoscaler, made, context.applicationId, cohort, trial)
 
 
 def _tell(listeners: list[Callable[[EpochDone], None]], done: EpochDone) -> None:

@@ -76,7 +76,8 @@ def check_continuity(store: Store, manifest: Manifest, parts: Parts) -> None:
         raise ConfigError(
             f"the store holds flow '{manifest.plan['flow']}' as it was (plan {manifest.plan['digest'][:12]}), this one differs "
             f"(plan {parts.plan['digest'][:12]}): {difference}. Start the flow that made the store, or use another store. "
-            "To change it into this one, start it as it was, and while it runs: `meander apply FLOW.py`, or run.apply(flow)."
+            "To change it into this one, start this one with apply=True, or, while it runs as it was: `meander apply FLOW.py`, or "
+            "run.apply(flow)."
         )
 
 

@@ -5,23 +5,26 @@ from __future__ import annotations
 import json
 import logging
 import pickle
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
 from pyspark import cloudpickle
 
-from meander.engine.compiled import Compiled
-from meander.errors import Corrupted
+from meander.connect.spark_stream import SparkStreamSource
+from meander.engine.compiled import Compiled, pack_whole
+from meander.engine.parts import in_force
+from meander.errors import ConfigError, Corrupted
 from meander.plan.graph import Node, Plan
 from meander.plan.layout import owing
-from meander.plan.operators import Operator
-from meander.plan.places import settle
+from meander.plan.operators import Operator, SinkOp, SourceOp
+from meander.plan.places import elsewhere, is_alike, settle
 from meander.state.manifest import Json, Manifest
 from meander.state.reading import plan_name, plan_record_name
 from meander.state.store import Store
 
 _LOG = logging.getLogger("meander")
+_KEPT = ("packed", "modification", "since", "unproven", "owes")
 
 
 class Resumed(NamedTuple):
@@ -46,6 +49,42 @@ def put_known(store: Store, plan: Plan) -> None:
     store.put_if_absent(_known(plan.digest()), plan.flow.encode())
 
 
+def put_started(store: Store, plan: Plan, stored: Json) -> None:
+    """The plan that goes on, with the folders that it has now: the next start may be that of a file that was edited meanwhile."""
+    store.put(_started(stored), pack_whole(plan, "stored", plan.schemas))
+
+
+def plan_before(store: Store, manifest: Manifest, given: Plan) -> tuple[Plan, Json] | None:
+    """What an edited file is to be applied to: the plan in force. None where the file can be started as it is.
+
+    The second result as in ``resume_plan``.
+    """
+    stored = manifest.plan
+    if not stored or given.digest() == stored["digest"] or store.get(_known(given.digest())) is not None:
+        return None
+    as_it_was = "start the flow as it was, and apply the edited file while it runs: `meander apply FLOW.py`, or run.apply(flow)"
+    data = store.get(_started(stored)) or (store.get(stored["packed"]) if "packed" in stored else None)
+    if data is None:
+        raise ConfigError(f"store {store.url} does not have the plan that it runs, since an older Meander has started it: {as_it_was}")
+    try:
+        modified: Plan = pickle.loads(data)
+        plan = _graft(modified, given, elsewhere(modified, given))
+    except Exception as error:
+        raise ConfigError(
+            f"store {store.url}: the plan that it runs cannot be read here ({type(error).__name__}: {error}); with the versions and the "
+            f"modules that it was started with, {as_it_was}"
+        ) from error
+    for node in plan.nodes:
+        if isinstance(node.op, SinkOp) and getattr(node.op.sink, "function", node) is None:
+            raise ConfigError(
+                f"sink '{node.name}': its function cannot be stored, the file has it no more, and output of the last epoch may be for it: "
+                f"{as_it_was}"
+            )
+        if isinstance(node.op, SourceOp) and isinstance(node.op.source, SparkStreamSource) and node.op.source.dataframe() is None:
+            raise ConfigError(f"source '{node.name}' is a streaming DataFrame, which only its own file has: {as_it_was}")
+    return plan, {name: stored[name] for name in (*_KEPT, "brought") if name in stored}
+
+
 def resume_plan(store: Store, manifest: Manifest, given: Plan) -> tuple[Plan, Json]:
     """The plan to go on with, given a flow's own: the same, or the store's last one where that was made of it by modifications.
 
@@ -68,22 +107,27 @@ def resume_plan(store: Store, manifest: Manifest, given: Plan) -> tuple[Plan, Js
     return found.plan, found.marks
 
 
-def adopt_plan(store: Store, stored: Json, given: Plan) -> Resumed:
-    """The plan of a log entry, on the ground of the flow that was given. Unpickles: a store is trusted like a checkpoint."""
-    if "packed" not in stored:  # never modified
+def adopt_plan(store: Store, stored: Json, given: Plan, apart: Collection[str] = ()) -> Resumed:
+    """The plan of a log entry, on the ground of the flow that was given. Unpickles: a store is trusted like a checkpoint.
+
+    ``apart`` are sources and sinks that are others in the flow that was given, and have not moved.
+    """
+    if "packed" not in stored and given.digest() == stored["digest"]:  # never modified
         return Resumed(replace(given, version=stored["version"]), {})
-    data = store.get(stored["packed"])
+    name = stored["packed"] if "packed" in stored else _started(stored)
+    data = store.get(name)
     if data is None:
-        raise Corrupted(f"store {store.url}: the modified plan '{stored['packed']}' is named by the log and missing")
+        raise Corrupted(f"store {store.url}: the plan '{name}' is in force by the log and missing")
     modified: Plan = owing(pickle.loads(data), stored.get("owes", ()))
     settled = settle(stored.get("brought", {}), modified, given)
-    kept: Json = {name: stored[name] for name in ("packed", "modification", "since", "unproven", "owes") if name in stored}
+    kept: Json = {name: stored[name] for name in _KEPT if name in stored}
     if settled.brought:
         kept["brought"] = settled.brought
+    ends = {**settled.ends, **{node.name: node.op for node in modified.nodes if node.name in apart}}
     if given.digest() == stored["digest"]:  # the flow was modified into this one, and is started as it is now
         plan = replace(given, version=stored["version"], retired=modified.retired)
-        return Resumed(plan.with_ends(settled.ends), kept, settled.told)
-    return Resumed(_graft(modified, given, settled.ends), kept, settled.told)
+        return Resumed(plan.with_ends({**_gone_on(plan, modified), **ends}), kept, settled.told)
+    return Resumed(_graft(modified, given, ends), kept, settled.told)
 
 
 def _graft(modified: Plan, given: Plan, ends: Mapping[str, Operator]) -> Plan:
@@ -92,13 +136,24 @@ def _graft(modified: Plan, given: Plan, ends: Mapping[str, Operator]) -> Plan:
     ``ends`` are sources and sinks that are not.
     """
     mine, theirs = given.record()["operators"], modified.record()["operators"]
+    sources = _gone_on(given, modified)
     nodes = []
     for node in modified.nodes:
         name = node.name
-        same = name in mine and name not in ends and all(mine[name][part] == theirs[name][part] for part in ("kind", "does", "code"))
-        nodes.append(Node(name, given.node(name).op, node.inputs) if same and not node.op.stateful else node)
+        same = name in mine and name not in ends and is_alike(mine[name], theirs[name])
+        nodes.append(Node(name, sources.get(name, given.node(name).op), node.inputs) if same and not node.op.stateful else node)
     return Plan(modified.version, modified.flow, tuple(nodes), modified.retired)
+
+
+def _gone_on(given: Plan, modified: Plan) -> dict[str, Operator]:
+    """The sources of the flow that was given, where those of the stored plan have come to."""
+    stored = {node.name: node.op for node in modified.nodes if isinstance(node.op, SourceOp)}
+    return {n.name: n.op.gone_on(stored[n.name]) for n in given.nodes if isinstance(n.op, SourceOp) and n.name in stored}
 
 
 def _known(digest: str) -> str:
     return f"plan/{digest}.known"
+
+
+def _started(stored: Json) -> str:
+    return f"plan/{'.'.join(filter(None, in_force(stored)))}.started"

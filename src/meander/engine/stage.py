@@ -107,11 +107,18 @@ class StageTask:
         for split in self.control.splits:
             mine = only_groups is None or split.unit % self.control.common.slots[1] == self.control.index
             began = self.clock.monotonic()
-            batch = self.compiled.sources[split.source].source.read(split.payload)
+            source = self.compiled.sources[split.source]
+            batch = source.read(split.payload)
             self._spend("read", began)
             if batch.bad and self.control.common.strict:
                 first = batch.bad[0]
                 raise BadInput(f"source '{split.source}', epoch {self.control.common.epoch}, {first.position}: {first.reason}")
+            if split.source in self.control.common.watched:
+                if (fault := source.newly_bad(split.payload, batch)) is not None:
+                    raise BadInput(
+                        f"source '{split.source}', epoch {self.control.common.epoch}, {fault}; with its columns before it could be read"
+                    )
+                self.report.tried |= {split.source} if batch.frame.height else set()
             if mine:
                 self.report.units[split.unit] = batch.frame.height + len(batch.bad)
                 self.report.count("rows_in", self.report.units[split.unit])

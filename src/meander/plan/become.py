@@ -12,7 +12,7 @@ from typing import Any
 from meander.errors import FlowError
 from meander.plan.graph import Node, Plan
 from meander.plan.operators import Operator, SinkOp, SourceOp
-from meander.plan.schemas import show_schema
+from meander.plan.sources import Sources, is_same
 from meander.plan.tables import JoinStatic
 
 
@@ -22,14 +22,16 @@ class Become:
 
     plan: Plan
     resume: bool | None = None
-    """For sources that differ: whether they go on where the ones before are, or begin at their beginning."""
+    """For sources that differ: whether they go on where the ones before are, or begin at their beginning.
+
+    Those that differ in their columns alone go on, if nothing is said."""
 
     def words(self) -> str:
         return "become the flow as it is written now"
 
 
-def become(before: Plan, change: Become) -> tuple[dict[str, Node], set[str]]:
-    """The operators of the next version, and the sources of which nothing that is known counts any more."""
+def become(before: Plan, change: Become) -> tuple[dict[str, Node], Sources]:
+    """The operators of the next version, and what becomes of the sources."""
     after = change.plan
     if after.flow != before.flow:
         raise FlowError(
@@ -37,7 +39,7 @@ def become(before: Plan, change: Become) -> tuple[dict[str, Node], set[str]]:
         )
     old, new = before.record()["operators"], after.record()["operators"]
     nodes: dict[str, Node] = {}
-    restarts = {node.name for node in before.nodes if isinstance(node.op, SourceOp) and node.name not in new}
+    sources = Sources({node.name for node in before.nodes if isinstance(node.op, SourceOp) and node.name not in new})
     for node in after.nodes:
         name = node.name
         if name in old:
@@ -46,18 +48,19 @@ def become(before: Plan, change: Become) -> tuple[dict[str, Node], set[str]]:
             if _is_same(old[name], new[name], was, node.op):
                 node = Node(name, was, node.inputs)
             elif isinstance(was, SourceOp) and isinstance(node.op, SourceOp):
-                check_swap(name, was, node.op, change.resume)
-                restarts |= set() if change.resume else {name}
+                node = Node(name, sources.change(name, was, node.op, change.resume), node.inputs)
         nodes[name] = node
     if list(nodes) == list(old) and all(node.op is before.node(n).op and node.inputs == before.node(n).inputs for n, node in nodes.items()):
         raise FlowError(f"apply: flow {before.flow!r} runs as it is written already; there is nothing to apply")
-    return nodes, restarts
+    return nodes, sources
 
 
 def _is_same(was: dict[str, Any], now: dict[str, Any], old: Operator, new: Operator) -> bool:
     parts = ("kind", "does", "code", "text") if isinstance(new, SourceOp | SinkOp) else ("kind", "does", "code")
     if any(was[part] != now[part] for part in parts):
         return False
+    if isinstance(old, SourceOp) and isinstance(new, SourceOp):
+        return is_same(old.source, new.source)
     return not (isinstance(old, JoinStatic) and isinstance(new, JoinStatic)) or old.lookup.digest == new.lookup.digest
 
 
@@ -67,24 +70,6 @@ def check_ends(name: str, old: object, new: object) -> None:
         if isinstance(old, ends) != isinstance(new, ends):
             kinds = [getattr(op, "kind", type(op).__name__) for op in (old, new)]
             raise FlowError(f"replace {name!r}: it is {_a(kinds[0])}, and {kinds[1]} cannot take its place; {what}s stay {what}s")
-
-
-def check_swap(name: str, old: SourceOp, new: SourceOp, resume: bool | None) -> None:
-    """FlowError where one source cannot take the place of another."""
-    if resume is None:
-        raise FlowError(
-            f"replace source {name!r}: say whether the new one goes on where the old one is (resume=True: the same input, read "
-            "otherwise) or begins at its beginning (resume=False: other input)"
-        )
-    if dict(old.source.schema()) != dict(new.source.schema()):
-        raise FlowError(
-            f"replace source {name!r}: a source is swapped for one with its columns; it has {show_schema(old.source.schema())}, "
-            f"the new one {show_schema(new.source.schema())}"
-        )
-    if resume and type(old.source) is not type(new.source):
-        raise FlowError(
-            f"replace source {name!r}: {new.source.describe()} cannot go on where {old.source.describe()} is; give resume=False"
-        )
 
 
 def _a(kind: str) -> str:

@@ -50,6 +50,10 @@ class Effects:
     """The operators whose code is new."""
     restarts: frozenset[str] = frozenset()
     """The sources that begin at their beginning, or are gone: where they were is forgotten."""
+    go_on: frozenset[str] = frozenset()
+    """The sources that have other columns and go on where they are."""
+    reached: frozenset[str] = frozenset()
+    """The operators to which other columns come for that reason."""
     upgrades: Mapping[str, Callable[[pl.DataFrame], pl.DataFrame]] = field(default_factory=dict, repr=False)
     chance: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Per operator whose code is new, the calls in it that give something else each time."""
@@ -66,7 +70,9 @@ class Effects:
             "plan": list(self.operators),
             "schemas": {name: list(columns) for name, columns in self.schemas.items()},
             "state": {name: fate.words() for name, fate in self.state.items()},
+            "drops": sorted(self.drops),
             "restarts": sorted(self.restarts),
+            "go_on": sorted(self.go_on),
             "chance": {name: list(calls) for name, calls in self.chance.items()},
         }
 
@@ -76,6 +82,7 @@ class Effects:
         lines += [f"  columns of '{name}': {', '.join(columns)}" for name, columns in self.schemas.items()]
         lines += [f"  state of '{name}': {fate.words()}" for name, fate in self.state.items()]
         lines += [f"  source '{name}': where it was is forgotten" for name in sorted(self.restarts)]
+        lines += [f"  source '{name}': it goes on where it is" for name in sorted(self.go_on)]
         lines += [
             f"  beware: '{name}' calls {', '.join(calls)}, which gives something else each time" for name, calls in self.chance.items()
         ]
@@ -100,7 +107,7 @@ def tell_effects(
                 schemas[node.name] = columns
     found = differences(before.record(), after.record())
     chance = {name: calls for name in sorted(touched) if (calls := _chance(after, name))}
-    return Effects(after.version, changes, tuple(found), schemas, state, touched, restarts, upgrades, chance)
+    return Effects(after.version, changes, tuple(found), schemas, state, touched, restarts, upgrades=upgrades, chance=chance)
 
 
 def _chance(plan: Plan, name: str) -> tuple[str, ...]:

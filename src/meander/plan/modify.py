@@ -16,7 +16,7 @@ import polars as pl
 from meander.connect.sink import Sink
 from meander.connect.source import Source
 from meander.errors import FlowError
-from meander.plan.become import Become, become, check_ends, check_swap
+from meander.plan.become import Become, become, check_ends
 from meander.plan.effects import Effects, Fate, tell_effects
 from meander.plan.eventtime import GoesByTime, HasLate, Late, Time, Watermark, no_time, time_of
 from meander.plan.graph import Node, Plan, check_name, sort_nodes
@@ -24,6 +24,7 @@ from meander.plan.joins import Join, JoinLatest
 from meander.plan.layout import UNTOLD, Comparison, Layout, compare, layout_of
 from meander.plan.operators import Operator, SinkOp, SourceOp, Union
 from meander.plan.schemas import did_you_mean, show_schema
+from meander.plan.sources import Sources
 from meander.plan.unplaced import Unplaced
 
 Given = Operator | Unplaced | Source | Sink
@@ -37,7 +38,9 @@ class Replace:
     name: str
     op: Given
     resume: bool | None = None
-    """For a source: whether it goes on where the old one is (the same input, with other limits) or begins at its beginning."""
+    """For a source: whether it goes on where the old one is (the same input, with other limits) or begins at its beginning.
+
+    One that has other columns and is as it was otherwise goes on, if nothing is said."""
 
     def words(self) -> str:
         return f"replace '{self.name}' by {_kind(self.op)}"
@@ -74,11 +77,16 @@ class StateRules:
     """What is to become of state that cannot simply go on."""
 
     drop: Collection[str] | bool = ()
-    """Operators whose state goes; True for all that could not go on with it otherwise."""
+    """Operators whose state goes, or the name of one; True for all that could not go on with it otherwise."""
     upgrade: Mapping[str, StateFunction] = field(default_factory=dict)
     """Per operator, a function from its state rows to those of the new one: key columns and state columns."""
     backfill: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Per operator and new aggregate, the state of keys from before: a value, or one per part of the state."""
+
+    @property
+    def dropped(self) -> frozenset[str]:
+        """The operators that are named."""
+        return frozenset() if isinstance(self.drop, bool) else frozenset([self.drop] if isinstance(self.drop, str) else self.drop)
 
 
 def modify(plan: Plan, changes: Iterable[Change], rules: StateRules | None = None) -> tuple[Plan, Effects]:
@@ -87,14 +95,14 @@ def modify(plan: Plan, changes: Iterable[Change], rules: StateRules | None = Non
     if not changes:
         raise FlowError("a modification without changes: give at least one Replace, Insert or Remove")
     nodes = {node.name: node for node in plan.nodes}
-    restarts: set[str] = set()
+    sources = Sources()
     for change in changes:
         if isinstance(change, Become):
             if len(changes) > 1:
                 raise FlowError("become another flow: that is all there is to do; leave the other changes out")
-            nodes, restarts = become(plan, change)
+            nodes, sources = become(plan, change)
         elif isinstance(change, Replace | Insert | Remove):
-            nodes = _apply(plan.flow, nodes, change, restarts)
+            nodes = _apply(plan.flow, nodes, change, sources)
         else:
             raise FlowError(f"{change!r} is no change; there are md.Replace, md.Insert, md.Remove and md.Become")
     after = Plan(plan.version + 1, plan.flow, _place(plan, nodes))
@@ -105,14 +113,14 @@ def modify(plan: Plan, changes: Iterable[Change], rules: StateRules | None = Non
     touched = frozenset(name for name in named if _differs(plan, after, name))
     fates, upgrades, retired = _states(plan, after, rules)
     after = replace(after, retired=retired)
-    effects = tell_effects(plan, after, tuple(change.words() for change in changes), fates, touched, frozenset(restarts), upgrades)
-    return after, effects
+    effects = tell_effects(plan, after, tuple(change.words() for change in changes), fates, touched, frozenset(sources.restarts), upgrades)
+    return after, replace(effects, go_on=frozenset(sources.go_on), reached=_reached(plan, after, sources.go_on))
 
 
 # -- the graph ------------------------------------------------------------------------------------------------------
 
 
-def _apply(flow: str, nodes: dict[str, Node], change: Replace | Insert | Remove, restarts: set[str]) -> dict[str, Node]:
+def _apply(flow: str, nodes: dict[str, Node], change: Replace | Insert | Remove, sources: Sources) -> dict[str, Node]:
     if isinstance(change, Insert):
         return _insert(flow, nodes, change)
     node = _known(flow, nodes, change.name)
@@ -121,9 +129,7 @@ def _apply(flow: str, nodes: dict[str, Node], change: Replace | Insert | Remove,
     op = _operator(change.op, change.name)
     check_ends(change.name, node.op, op)
     if isinstance(node.op, SourceOp) and isinstance(op, SourceOp):
-        check_swap(change.name, node.op, op, change.resume)
-        if not change.resume:
-            restarts.add(change.name)
+        op = sources.change(change.name, node.op, op, change.resume)
     elif change.resume is not None:
         raise FlowError(f"replace {change.name!r}: resume= is for sources, and it is {_a(node.op.kind)}")
     return {**nodes, change.name: Node(change.name, op, node.inputs)}  # type: ignore[arg-type]
@@ -263,6 +269,17 @@ def _differs(before: Plan, after: Plan, name: str) -> bool:
     return old is None or old.op is not after.node(name).op
 
 
+def _reached(before: Plan, after: Plan, sources: Collection[str]) -> frozenset[str]:
+    """The operators to which other columns come, because these sources have others: their code is as it was, and may not do with them."""
+    behind, found = set(sources), set()
+    for node in after.nodes:
+        if not behind.isdisjoint(node.inputs):
+            behind.add(node.name)
+            if any(name not in before.schemas or before.schema(name) != after.schema(name) for name in node.inputs):
+                found.add(node.name)
+    return frozenset(found)
+
+
 # -- state ----------------------------------------------------------------------------------------------------------
 
 
@@ -270,7 +287,8 @@ def _states(before: Plan, after: Plan, rules: StateRules) -> tuple[dict[str, Fat
     old = {node.name: layout_of(before, node.name) for node in before.nodes if node.op.stateful}
     new = {node.name: layout_of(after, node.name) for node in after.nodes if node.op.stateful}
     _check_rules(rules, old, new)
-    drop = set(old) if rules.drop is True else set(rules.drop or ())
+    drop = set(old) if rules.drop is True else rules.dropped
+    refusals: dict[str, str] = {}
     fates: dict[str, Fate] = {}
     upgrades: dict[str, StateFunction] = {}
     retired = {name: columns for name, columns in before.retired.items() if name in new}
@@ -287,25 +305,28 @@ def _states(before: Plan, after: Plan, rules: StateRules) -> tuple[dict[str, Fat
             upgrades[name], fates[name] = function, Fate("upgraded", found.added, found.removed, found.widened)
             retired[name] = (UNTOLD,) if found.untold or UNTOLD in retired.get(name, ()) else ()
         elif found.problems or found.wants:
-            raise FlowError(_refusal(name, layout, found))
+            refusals[name] = _refusal(name, layout, found)
         else:
             fates[name] = Fate("kept", found.added, found.removed, found.widened)
             retired[name] = tuple(sorted({*retired.get(name, ()), *found.removed, *([UNTOLD] if found.untold else [])}))
     for name in old:
         if name not in new:
             if name not in drop:
-                raise FlowError(f"{name!r} keeps state, which goes with it; give drop_state=True if it may")
+                refusals[name] = f"{name!r} keeps state, which goes with it; give drop_state=[{name!r}] if it may"
             fates[name] = Fate("dropped")
+    if refusals:
+        together = f". All of them together: drop_state={sorted(refusals)}" if len(refusals) > 1 else ""
+        raise FlowError(f"{'. '.join(refusals.values())}{together}")
     return fates, upgrades, {name: columns for name, columns in retired.items() if columns}
 
 
 def _check_rules(rules: StateRules, old: Mapping[str, Layout], new: Mapping[str, Layout]) -> None:
-    given = [("drop_state", name) for name in (() if isinstance(rules.drop, bool) else rules.drop)]
+    given = [("drop_state", name) for name in sorted(rules.dropped)]
     given += [(what, name) for what, named in (("upgrade", rules.upgrade), ("backfill", rules.backfill)) for name in named]
     for what, name in given:
         if name not in old or (what != "drop_state" and name not in new):
             raise FlowError(f"{what}: {name!r} has no state; operators with state are {', '.join(old) or 'none'}{did_you_mean(name, old)}")
-    both = sorted(set(rules.upgrade) & {*(() if isinstance(rules.drop, bool) else rules.drop), *rules.backfill})
+    both = sorted(set(rules.upgrade) & {*rules.dropped, *rules.backfill})
     if both:
         raise FlowError(f"upgrade: {both[0]!r} has drop_state or backfill, too; its state is upgraded, or dropped, or filled")
 
@@ -317,7 +338,9 @@ def _upgrade(name: str, rules: StateRules, old: Layout, new: Layout, found: Comp
     if function is None:
         return None
     if not new.columns:
-        raise FlowError(f"upgrade of {name!r}: {_a(new.kind)} keeps rows of its input, and these are not rewritten; give drop_state=True")
+        raise FlowError(
+            f"upgrade of {name!r}: {_a(new.kind)} keeps rows of its input, and these are not rewritten; give drop_state=[{name!r}]"
+        )
     if not found.only_columns:
         raise FlowError(f"upgrade of {name!r}: rows can be rewritten, but {'; '.join(found.problems)}")
     result: Any
@@ -363,9 +386,9 @@ def _filling(name: str, values: Mapping[str, Any], new: Layout, found: Compariso
 
 def _refusal(name: str, layout: Layout, found: Comparison) -> str:
     problems = [*found.problems, *(f"keys from before have no {n!r}, which is {layout.columns[n][1]}" for n in found.wants)]
-    ways = "give drop_state=True"
+    ways = f"give drop_state=[{name!r}]"
     if found.only_columns and layout.columns:
-        ways = f"give an upgrade=function from state rows to state rows, or drop_state=True{_backfill(found)}"
+        ways = f"give an upgrade=function from state rows to state rows, or drop_state=[{name!r}]{_backfill(found)}"
     return f"{layout.kind} {name!r} cannot go on with its state: {'; '.join(problems)}. To begin anew, {ways}, or use another name"
 
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import polars as pl
 
 from meander.aggregates import Agg
 from meander.connect.sink import ChecksColumns, Sink
-from meander.connect.source import Source
+from meander.connect.source import Batch, ChangesColumns, Source
 from meander.errors import FlowError
 from meander.plan.code import code_of
 from meander.plan.rowlocal import batch_dependence
@@ -49,6 +49,28 @@ class SourceOp:
     kind: ClassVar[str] = "source"
     stateful: ClassVar[bool] = False
     source: Source
+    gained: frozenset[str] = frozenset()
+    """Columns that came while the flow ran: input from before lacks them, and they are null there. No part of the digest."""
+    before: SourceOp | None = None
+    """The same source with the columns that it had before they changed: what that could read is to be no dead letter by the change."""
+
+    def read(self, payload: dict[str, Any]) -> Batch:
+        """The rows of one split."""
+        source = self.source
+        if self.gained and isinstance(source, ChangesColumns):
+            source = source.absent_as_null(self.gained)
+        return source.read(payload)
+
+    def newly_bad(self, payload: dict[str, Any], batch: Batch) -> str | None:
+        """Where a split has a row that could be read before the columns changed, and cannot be now, and why; None where it has none."""
+        if self.before is None or not batch.bad:
+            return None
+        known = {bad.position for bad in self.before.read(payload).bad}
+        return next((f"{bad.position}: {bad.reason}" for bad in batch.bad if bad.position not in known), None)
+
+    def gone_on(self, stored: SourceOp) -> SourceOp:
+        """This one, started anew where the stored one has come to."""
+        return dataclasses.replace(self, gained=stored.gained, before=stored.before) if stored.gained or stored.before else self
 
     def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
         expect_inputs(self.kind, name, inputs, 0)

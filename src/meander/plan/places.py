@@ -67,7 +67,7 @@ def settle(brought: Mapping[str, Brought], modified: Plan, given: Plan) -> Settl
     ends: dict[str, Operator] = {}
     now, told = dict(brought), []
     for name, one in brought.items():
-        if name not in mine or name not in stored or any(does[name][part] != says[name][part] for part in ("kind", "does", "code")):
+        if name not in mine or name not in stored or not is_alike(does[name], says[name]):
             continue  # the file is older than it, and the stored plan has it
         said = place_of(mine[name])
         if said == one["place"] or (one["agreed"] and said not in one["left"]):
@@ -76,6 +76,27 @@ def settle(brought: Mapping[str, Brought], modified: Plan, given: Plan) -> Settl
         ends[name], now[name] = stored[name], {**one, "agreed": False}
         told.append(_words(name, stored[name], mine[name]))
     return Settled(ends, now, tuple(told))
+
+
+def elsewhere(stored: Plan, given: Plan) -> dict[str, Operator]:
+    """Sources and sinks of a stored plan that are not where an edited file has them: they are others, and have not moved."""
+    mine = _ends(given)
+    found: dict[str, Operator] = {}
+    for name, op in _ends(stored).items():
+        other = mine.get(name)
+        if isinstance(op, SourceOp) or getattr(op.sink, "function", op) is None:  # of a function that was left behind the name is known
+            same = other is not None and other.describe() == op.describe()
+        else:
+            same = isinstance(other, SinkOp) and place_of(other) == place_of(op)
+        if not same:
+            found[name] = op
+    return found
+
+
+def is_alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether two operators' records say the same of all but places. Of a source the columns are its own."""
+    parts = ("kind", "does", "code", *(("columns",) if one["kind"] == "source" else ()))
+    return all(one[part] == other[part] for part in parts)
 
 
 def _ends(plan: Plan) -> dict[str, SourceOp | SinkOp]:

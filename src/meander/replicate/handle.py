@@ -154,6 +154,7 @@ def start_replicas(
     if isinstance(replicas, bool) or not isinstance(replicas, int) or replicas < 1:
         raise ConfigError(f"replicas={replicas!r}: a whole number from 1 up is needed")
     session, settings = _session(spark), _settings(options)
+    _check_apply(settings, flow.plan())
     place, timekeeper = open_store(store), clock or SystemClock()
     refuse_file(place)
     plan, memories = _spooled(flow.plan(), place)
@@ -213,7 +214,7 @@ def _settings(options: dict[str, Any]) -> dict[str, Any]:
     """The options as the replicas get them; what is wrong with them is said here."""
     if "replica" in options:
         raise ConfigError("replicas=n gives every replica its name: leave replica= out")
-    known = set(Settings.__dataclass_fields__) - {"replica"}
+    known = {*Settings.__dataclass_fields__, "apply"} - {"replica"}
     passed = {name: value for name, value in options.items() if not (name == "replication" and value == "leaderless")}
     for name in passed:
         if name not in known:
@@ -225,11 +226,20 @@ def _settings(options: dict[str, Any]) -> dict[str, Any]:
         raise ConfigError("trigger=None: replicas run by themselves, there is nobody to ask them for an epoch; leave it out")
     if passed.get("autoscale") is not None:
         raise ConfigError("a replicated flow cannot have an autoscaler: its replicas would each have an opinion; rescale it by hand")
-    Settings(**passed)
+    Settings(**{name: value for name, value in passed.items() if name != "apply"})
     for name in ("dead_letters", "latency_file"):
         if passed.get(name) is not None:
             passed[name] = os.path.abspath(passed[name])
     return {name: value for name, value in passed.items() if name != "takeover"}
+
+
+def _check_apply(settings: dict[str, Any], plan: Plan) -> None:
+    """Each replica that starts brings the edited file: the first one to try it puts it in force for all."""
+    from meander.engine.modification import at_start
+
+    edited = at_start(settings.get("apply", False), plan, "unused")
+    if edited is not None and (edited.rules.upgrade or edited.guard is not None):
+        raise ConfigError("apply: upgrade= and guard= do not travel to replicas; start the flow once without replicas, with them")
 
 
 def _spooled(plan: Plan, store: Store) -> tuple[Plan, list[tuple[MemorySink, Path]]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.simulation.whole.flows import PROCESSORS, Branch, Version, boom, draw_place, make_sink, narrowing, same, write
 from tests.simulation.whole.kinds import PROBATION, Kind
-from tests.simulation.whole.world import Feed, World
+from tests.simulation.whole.world import World
 
 import meander as md
 
@@ -41,6 +41,8 @@ class Asked:
             sinks=tuple(h if n == o else n for o, n, h in zip(old.sinks, new.sinks, base.sinks, strict=True)),
             sources=tuple(h if n == o else n for o, n, h in zip(old.sources, new.sources, base.sources, strict=True)),
             booms=(base.booms - (old.booms - new.booms)) | (new.booms - old.booms),
+            extras=(base.extras - (old.extras - new.extras)) | (new.extras - old.extras),
+            thins=(base.thins - (old.thins - new.thins)) | (new.thins - old.thins),
             taps=(*(t for t in base.taps if t not in old.taps or t in new.taps), *(t for t in new.taps if t not in old.taps)),
             **plain,
         )
@@ -71,6 +73,8 @@ class Changes:
                 kind = "wide"
             elif self.rng.random() < 0.4:
                 kind = "branch"
+            elif self.rng.random() < 0.3:
+                kind = "columns"
             found = self._kinds(replicas)[kind](after, rules)
             if found is not None and not any(c.name == d.name for c in found[0] for d in changes):
                 changes += found[0]
@@ -82,7 +86,7 @@ class Changes:
         if not swaps and after != now and self.rng.random() < 0.4:
             changes, told = [md.Become(write(after, self.world).plan())], [*told, "as a file"]
         stored = [(b.aggs, b.code, b.inner) for b in after.branches] != [(b.aggs, b.code, b.inner) for b in now.branches]
-        lasting = bool(rules) or swaps or stored or after.wide != now.wide
+        lasting = bool(rules) or swaps or stored or after.wide != now.wide or after.thins != now.thins
         return Asked(identity, " + ".join(told), changes, after, rules, lasting, None if "as a file" in told else now)
 
     def _kinds(self, replicas: bool) -> dict[str, Callable[[Version, dict[str, Any]], Drawn]]:
@@ -96,6 +100,7 @@ class Changes:
             "sink": self._sink,
             "tap": self._tap,
             "branch": self._branch,
+            "columns": self._columns,
         }
         if not replicas:
             kinds["source"] = self._source
@@ -150,7 +155,16 @@ class Changes:
         if folder.endswith("2"):
             return None
         after = replace(now, sources=tuple((n, f"{f}2" if n == name else f) for n, f in now.sources))
-        return [md.Replace(name, Feed(f"{folder}2"), resume=False)], after
+        return [md.Replace(name, after.feed(name), resume=False)], after
+
+    def _columns(self, now: Version, rules: dict[str, Any]) -> Drawn:
+        """A source gains or loses a column, or has a wider one, and goes on where it is."""
+        name, _ = self.rng.choice(now.sources)
+        if name in now.thins and self.rng.random() < 0.5:
+            after = replace(now, thins=now.thins - {name})
+        else:
+            after = replace(now, extras=now.extras ^ {name})
+        return [md.Replace(name, after.feed(name), resume=self.rng.choice((None, True)))], after
 
     def _branch(self, now: Version, rules: dict[str, Any]) -> Drawn:
         known = {"totals": self._totals, "window": self._window, "chain": self._chain, "process": self._process}

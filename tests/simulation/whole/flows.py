@@ -114,6 +114,13 @@ class Version:
     shift: int | None = None
     """What an operator that was inserted adds to the values."""
     taps: tuple[tuple[str, Place], ...] = ()
+    extras: frozenset[str] = frozenset()
+    """Sources that have one column more."""
+    thins: frozenset[str] = frozenset()
+    """Sources whose values are narrow."""
+
+    def feed(self, source: str) -> Feed:
+        return Feed(dict(self.sources)[source], source in self.extras, source in self.thins)
 
     def place(self, sink: str) -> Place | None:
         return dict((*self.sinks, *self.taps)).get(sink)
@@ -159,8 +166,8 @@ def write(version: Version, world: World) -> md.Flow:
     """The flow as its file would say it."""
     flow = md.Flow("whole")
     streams = {}
-    for name, folder in version.sources:
-        rows = flow.source(name, Feed(folder))
+    for name, _ in version.sources:
+        rows = flow.source(name, version.feed(name))
         if name == "a":
             rows = rows.filter(f"v > {version.above}", name="above")
             if version.shift is not None:
@@ -254,6 +261,7 @@ def draw(rng: random.Random, about: Kind) -> Version:
         tuple(folders.items()),
         wide="b" in names or rng.random() < 0.5,
         grace=rng.choice((0, 3, 5)),
+        thins=frozenset(name for name in names if rng.random() < 0.3),
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from tests.simulation.whole.changes import Asked
 from tests.simulation.whole.flows import Version
 from tests.simulation.whole.models import MODELS, NEVER, Join, Model, Out, Turn
-from tests.simulation.whole.world import SECOND
+from tests.simulation.whole.world import SECOND, extra_of
 
 Entry = dict[str, Any]
 Came = tuple[dict[str, Out], dict[str, dict[int, int]]]
@@ -133,7 +133,8 @@ def arriving(entry: Entry, version: Version) -> Came:
             if source in version.booms or (source == "a" and v <= version.above):
                 continue
             value = v + (version.shift or 0) if source == "a" else v
-            rows[source].append((i, k, g, value, ts))
+            more = (extra_of(i),) if source in version.extras else ()
+            rows[source].append((i, k, g, value, ts, *more))
             part = payload["partition"]
             heard[source][part] = max(ts, heard[source].get(part, NEVER))
     return rows, heard

@@ -81,7 +81,7 @@ class Totals(Model):
             for known in self.values.values():
                 for alias in known.keys() - set(branch.aggs):
                     del known[alias]
-        for _, k, _, v, _ in turn.rows:
+        for _, k, _, v, *_ in turn.rows:
             known = self.values.setdefault(k, {})
             for alias in branch.aggs:
                 known[alias] = fold(alias[0], known.get(alias), v)

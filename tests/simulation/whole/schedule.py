@@ -11,6 +11,8 @@ import random
 import sys
 import traceback
 from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
 
 import polars as pl
 from tests.local import constants
@@ -41,6 +43,16 @@ HOT = tuple(key for key in range(40) if _IN[key] == 0)[:8]
 GROUPS = ("x", "x", "y", "z", None, "__HIVE_DEFAULT_PARTITION__", "p" * 300)
 
 
+@dataclass(frozen=True)
+class File:
+    """What a process is started with."""
+
+    version: Version
+    edited: bool = False
+    """Whether it is started as an edited file, to be applied."""
+    rules: dict[str, Any] = field(default_factory=dict)
+
+
 class Schedule:
     """From a seed to a verdict."""
 
@@ -52,7 +64,8 @@ class Schedule:
         self.kind = draw_kind(self.rng)
         self.merging = self.kind is MERGING
         self.changes = Changes(self.world, self.kind)
-        self.first = self.written = draw(self.rng, self.kind)
+        self.first = draw(self.rng, self.kind)
+        self.written = File(self.first)
         """As the flow was first written, and as the file that was started last says it."""
         self.asked: dict[str, Asked] = {}
         self.snapshots = self.rng.choice((2, 3, 6))
@@ -158,13 +171,17 @@ class Schedule:
             self._read()
 
     def _start(self, actor: Actor) -> None:
-        """A process begins: with the file as it was started last, as it was first, or as it would be written now."""
-        version, what = self.written, "as before"
+        """A process begins: with the file as it was started last, as it was first, as it would be written now, or changed by hand."""
+        file, what = self.written, "as before"
         fate = self.rng.random()
         if fate < 0.3 and self.world.shelf.epochs:
-            version, what = self._in_force(), "as edited"
+            file, what = File(self._in_force()), "as edited"
         elif fate < 0.4:
-            version, what = self.first, "as first written"
+            file, what = File(self.first), "as first written"
+        elif fate < 0.6 and self.world.shelf.epochs and "change" not in self.without:
+            file, what = self._edited(actor), "changed by hand"
+        if file.edited and (self._has_moved(file) or not _memories(self._in_force()) <= _memories(file.version)):
+            file, what = File(self._in_force()), "as it is in force"
         if self.world.partitions and actor.lives and self.rng.random() < 0.7:
             self.world.shrink(self.rng.choice(sorted(self.world.partitions)))
         self.world.say(f"{actor.name} starts, the file {what}")
@@ -176,15 +193,57 @@ class Schedule:
         }
 
         def start() -> None:
-            actor.start(write(version, self.world), key_groups=KEY_GROUPS, **options)
-            self.written = version
+            try:
+                self._begin(actor, file, options)
+                self.written = file
+            except (FlowError, ConfigError) as error:
+                if not file.edited:
+                    raise
+                self.world.say(f"  refused: {error}")
+                self.written = File(self._in_force())
+                self._begin(actor, self.written, options)
 
         actor.do(start)
 
+    def _has_moved(self, file: File) -> bool:
+        """Whether it says what was in force here, in other places than those in force: then its folders have moved, and nothing is applied.
+
+        That counts also for places that a change has brought which was taken back: see decision 0022.
+        """
+        digest = write(file.version, self.world).plan().digest()
+        known = digest == self.world.shelf.manifest.plan["digest"] or f"plan/{digest}.known" in self.world.shelf.objects
+        now = self._in_force()
+        there = dict((*now.sinks, *now.taps))
+        return known and any(there.get(name, place) != place for name, place in (*file.version.sinks, *file.version.taps))
+
+    def _begin(self, actor: Actor, file: File, options: dict[str, Any]) -> None:
+        if not file.edited:
+            actor.start(write(file.version, self.world), key_groups=KEY_GROUPS, **options)
+            return
+        self.changes.number += 1
+        asked = Asked(f"m{self.changes.number}", "an edited file", [], file.version, file.rules, lasting=True)
+        self.asked[asked.id] = asked
+        self.world.say(f"  to be applied as {asked.id}, {file.rules or 'no rules'}: {file.version}")
+        apply = {"drop_state": file.rules.get("drop", ()), "backfill": file.rules.get("backfill", {}), "timeout": 30}
+        actor.start(write(file.version, self.world), key_groups=KEY_GROUPS, apply=apply, request_id=asked.id, **options)
+
+    def _edited(self, actor: Actor) -> File:
+        """The file with a change that nobody has asked for while it ran."""
+        now = self._in_force()
+        asked = self.changes.draw(now, actor.replica)
+        if asked is None or asked.after == now or dict(asked.after.sources) != dict(now.sources):
+            return File(now)
+        return File(asked.after, True, asked.rules)
+
     def _in_force(self) -> Version:
+        versions = self._versions()
+        return versions[-1] if versions else self.written.version
+
+    def _versions(self) -> list[Version]:
+        """Those that were in force, epoch by epoch."""
         verdict = Verdict(self.world, self.first, self.asked)
         verdict.follow_versions()
-        return verdict.versions[self.world.shelf.manifest.epoch] if verdict.versions else self.written
+        return [version for _, version in sorted(verdict.versions.items())]
 
     def _command(self, actor: Actor) -> None:
         rng, local = self.rng, actor.local
@@ -332,6 +391,11 @@ class Schedule:
                     raise Wrong("endless", "steps do not come to an end")
             self._read()
             actor.kill()
+
+
+def _memories(version: Version) -> set[Any]:
+    """Of a plan before an edited file nobody would have the objects that the file does not have."""
+    return {(name, place) for name, place in (*version.sinks, *version.taps) if place.kind == "memory"}
 
 
 def _stacks() -> str:

@@ -105,6 +105,8 @@ class Verdict:
         if self.world.actors[0].replica:
             return
         unproven: dict[str, list[str]] = defaultdict(list)
+        below: list[str] = []
+        """Changes on probation before this epoch: one that comes on top of them is proven with them."""
         for epoch, entry in sorted(self.shelf.epochs.items()):
             version, identity = self.versions[epoch], entry["plan"].get("modification")
             rows, _ = arriving(entry, replace(version, booms=frozenset()))
@@ -113,9 +115,10 @@ class Verdict:
                     unproven.pop(source, None)
                     continue
                 if identity is not None and identity not in unproven[source]:
-                    unproven[source].append(identity)
+                    unproven[source] += [identity, *below]
                 if rows[source] and not any(name == "late" or self.asked[name].lasting for name in unproven[source]):
                     raise Wrong("probation", f"epoch {epoch} has rows for code that fails, which {unproven[source]} brought")
+            below = on_probation(entry["plan"])
             if entry["counts"].get("late_rows") and "unproven" not in entry["plan"]:  # refused under this version: there is no way back
                 unproven = defaultdict(list, {source: ["late", *names] for source, names in unproven.items()})
 
@@ -204,7 +207,9 @@ class Verdict:
         for file in sorted(root.rglob("*.parquet")):
             frame = pl.read_parquet(file, hive_partitioning=False)
             if place.kind == "partitioned":
-                frame = frame.with_columns(g=pl.lit(hive(file.parent.name), pl.String())).select("id", "k", "g", "v", "ts")
+                frame = frame.with_columns(g=pl.lit(hive(file.parent.name), pl.String())).select(
+                    "id", "k", "g", "v", "ts", *(["w"] if "w" in frame.columns else [])
+                )
             found[int(file.name.split("-")[1])] += plain(frame)
         return found
 
@@ -243,6 +248,15 @@ class Verdict:
         """Whether a replica that nobody hears of may still put a merge's output into the log: for so many epochs nobody removes it."""
         manifest, parts = self.shelf.manifest, name.rsplit("/", 1)[1].split("-")
         return manifest.shared and parts[2] == "merge" and int(parts[1]) + merges_module.MOST_EPOCHS >= manifest.epoch - 1
+
+
+def on_probation(plan: dict[str, Any]) -> list[str]:
+    """The changes of a log entry's plan that may be taken back."""
+    found = []
+    while "unproven" in plan:
+        found += [plan["modification"]]
+        plan = plan["unproven"]["plan"]
+    return found
 
 
 def final(branch: Branch, epochs: dict[int, Out]) -> Out:

@@ -25,6 +25,13 @@ from meander.state.store import MemoryStore
 Row = tuple[Any, ...]
 COLUMNS: dict[str, Any] = {"id": pl.Int64(), "k": pl.Int64(), "g": pl.String(), "v": pl.Int64(), "ts": pl.Datetime("us")}
 _NUMBERS = {**COLUMNS, "ts": pl.Int64()}
+
+
+def extra_of(number: int) -> int | None:
+    """What a row has in the column that a source may gain: some rows are from before, and lack it."""
+    return None if number % 3 == 0 else 7 * number
+
+
 SECOND = 1_000_000
 
 
@@ -204,9 +211,14 @@ class Feed:
     at a position: what it has gone past does not come again, whoever is started. Where it is does not count for its digest."""
 
     folder: str
+    extra: bool = False
+    """Whether it has the column ``w``."""
+    thin: bool = False
+    """Whether its values are narrow integers."""
 
     def schema(self) -> pl.Schema:
-        return pl.Schema(COLUMNS)
+        values = {"v": pl.Int32()} if self.thin else {}
+        return pl.Schema({**COLUMNS, **values, **({"w": pl.Int64()} if self.extra else {})})
 
     @property
     def partitions(self) -> int | None:
@@ -220,7 +232,10 @@ class Feed:
         return FeedCursor(self, set(seen), offset.get("taken", 0))
 
     def read(self, payload: dict[str, Any]) -> Batch:
-        return Batch(pl.DataFrame(payload["rows"], _NUMBERS, orient="row").cast(dict(self.schema())))
+        rows = pl.DataFrame(payload["rows"], _NUMBERS, orient="row")
+        if self.extra:
+            rows = rows.with_columns(w=pl.Series([extra_of(number) for number in rows["id"]], dtype=pl.Int64()))
+        return Batch(rows.cast(dict(self.schema())))
 
     def describe(self) -> str:
         return f"feed {self.folder}"
