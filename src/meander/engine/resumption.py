@@ -67,7 +67,7 @@ def plan_before(store: Store, manifest: Manifest, given: Plan) -> tuple[Plan, Js
     if data is None:
         raise ConfigError(f"store {store.url} does not have the plan that it runs, since an older Meander has started it: {as_it_was}")
     try:
-        modified: Plan = pickle.loads(data)
+        modified: Plan = owing(pickle.loads(data), stored.get("owes", ()))
         plan = _graft(modified, given, elsewhere(modified, given))
     except Exception as error:
         raise ConfigError(
