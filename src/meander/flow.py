@@ -175,7 +175,8 @@ class Stream:
     def watermark(self, column: str, grace: float | str = 0, idle: float | str | None = None, name: str | None = None) -> Stream:
         """Say which column is the time of a row. ``grace`` is how much later than the newest row an older one can come and still count.
 
-        Windows close by it. A partition of the source from which nothing comes for ``idle`` does not hold the others back.
+        Windows close by it. A partition of the source from which nothing comes for ``idle`` does not hold the others back, and neither
+        does the whole source hold back the other inputs of a union or a join.
         """
         return self.flow._add(watermark(column, grace, idle), name, self)
 

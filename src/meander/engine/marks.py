@@ -29,6 +29,12 @@ class Timed(Protocol):
 Operators = Mapping[str, Timed]
 
 
+def followed(operators: Operators) -> list[frozenset[str]]:
+    """The sets of watermarks that operators follow."""
+    found = {timing.marks for operator in operators.values() if (timing := operator.timing) is not None and timing.marks}
+    return sorted(found, key=sorted)
+
+
 def micros_of(now: float) -> int:
     """A decision's time as operators are told it."""
     return int(now * 1e6)

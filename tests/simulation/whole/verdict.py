@@ -125,7 +125,9 @@ class Verdict:
         for epoch, entry in sorted(self.shelf.epochs.items()):
             version = self.versions[epoch]
             asked = self.asked.get(entry["plan"].get("modification", ""))
-            for sink, rows in self.folds.epoch(entry, version, asked, self.shelf.flushed[epoch], self.shelf.counted[epoch]).items():
+            shelf = self.shelf
+            out = self.folds.epoch(entry, version, asked, shelf.flushed[epoch], shelf.counted[epoch], shelf.started[epoch])
+            for sink, rows in out.items():
                 self._expect(epoch, version, sink, rows)
 
     def _expect(self, epoch: int, version: Version, sink: str, rows: Out) -> None:
