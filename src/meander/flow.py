@@ -172,13 +172,23 @@ class Stream:
         """
         return self.flow._add(map_batches(fn, schema, row_local, deterministic), name, self)
 
-    def watermark(self, column: str, grace: float | str = 0, idle: float | str | None = None, name: str | None = None) -> Stream:
+    def watermark(
+        self,
+        column: str,
+        grace: float | str = 0,
+        idle: float | str | None = None,
+        name: str | None = None,
+        max_ahead: float | str | None = None,
+    ) -> Stream:
         """Say which column is the time of a row. ``grace`` is how much later than the newest row an older one can come and still count.
 
         Windows close by it. A partition of the source from which nothing comes for ``idle`` does not hold the others back, and neither
         does the whole source hold back the other inputs of a union or a join.
+
+        One row with a time in 2099 makes all others late. With ``max_ahead="1h"`` a row whose time is more than an hour ahead of the clock
+        at which it is taken in is a dead letter, and does not count for the watermark. Not for clocks that are simulated.
         """
-        return self.flow._add(watermark(column, grace, idle), name, self)
+        return self.flow._add(watermark(column, grace, idle, max_ahead), name, self)
 
     def window(self, window: Window | Session) -> WindowedStream:
         """Windows over all rows, without a key: ``stream.window(md.tumbling("10s")).aggregate(md.count())``."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -10,29 +9,10 @@ import polars as pl
 from tests.local import Local, Script
 
 import meander as md
-from meander.clock import SystemClock
+from meander.clock import FakeClock
 
 COLUMNS: dict[str, Any] = {"k": pl.Int64(), "v": pl.Int64(), "ts": pl.Datetime("us")}
 SECOND = 1_000_000
-
-
-@dataclass
-class Hand:
-    """A clock that the test moves."""
-
-    at: float = 1_000.0
-    ids: Any = field(default_factory=SystemClock)
-
-    def now(self) -> float:
-        return self.at
-
-    def monotonic(self) -> float:
-        return self.at
-
-    def sleep(self, seconds: float) -> None: ...
-
-    def new_id(self) -> str:
-        return str(self.ids.new_id())
 
 
 def script(*epochs: list[float]) -> Script:
@@ -60,13 +40,13 @@ def counts(out: Any) -> list[int]:
 
 def test_a_source_that_goes_silent_holds_a_union_back_for_its_idle_time(tmp_path: Path) -> None:
     flow, out, _ = windows(script([1, 2], [30]), script([3]))
-    clock = Hand()
+    clock = FakeClock(1_000.0)
     local = Local(flow, tmp_path, clock=clock)
     local.run()
-    clock.at += 59.0
+    clock.sleep(59.0)
     local.run()
     assert counts(out) == []
-    clock.at += 1.0
+    clock.sleep(1.0)
     local.run()
     assert counts(out) == [3], "without input: who looks finds that something is due"
     assert not local.step(), "and nothing else is due because of it"
@@ -74,33 +54,33 @@ def test_a_source_that_goes_silent_holds_a_union_back_for_its_idle_time(tmp_path
 
 def test_without_an_idle_time_a_silent_source_holds_a_union_back(tmp_path: Path) -> None:
     flow, out, _ = windows(script([1, 2], [30]), script([3]), idle=None)
-    clock = Hand()
+    clock = FakeClock(1_000.0)
     local = Local(flow, tmp_path, clock=clock)
     local.run()
-    clock.at += 10_000.0
+    clock.sleep(10_000.0)
     local.run()
     assert counts(out) == []
 
 
 def test_a_source_that_has_never_said_anything_is_silent_since_the_first_epoch(tmp_path: Path) -> None:
     flow, out, _ = windows(script([1, 2], [30]), script())
-    clock = Hand()
+    clock = FakeClock(1_000.0)
     local = Local(flow, tmp_path, clock=clock)
     local.run()
     assert counts(out) == []
-    clock.at += 60.0
+    clock.sleep(60.0)
     local.run()
     assert counts(out) == [2]
 
 
 def test_a_source_that_wakes_up_is_late_where_the_others_were_not_held_back_and_takes_nothing_back(tmp_path: Path) -> None:
     flow, out, late = windows(script([1], [30], [31]), script([3], [4, 35], [36]))
-    clock = Hand()
+    clock = FakeClock(1_000.0)
     local = Local(flow, tmp_path, clock=clock)
     sources = local.loop.input.cursors
     other, sources["other"].script = sources["other"].script, script([3])
     local.run()
-    clock.at += 60.0
+    clock.sleep(60.0)
     local.run()
     assert counts(out) == [2]
     sources["other"].script = other
@@ -116,11 +96,11 @@ def test_rows_that_find_no_partner_come_out_when_the_other_side_is_silent(tmp_pa
     flow, out = md.Flow("f"), md.memory()
     left, right = streams(flow, script([1], [30], [50]), script([2]))
     left.join(right.select("k", "ts", pl.col("v").alias("w")), on="k", within="5s", how="left", name="j").sink("out", out)
-    clock = Hand()
+    clock = FakeClock(1_000.0)
     local = Local(flow, tmp_path, clock=clock)
     local.run()
     assert [(row["v"], row["w"]) for row in out.table().to_pylist()] == [(1, 2)]
-    clock.at += 60.0
+    clock.sleep(60.0)
     local.run()
     assert [(row["v"], row["w"]) for row in out.table().to_pylist()] == [(1, 2), (30, None)], "up to where the left has come"
 
@@ -129,23 +109,23 @@ def test_a_silent_side_holds_an_as_of_join_back_no_longer(tmp_path: Path) -> Non
     flow, out = md.Flow("f"), md.memory()
     left, right = streams(flow, script([5], [30]), script([2]))
     left.join_latest(right.select("k", "ts", pl.col("v").alias("w")), on="k", as_of=True, name="j").sink("out", out)
-    clock = Hand()
+    clock = FakeClock(1_000.0)
     local = Local(flow, tmp_path, clock=clock)
     local.run()
     assert out.table().num_rows == 0
-    clock.at += 60.0
+    clock.sleep(60.0)
     local.run()
     assert [(row["v"], row["w"]) for row in out.table().to_pylist()] == [(5, 2)]
 
 
 def test_the_time_in_which_no_driver_ran_is_no_silence(tmp_path: Path) -> None:
     flow, out, late = windows(script([1], [30]), script([3], [4]))
-    clock = Hand()
+    clock = FakeClock(1_000.0)
     local = Local(flow, tmp_path, clock=clock, ahead=False)
     sources = local.loop.input.cursors
     sources["other"].script = script([3])
     local.run()
-    clock.at += 3_600.0
+    clock.sleep(3_600.0)
     local = Local(flow, tmp_path, clock=clock, ahead=False)
     sources = local.loop.input.cursors
     other, sources["other"].script = sources["other"].script, script([3])
@@ -154,23 +134,26 @@ def test_the_time_in_which_no_driver_ran_is_no_silence(tmp_path: Path) -> None:
     sources["other"].script = other
     local.run()
     assert late.table().num_rows == 0
-    clock.at += 60.0
+    clock.sleep(60.0)
     local.run()
     assert counts(out) == [3]
 
 
 def test_replicas_find_a_source_silent_by_the_clock_of_who_decides(tmp_path: Path) -> None:
     """One that adopts the decision has another idea of the hour, and comes to the same."""
-    flow, out, _ = windows(script([1, 2], [30]), script([3]))
-    early, behind = Hand(), Hand(at=10.0)
-    first = Local(flow, tmp_path, clock=early, replica="a")
-    second = Local(flow, tmp_path, clock=behind, replica="b")
-    for _ in range(4):
-        first.step()
-        second.step()
-    early.at += 60.0
-    for _ in range(4):
-        first.step()
-        second.step()
-    assert counts(out) == [3]
-    assert first.manifest.times == second.manifest.times
+    clocks = FakeClock(1_000.0, seed=1), FakeClock(996.0, seed=2)
+    flow, out = md.Flow("f"), tmp_path / "out"
+    left, right = streams(flow, script([1, 2], [30]), script([3]))
+    left.union(right).window(md.tumbling("10s")).aggregate(md.count().alias("n"), name="w").sink("out", md.parquet(out))
+    locals_ = [Local(flow, tmp_path / "state", clock=clock, ahead=False, replica=name) for name, clock in zip("ab", clocks, strict=True)]
+    for _ in range(3):
+        for local in locals_:
+            local.step()
+    assert not list(out.glob("*.parquet"))
+    for clock in clocks:
+        clock.sleep(60.0)
+    for _ in range(3):
+        for local in locals_:
+            local.step()
+    assert pl.read_parquet(out).get_column("n").to_list() == [3]
+    assert locals_[0].manifest.times == locals_[1].manifest.times

@@ -31,7 +31,7 @@ from meander.errors import BadInput, Retryable
 from meander.plan.eventtime import Late, Watermark
 from meander.plan.graph import Node
 from meander.plan.operators import MapBatches, Union
-from meander.plan.windows import NEVER
+from meander.plan.windows import NEVER, show_duration
 from meander.state.hashing import Hashes, key_groups_of
 from meander.state.manifest import operator_of
 from meander.state.segment import DELETED, HASH, Segment, SegmentRef, encode_segment
@@ -276,12 +276,24 @@ class StageTask:
         if not known.all():
             self._refuse(node.name, rows.filter(~known), f"the event time {node.op.column} is null", mine, bad=True)
             rows = rows.filter(known)
+        if node.op.max_ahead is not None:
+            rows = self._not_ahead(node.name, node.op.column, node.op.max_ahead, rows, mine)
         if rows.frame.height:
             largest = rows.frame.get_column(node.op.column).dt.epoch("us").max()
             assert isinstance(largest, int)
             heard = self.report.heard.setdefault(node.name, {})
             heard[rows.partition] = max(largest, heard.get(rows.partition, NEVER))
         return rows
+
+    def _not_ahead(self, name: str, column: str, most: int, rows: Rows, mine: bool) -> Rows:
+        """Without the rows that are too far ahead of the decision's time: the mark would follow them, and all others would be late."""
+        ahead = rows.frame.get_column(column).dt.epoch("us") > micros_of(self.control.common.now) + most
+        if not ahead.any():
+            return rows
+        # Not bad on probation: it is no failure of the change that it finds what it is for.
+        reason = f"the event time {column} is more than {show_duration(most)} ahead of the clock"
+        self._refuse(name, rows.filter(ahead), reason, mine, bad=self.control.common.strict)
+        return rows.filter(~ahead)
 
     def _in_time(self, keyed: Stateful, side: int, rows: Rows, mine: bool) -> Rows:
         """Without the rows that an operator refuses because they come too late: these are counted, and kept elsewhere."""

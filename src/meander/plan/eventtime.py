@@ -68,6 +68,8 @@ class Watermark:
     column: str
     grace: int
     idle: int | None
+    max_ahead: int | None = None
+    """How far ahead of the decisions' clock a row can be."""
 
     def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
         (schema,) = expect_inputs(self.kind, name, inputs, 1)
@@ -79,10 +81,12 @@ class Watermark:
 
     def describe(self) -> str:
         idle = "" if self.idle is None else f", idle after {show_duration(self.idle)}"
-        return f"{self.column}, grace {show_duration(self.grace)}{idle}"
+        ahead = "" if self.max_ahead is None else f", at most {show_duration(self.max_ahead)} ahead"
+        return f"{self.column}, grace {show_duration(self.grace)}{idle}{ahead}"
 
     def canonical(self) -> str:
-        return f"{self.column} {self.grace} {self.idle}"
+        ahead = "" if self.max_ahead is None else f" {self.max_ahead}"
+        return f"{self.column} {self.grace} {self.idle}{ahead}"
 
     def code(self) -> str:
         return ""

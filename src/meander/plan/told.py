@@ -5,7 +5,7 @@ A change is ``{"change": "replace", "name": "positive", "operator": {"filter": "
 
 - ``{"filter": "amount > 10"}``, ``{"select": ["customer", "amount"]}``, ``{"with_columns": {"cents": "amount * 100"}}``: SQL text
 - ``{"aggregate": {"n": "count()", "total": "sum(amount)"}}``, with ``by``, ``emit`` and ``lateness`` beside it where they are wanted
-- ``{"watermark": "ts"}``, with ``grace`` and ``idle`` beside it
+- ``{"watermark": "ts"}``, with ``grace``, ``idle`` and ``max_ahead`` beside it
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _AGGREGATES: dict[str, Callable[..., Agg]] = {
     for name in ("count", "sum", "min", "max", "mean", "var", "std", "first", "last", "count_distinct", "quantile", "top_k", "collect")
 }
 _NUMBERED = {"quantile": float, "top_k": int}
-_BESIDE = {"aggregate": {"by", "emit", "lateness"}, "watermark": {"grace", "idle"}}
+_BESIDE = {"aggregate": {"by", "emit", "lateness"}, "watermark": {"grace", "idle", "max_ahead"}}
 
 
 def changes_told(told: Sequence[Mapping[str, Any]]) -> tuple[Change, ...]:

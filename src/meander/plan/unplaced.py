@@ -107,10 +107,11 @@ def process(processor: Processor | type[Processor], by: str | Sequence[str] | No
     return UnplacedProcess(as_processor(processor), _names(by))
 
 
-def watermark(column: str, grace: float | str = 0, idle: float | str | None = None) -> Watermark:
+def watermark(column: str, grace: float | str = 0, idle: float | str | None = None, max_ahead: float | str | None = None) -> Watermark:
     """A watermark without a place, for ``run.replace`` and ``run.insert``; see ``Stream.watermark``."""
     limit = None if idle is None else micros(idle, "watermark idle")
-    return Watermark(column, micros(grace, "watermark grace", least=0), limit)
+    furthest = None if max_ahead is None else micros(max_ahead, "watermark max_ahead", least=0)
+    return Watermark(column, micros(grace, "watermark grace", least=0), limit, furthest)
 
 
 def _names(given: str | Sequence[str] | None) -> tuple[str, ...] | None:
