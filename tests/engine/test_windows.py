@@ -15,6 +15,7 @@ from tests.local import Local, Script, constants
 
 import meander as md
 from meander.coordinate.routing import rebalance
+from meander.engine.picture import show_operators
 from meander.plan.windows import NEVER, Window
 from meander.state import compaction as compaction_module
 
@@ -174,6 +175,19 @@ def test_late_rows_are_dead_letters_where_nobody_takes_them(tmp_path: Path) -> N
     letters = pl.concat([pl.read_parquet(path) for path in (tmp_path / "dead_letters").glob("*.parquet")])
     assert letters.get_column("reason").to_list() == ["late: its windows of ts had closed"]
     assert local.manifest.totals["late_rows"] == 1
+
+
+def test_late_rows_are_counted_in_total_and_per_operator(tmp_path: Path) -> None:
+    flow = md.Flow("late")
+    events = flow.source("events", Script(COLUMNS, (at(1), at(25), at(26), at(2, 3, 18)))).watermark("ts")
+    for size in ("5s", "20s"):
+        events.key_by("k").window(md.tumbling(size)).aggregate(md.count(), name=f"w{size}").sink(f"out{size}", md.memory())
+    events.key_by("k").aggregate(md.count(), name="never").sink("never_out", md.memory())
+    local = Local(flow, tmp_path)
+    local.run(flush=True)
+    shown = show_operators(local.manifest, local.loop.routing)
+    assert {name: operator["late_rows"] for name, operator in shown.items()} == {"w5s": 3, "w20s": 3, "never": 0}
+    assert local.manifest.totals["late_rows"] == 6
 
 
 def test_a_row_without_a_time_is_a_dead_letter(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from meander.engine.operators.contract import Emitted, Partial, Seat, Stateful
 from meander.engine.operators.desk import Desk
 from meander.engine.rows import Rows, Units, source_unit, state_unit, together
 from meander.errors import BadInput, Retryable
+from meander.metrics import late_count
 from meander.plan.eventtime import Late, Watermark
 from meander.plan.graph import Node
 from meander.plan.operators import MapBatches, Union
@@ -303,6 +304,7 @@ class StageTask:
         too_late = rows.filter(pl.Series(refused))
         if mine:
             self.report.count("late_rows", too_late.frame.height)
+            self.report.count(late_count(keyed.name), too_late.frame.height)
             self.report.late.add(keyed.name)
         if side not in keyed.keeps_late:
             self._refuse(keyed.name, too_late, keyed.why_late(), mine)
