@@ -17,6 +17,7 @@ from meander.aggregates import Agg, Aggregator, as_agg
 from meander.connect.sink import Sink
 from meander.connect.source import Source
 from meander.errors import FlowError
+from meander.plan.computed import resolved
 from meander.plan.eventtime import HasLate, Late, SessionAggregate, Time, WindowAggregate, no_time, time_of
 from meander.plan.explain import explain
 from meander.plan.expressions import Expression, parse, parse_all, text_of
@@ -336,11 +337,21 @@ class Stream:
             raise FlowError(f"key_by after {self.name!r}: {given!r} is not a column's name; columns are {show_schema(self.schema)}")
         return given
 
-    def aggregate(self, *_: Any, **__: Any) -> NoReturn:
-        """Only a stream with a key can be aggregated: ``key_by(...).aggregate(...)``."""
-        raise FlowError(
-            f"aggregate after {self.name!r}: the stream has no key; write key_by(...) first, as in key_by('k').aggregate(count())"
-        )
+    def aggregate(self, *aggs: Agg | Aggregator, name: str | None = None) -> Stream:
+        """One row for all rows of the stream, with the new values, in every epoch that has some: ``stream.aggregate(md.count())``.
+
+        ``key_by(...).aggregate(...)`` has one per key. One slot keeps the row; what is folded is folded before that.
+        """
+        return self._aggregate((), aggs, name)
+
+    def _aggregate(self, keys: tuple[str, ...], aggs: Sequence[Agg | Aggregator], name: str | None) -> Stream:
+        return self.flow._add(Aggregate(keys, self._aggs(aggs, "aggregate")), name, self)
+
+    def _aggs(self, given: Sequence[Agg | Aggregator], what: str) -> tuple[Agg, ...]:
+        try:
+            return resolved([as_agg(agg) for agg in given], self.schema)
+        except FlowError as error:
+            raise FlowError(f"{what} after {self.name!r}: {error}") from error
 
     def process(self, *_: Any, **__: Any) -> NoReturn:
         """Only a stream with a key can be processed: ``key_by(...).process(...)``."""
@@ -364,7 +375,7 @@ class KeyedStream:
 
     def aggregate(self, *aggs: Agg | Aggregator, name: str | None = None) -> Stream:
         """One row per key touched and epoch: the key columns and the new values."""
-        return self.stream.flow._add(Aggregate(self.keys, tuple(as_agg(agg) for agg in aggs)), name, self.stream)
+        return self.stream._aggregate(self.keys, aggs, name)
 
     def process(self, processor: Processor | type[Processor], name: str | None = None) -> Stream:
         """Python code with state per key: a subclass of ``md.Processor``, or an object of one.
@@ -444,7 +455,7 @@ class WindowedStream:
             column, shift = time.column, time.shift
         elif slack:
             raise FlowError(f"window after {self.stream.name!r}: lateness={lateness!r}; by processing time no row is late: leave it out")
-        parts = tuple(as_agg(agg) for agg in aggs)
+        parts = self.stream._aggs(aggs, "window")
         kind = SessionAggregate if isinstance(self.spec, Session) else WindowAggregate
         return self.stream.flow._add(kind(self.keys, parts, self.spec, column, shift, emit, slack), name, self.stream)
 

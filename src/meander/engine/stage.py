@@ -184,6 +184,8 @@ class StageTask:
             keep = self._kept(keyed, only_groups)
             if mine or keep is not None:
                 in_time = [self._in_time(keyed, side, some, mine) for some in values.get(name, []) if some.frame.height]
+                if operator in self.compiled.computes:
+                    in_time = [self._computed(operator, some, mine) for some in in_time]
                 if number == 0 and keyed.folds and all(some.frame.height <= _SMALL_SPLIT for some in in_time):
                     self._small.setdefault((operator, side), []).extend(in_time)
                     self._gathered += sum(some.frame.height for some in in_time)
@@ -309,6 +311,15 @@ class StageTask:
         if side not in keyed.keeps_late:
             self._refuse(keyed.name, too_late, keyed.why_late(), mine)
         return rows.filter(pl.Series(~refused))
+
+    def _computed(self, operator: str, rows: Rows, mine: bool) -> Rows:
+        """With the columns that an operator's aggregates are of; without the rows for which they cannot be computed."""
+        dead: list[DeadLetter] = []
+        common = self.control.common
+        rows = evaluate(self.compiled.computes[operator], rows, dead, common.epoch, common.strict, operator in common.watched)
+        if mine:
+            self._dead.extend(dead)
+        return rows
 
     def _refuse(self, operator: str, rows: Rows, reason: str, mine: bool, bad: bool = False) -> None:
         """Rows to the dead letters; what is bad, and not only late, stops a strict flow, and a change of the operator."""

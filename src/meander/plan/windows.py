@@ -93,7 +93,8 @@ class Session:
 
 
 def tumbling(size: float | str, offset: float | str = 0, time: str = "event") -> Window:
-    """Windows side by side: every row is in one. ``offset`` shifts where they begin, from whole multiples of the size since 1970 (UTC).
+    """Windows side by side: every row is in one. ``offset`` shifts where they begin, from whole multiples of the size since 1970 (UTC):
+    days of a place eight hours ahead of that begin at ``offset="-8h"``.
 
     ``time="processing"`` goes by the clock at which rows are taken in, and not by a column: no watermark is needed, and no row is late.
     All rows of an epoch have one time, that of the epoch's decision, so that a restart gives the same windows.
@@ -102,7 +103,7 @@ def tumbling(size: float | str, offset: float | str = 0, time: str = "event") ->
     ('tumbling(10s)', 'tumbling(1m, processing time)')
     """
     length = micros(size, "tumbling")
-    return Window(length, length, micros(offset, "tumbling", least=0) % length, _clock("tumbling", time))
+    return Window(length, length, _offset(offset, "tumbling") % length, _clock("tumbling", time))
 
 
 def sliding(size: float | str, step: float | str, offset: float | str = 0, time: str = "event") -> Window:
@@ -110,7 +111,7 @@ def sliding(size: float | str, step: float | str, offset: float | str = 0, time:
     length, every = micros(size, "sliding"), micros(step, "sliding")
     if length % every:
         raise FlowError(f"sliding({size!r}, {step!r}): the size must be a multiple of the step")
-    return Window(length, every, micros(offset, "sliding", least=0) % every, _clock("sliding", time))
+    return Window(length, every, _offset(offset, "sliding") % every, _clock("sliding", time))
 
 
 def session(gap: float | str, time: str = "event") -> Session:
@@ -128,6 +129,19 @@ def _clock(what: str, time: str) -> str:
     if time not in ("event", "processing"):
         raise FlowError(f"{what}: time={time!r}; there are 'event', the time in the rows, and 'processing', that of the flow's own clock")
     return time
+
+
+def _offset(value: float | str, what: str) -> int:
+    """A duration that may be negative, in microseconds.
+
+    >>> _offset("-8h", "tumbling"), _offset(-0.5, "tumbling"), _offset("1s", "tumbling")
+    (-28800000000, -500000, 1000000)
+    """
+    if isinstance(value, str) and value.lstrip().startswith("-"):
+        return -micros(value.lstrip()[1:], what, least=0)
+    if isinstance(value, int | float) and value < 0:
+        return -micros(-value, what, least=0)
+    return micros(value, what, least=0)
 
 
 def micros(value: float | str, what: str, least: int = 1) -> int:

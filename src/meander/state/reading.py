@@ -17,7 +17,7 @@ from meander.state.folder import refuse_file
 from meander.state.hashing import in_groups
 from meander.state.log import no_such_epoch, read_manifest
 from meander.state.manifest import Manifest, Table, operator_of
-from meander.state.segment import DELETED, HASH, Segment, SegmentRef
+from meander.state.segment import ALL, DELETED, HASH, Segment, SegmentRef
 from meander.state.store import Store, open_store
 from meander.state.table import conform, merge_segments
 from meander.state.values import ValueTable, lists_by_key
@@ -149,12 +149,12 @@ class AggregateReader:
     def show(self, tables: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
         rows = tables[self.operator]
         if self.parts:
-            rows = conform(rows, {**{key: self.schema[key] for key in self.keys}, **self.parts})
+            rows = conform(rows, {**{key: self.schema.get(key, pl.Int8()) for key in self.keys}, **self.parts})
         for aggregate in self.aggregates:
             if aggregate.keeps == "list":
                 values = ValueTable.of(self.operator, self.keys, aggregate)
                 rows = rows.with_columns(_lists(values, rows, tables.get(values.name), self.schema[aggregate.name]))
-        return rows.select([pl.col(key) for key in self.keys] + [aggregate.finish() for aggregate in self.aggregates])
+        return rows.select([pl.col(key) for key in self.keys if key != ALL] + [aggregate.finish() for aggregate in self.aggregates])
 
 
 def _lists(table: ValueTable, rows: pl.DataFrame, values: pl.DataFrame | None, dtype: pl.DataType) -> pl.Series:

@@ -28,6 +28,8 @@ from meander.state.hashing import Hashes
 
 HASH = "__hash"
 DELETED = "__deleted"
+ALL = "__all"
+"""The key column of a table whose rows have none: its only row has the key 0."""
 BLOCK_ROWS = 65_536
 BLOCK_BYTES = 8 << 20
 _FILTERED_ROWS = 1_000

@@ -188,7 +188,7 @@ def grow(branch: Branch, streams: dict[str, Any]) -> Any:
     if branch.kind == "plain":
         return rows.filter("v >= 0", name=name)
     if branch.kind == "totals":
-        return rows.key_by("k").aggregate(*branch.aggregates(), name=name)
+        return (rows.key_by("k") if branch.keyed else rows).aggregate(*branch.aggregates(), name=name)
     if branch.kind in ("window", "session"):
         cut = (rows.key_by("k") if branch.keyed else rows).window(branch.window())
         return cut.aggregate(*branch.aggregates(), emit=branch.emit, lateness=f"{branch.lateness}s", name=name)

@@ -74,7 +74,7 @@ def fold(kind: str, old: int | None, value: int) -> int:
 
 @dataclass
 class Totals(Model):
-    values: dict[int, dict[str, int]] = field(default_factory=dict)
+    values: dict[Row, dict[str, int]] = field(default_factory=dict)
 
     def turn(self, turn: Turn, branch: Branch) -> Out:
         if turn.rows:
@@ -82,13 +82,18 @@ class Totals(Model):
                 for alias in known.keys() - set(branch.aggs):
                     del known[alias]
         for _, k, _, v, _ in turn.rows:
-            known = self.values.setdefault(k, {})
+            known = self.values.setdefault(self._key(k, branch), {})
             for alias in branch.aggs:
                 known[alias] = fold(alias[0], known.get(alias), v)
-        return [(k, *(self.values[k][alias] for alias in branch.aggs)) for k in sorted({row[1] for row in turn.rows})]
+        touched = sorted({self._key(row[1], branch) for row in turn.rows})
+        return [(*key, *(self.values[key][alias] for alias in branch.aggs)) for key in touched]
 
-    def state(self, branch: Branch) -> Out:
-        return [(k, *(known.get(alias) for alias in branch.aggs)) for k, known in self.values.items()]
+    def _key(self, k: int, branch: Branch) -> Row:
+        return (k,) if branch.keyed else ()
+
+    def state(self, branch: Branch) -> dict[Row, Row]:
+        """By key, which is empty where there is none."""
+        return {key: (*key, *(known.get(alias) for alias in branch.aggs)) for key, known in self.values.items()}
 
     def forget(self, inner: bool = False) -> None:
         self.values.clear()

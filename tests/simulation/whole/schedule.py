@@ -53,8 +53,10 @@ class Schedule:
         self.kind = draw_kind(self.rng)
         self.merging = self.kind is MERGING
         self.changes = Changes(self.world, self.kind)
-        first, apart = draw(self.rng, self.kind), random.Random(f"idle {seed}")  # apart: the other draws stay what they were
-        self.first = self.written = replace(first, idle=apart.choice((None, None, None, 3, 12)))
+        first, apart = draw(self.rng, self.kind), random.Random(f"apart {seed}")  # apart: the other draws stay what they were
+        idle = apart.choice((None, None, None, 3, 12))
+        keyed = [b if b.kind != "totals" or self.merging else replace(b, keyed=apart.random() < 0.8) for b in first.branches]
+        self.first = self.written = replace(first, idle=idle, branches=tuple(keyed))
         """As the flow was first written, and as the file that was started last says it."""
         self.asked: dict[str, Asked] = {}
         self.snapshots = self.rng.choice((2, 3, 6))

@@ -9,6 +9,7 @@ from typing import Any
 import polars as pl
 
 from meander.aggregates import Agg, Part
+from meander.plan.computed import with_computed
 from meander.plan.eventtime import Time, time_of
 from meander.plan.graph import Node, Plan
 
@@ -46,6 +47,8 @@ class Place:
 
 
 def parts_of(aggs: Sequence[Agg], schema: pl.Schema) -> dict[str, Part]:
+    """The state columns of aggregates of an input with these columns."""
+    schema = with_computed(schema, aggs)
     return {f"{agg.name}.{part}": _with_empty(spec, schema) for agg in aggs for part, spec in agg.parts(schema).items()}
 
 
