@@ -234,6 +234,7 @@ class Stream:
         within: float | str | tuple[float | str, float | str] | None = None,
         how: str = "inner",
         where: Expression | None = None,
+        nulls_equal: bool = False,
         suffix: str = "_right",
         time: str | None = None,
         name: str | None = None,
@@ -246,13 +247,14 @@ class Stream:
         ``within=("0s", "1h"), where="ts_right <= expires"``. Without ``within`` all rows are kept for good.
 
         ``how`` is inner, left, right or full: a row that finds no partner comes out when none can come any more, with nulls, up to a second
-        (or a 16th of the interval) after that. A null key equals no other. ``where`` is a condition on the joined row. Key columns
-        come out once, under the left's names; other columns of the right that have a name of the left get the ``suffix``.
+        (or a 16th of the interval) after that. A null key equals no other, unless ``nulls_equal``. ``where`` is a condition on the joined
+        row: a pair for which it fails is a dead letter, and no pair. Key columns come out once, under the left's names; other columns of the
+        right that have a name of the left get the ``suffix``.
 
         The result's time is the left's (in a right join the right's); with ``time="column"`` it is the later of both, in a column of its
         own, which a full join or one without ``within`` needs if windows are to follow.
         """
-        matching = self._matching(other, on, left_on, right_on, suffix, "join")
+        matching = self._matching(other, on, left_on, right_on, suffix, "join", nulls_equal)
         bounds = None if within is None else read_bounds(within, f"join after {self.name!r}")
         return self.flow._add(plan_join(self._input(), other._input(), matching, how, bounds, None, where, time), name, self, other)
 
@@ -265,6 +267,7 @@ class Stream:
         right_on: Columns | None = None,
         how: str = "inner",
         as_of: bool = False,
+        nulls_equal: bool = False,
         suffix: str = "_right",
         name: str | None = None,
     ) -> Stream:
@@ -275,7 +278,7 @@ class Stream:
         whatever the order of arrival: both streams need a watermark, and a row comes out when the watermark has passed it (and the second
         it is in). ``how`` is inner or left.
         """
-        matching = self._matching(other, on, left_on, right_on, suffix, "join_latest")
+        matching = self._matching(other, on, left_on, right_on, suffix, "join_latest", nulls_equal)
         return self.flow._add(plan_join_latest(self._input(), other._input(), matching, how, as_of), name, self, other)
 
     def join_static(
@@ -286,6 +289,7 @@ class Stream:
         left_on: Columns | None = None,
         right_on: Columns | None = None,
         how: str = "inner",
+        nulls_equal: bool = False,
         suffix: str = "_right",
         name: str | None = None,
     ) -> Stream:
@@ -295,17 +299,24 @@ class Stream:
         file is read once by every worker, and must not change while the flow runs. ``how`` is inner, left, semi or anti.
         """
         what = f"join_static after {self.name!r}"
-        return self.flow._add(join_static(table, as_matching(on, left_on, right_on, suffix, what), how, what), name, self)
+        return self.flow._add(join_static(table, as_matching(on, left_on, right_on, suffix, what, nulls_equal), how, what), name, self)
 
     def _matching(
-        self, other: object, on: Columns | None, left_on: Columns | None, right_on: Columns | None, suffix: str, kind: str
+        self,
+        other: object,
+        on: Columns | None,
+        left_on: Columns | None,
+        right_on: Columns | None,
+        suffix: str,
+        kind: str,
+        nulls_equal: bool,
     ) -> Matching:
         what = f"{kind} after {self.name!r}"
         if not isinstance(other, Stream):
             raise FlowError(f"{what}: {other!r} is not a stream; for a table that does not change there is join_static")
         if other.flow is not self.flow:
             raise FlowError(f"{what}: the stream {other.name!r} belongs to another flow ({other.flow.name!r})")
-        return as_matching(on, left_on, right_on, suffix, what)
+        return as_matching(on, left_on, right_on, suffix, what, nulls_equal)
 
     def _input(self) -> Input:
         return Input(self.name, self.schema, time_of(tuple(self.flow._nodes.values()), self.flow._schemas, self.name))
@@ -483,6 +494,7 @@ class WindowedStream:
         right_on: Columns | None = None,
         how: str = "inner",
         where: Expression | None = None,
+        nulls_equal: bool = False,
         suffix: str = "_right",
         name: str | None = None,
     ) -> Stream:
@@ -495,6 +507,6 @@ class WindowedStream:
             left_on = self.keys or None
             right_on = left_on if right_on is None else right_on
         left = self.stream
-        matching = left._matching(other, on, left_on, right_on, suffix, "join of windows")
+        matching = left._matching(other, on, left_on, right_on, suffix, "join of windows", nulls_equal)
         op = plan_join(left._input(), other._input(), matching, how, (0, 0), self.spec, where, None)
         return left.flow._add(op, name, left, other)

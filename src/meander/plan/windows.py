@@ -103,7 +103,7 @@ def tumbling(size: float | str, offset: float | str = 0, time: str = "event") ->
     ('tumbling(10s)', 'tumbling(1m, processing time)')
     """
     length = micros(size, "tumbling")
-    return Window(length, length, _offset(offset, "tumbling") % length, _clock("tumbling", time))
+    return Window(length, length, signed_micros(offset, "tumbling") % length, _clock("tumbling", time))
 
 
 def sliding(size: float | str, step: float | str, offset: float | str = 0, time: str = "event") -> Window:
@@ -111,7 +111,7 @@ def sliding(size: float | str, step: float | str, offset: float | str = 0, time:
     length, every = micros(size, "sliding"), micros(step, "sliding")
     if length % every:
         raise FlowError(f"sliding({size!r}, {step!r}): the size must be a multiple of the step")
-    return Window(length, every, _offset(offset, "sliding") % every, _clock("sliding", time))
+    return Window(length, every, signed_micros(offset, "sliding") % every, _clock("sliding", time))
 
 
 def session(gap: float | str, time: str = "event") -> Session:
@@ -131,16 +131,18 @@ def _clock(what: str, time: str) -> str:
     return time
 
 
-def _offset(value: float | str, what: str) -> int:
-    """A duration that may be negative, in microseconds.
+def signed_micros(value: object, what: str) -> int:
+    """A duration that may be negative, in whole microseconds.
 
-    >>> _offset("-8h", "tumbling"), _offset(-0.5, "tumbling"), _offset("1s", "tumbling")
-    (-28800000000, -500000, 1000000)
+    >>> signed_micros("-1.5s", "join"), signed_micros("-8h", "tumbling"), signed_micros(2, "join")
+    (-1500000, -28800000000, 2000000)
     """
-    if isinstance(value, str) and value.lstrip().startswith("-"):
-        return -micros(value.lstrip()[1:], what, least=0)
+    if isinstance(value, str) and value.strip().startswith("-"):
+        return -micros(value.strip()[1:], what, least=0)
     if isinstance(value, int | float) and value < 0:
         return -micros(-value, what, least=0)
+    if not isinstance(value, str | int | float) or isinstance(value, bool):
+        raise FlowError(f"{what}: {value!r} is not a duration; write '10s', '-500ms' or a number of seconds")
     return micros(value, what, least=0)
 
 

@@ -47,7 +47,7 @@ class Enriching(Stateful):
 
     def before(self, rows: Rows, side: int, seat: Seat) -> pl.DataFrame:
         keys = (self.matching.left_on, self.right_on)[side]
-        if side == 1 or self.how == "inner":  # a null key meets nothing
+        if (side == 1 or self.how == "inner") and not self.matching.nulls_equal:  # a null key meets nothing
             rows = rows.filter(rows.frame.select(pl.all_horizontal(pl.col(*keys).is_not_null())).to_series())
         return send_whole(rows, keys, seat)
 
@@ -189,7 +189,8 @@ class ByTime(Enriching):
                 .rename(dict(zip(self.matching.left_on, self.right_on, strict=True)))
             )
             right = pl.DataFrame(schema={**right.schema, **self._right_types()})
-        keys = number_keys(left.select(self.matching.left_on), hashes, right.select(self.right_on), right.get_column(HASH).to_numpy())
+        on, others = self.matching, right.get_column(HASH).to_numpy()
+        keys = number_keys(left.select(on.left_on), hashes, right.select(on.right_on), others, on.nulls_equal)
         young = last_before(keys.of[0], self._times(left, 0), keys.of[1], self._times(right, 1))
         # Whatever has left its bucket before is older than all that is in one.
         without = distinct(keys.of[0][(young < 0) & (keys.of[0] >= 0)], len(keys.hashes))
