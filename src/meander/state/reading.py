@@ -131,7 +131,10 @@ def _finish(store: Store, manifest: Manifest, operator: str, tables: Mapping[str
     data = store.get(plan_name(manifest.plan["digest"]))
     if data is None:
         raise Corrupted(f"store {store.url}: the plan {manifest.plan['digest']} is missing")
-    shown: pl.DataFrame = pickle.loads(data)[operator].show(tables)
+    reader = pickle.loads(data)[operator]
+    if hasattr(reader, "as_of"):  # what is open depends on how far event time has come
+        reader = reader.as_of(manifest)
+    shown: pl.DataFrame = reader.show(tables)
     return shown
 
 
