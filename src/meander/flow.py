@@ -198,6 +198,8 @@ class Stream:
     def late(self, name: str | None = None, side: int = 0) -> Stream:
         """The rows that came too late for this operator, with the columns of its input. Without it they go to the dead letters.
 
+        Too late is what was for something that had closed before the row's epoch: behind the watermark of before the last epoch.
+
         An operator with two inputs has late rows of each: ``side`` is 0 or 1.
         """
         node = self.flow._nodes[self.name]
@@ -242,14 +244,14 @@ class Stream:
         """Rows of two streams with equal keys: ``orders.join(payments, on="order", within="10s")``.
 
         ``within`` is how much the times of two rows may differ, or how much later than the left row the right one may be, at least and
-        at most: ``within=("-5s", "1h")``. Both streams need a watermark, which tells what can be forgotten, and rows behind it are
-        late: see ``late(side=...)``. A bound that a row itself has is a condition, below the largest that there can be:
-        ``within=("0s", "1h"), where="ts_right <= expires"``. Without ``within`` all rows are kept for good.
+        at most: ``within=("-5s", "1h")``. Both streams need a watermark, which tells what can be forgotten, and rows behind it (as it was
+        before the last epoch) are late: see ``late(side=...)``. A bound that a row itself has is a condition, below the largest that there
+        can be: ``within=("0s", "1h"), where="ts_right <= expires"``. Without ``within`` all rows are kept for good.
 
         ``how`` is inner, left, right or full: a row that finds no partner comes out when none can come any more, with nulls, up to a second
         (or a 16th of the interval) after that. A null key equals no other, unless ``nulls_equal``. ``where`` is a condition on the joined
-        row: a pair for which it fails is a dead letter, and no pair. Key columns come out once, under the left's names; other columns of the
-        right that have a name of the left get the ``suffix``.
+        row: a pair for which it fails is a dead letter, and no pair. Key columns come out once, under the left's names; other columns
+        of the right that have a name of the left get the ``suffix``.
 
         The result's time is the left's (in a right join the right's); with ``time="column"`` it is the later of both, in a column of its
         own, which a full join or one without ``within`` needs if windows are to follow.
@@ -404,7 +406,8 @@ class KeyedStream:
 
         First is what arrives first, by split and place within it. Without ``ttl`` a key that was seen is known for good. With it, a
         row is a duplicate unless its time is at least ``ttl`` later than that of the last one that was kept; the stream needs a
-        watermark, which tells when a key can be forgotten, and rows behind the watermark are late: see ``late``.
+        watermark, which tells when a key can be forgotten, and rows behind it (as it was before the last epoch) are
+        late: see ``late``.
         """
         if ttl is None:
             return self.stream.flow._add(Deduplicate(self.keys), name, self.stream)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, Self, runtime_checkable
 import polars as pl
 
 from meander.aggregates import Agg
+from meander.aggregates.by_time import follows_order
 from meander.errors import FlowError
 from meander.plan.operators import Aggregate, Union, aggregated, expect_inputs
 from meander.plan.schemas import missing_column, show_schema
@@ -158,6 +159,12 @@ class SessionAggregate(WindowAggregate):
     """Aggregates per key and session. Sessions that meet become one."""
 
     kind: ClassVar[str] = "session"
+
+    def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
+        for agg in self.aggs:
+            if follows_order(agg) and f"{agg.name}.time" in self.keys:
+                raise FlowError(f"session {name!r}: {agg.call()}: its state column '{agg.name}.time' has the name of a key: rename it")
+        return super().output_schema(inputs, name)
 
 
 @dataclass(frozen=True, eq=False)

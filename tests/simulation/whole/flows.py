@@ -191,7 +191,8 @@ def grow(branch: Branch, streams: dict[str, Any]) -> Any:
         return (rows.key_by("k") if branch.keyed else rows).aggregate(*branch.aggregates(), name=name)
     if branch.kind in ("window", "session"):
         cut = (rows.key_by("k") if branch.keyed else rows).window(branch.window())
-        return cut.aggregate(*branch.aggregates(), emit=branch.emit, lateness=f"{branch.lateness}s", name=name)
+        ends = [md.first("v").alias("first"), md.last("v").alias("last")] if branch.kind == "session" else []
+        return cut.aggregate(*branch.aggregates(), *ends, emit=branch.emit, lateness=f"{branch.lateness}s", name=name)
     if branch.kind == "chain":
         inner = md.tumbling("5s") if branch.inner == "tumbling" else md.session("5s")
         first = rows.key_by("k").window(inner).aggregate(md.count().alias("n"), md.sum("v").alias("v"), name=f"{name}1")
