@@ -269,6 +269,7 @@ class Stream:
         right_on: Columns | None = None,
         how: str = "inner",
         as_of: bool = False,
+        tolerance: float | str | None = None,
         nulls_equal: bool = False,
         suffix: str = "_right",
         name: str | None = None,
@@ -278,10 +279,10 @@ class Stream:
         Newest is what arrived last. Rows of the other side that are in the same epoch count as earlier; a row that was given out does not
         come again when the other side changes. With ``as_of=True`` it is the row with the largest time that is not above the left row's,
         whatever the order of arrival: both streams need a watermark, and a row comes out when the watermark has passed it (and the second
-        it is in). ``how`` is inner or left.
+        it is in). With ``tolerance="1h"`` a row that is older than the left row by more than that does not count. ``how`` is inner or left.
         """
         matching = self._matching(other, on, left_on, right_on, suffix, "join_latest", nulls_equal)
-        return self.flow._add(plan_join_latest(self._input(), other._input(), matching, how, as_of), name, self, other)
+        return self.flow._add(plan_join_latest(self._input(), other._input(), matching, how, as_of, tolerance), name, self, other)
 
     def join_static(
         self,

@@ -226,6 +226,7 @@ class AsOf:
     how: str
     clocks: Clocks
     nulls: bool
+    tolerance: int | None
     waiting: list[Row] = field(default_factory=list)
     table: list[Row] = field(default_factory=list)
     late: tuple[list[Row], list[Row]] = field(default_factory=lambda: ([], []))
@@ -242,8 +243,8 @@ class AsOf:
         out: list[tuple[Any, ...]] = []
         for k, v, ts in due:
             found = [row for row in self.table if equal(row[0], k, self.nulls) and row[2] <= ts]
-            if found:
-                newest = max(row[2] for row in found)
+            newest = max((row[2] for row in found), default=NEVER)
+            if found and (self.tolerance is None or ts - newest <= self.tolerance):
                 w = [row for row in found if row[2] == newest][-1][1]
                 out.append((k, v, ts, w, newest))
             elif self.how == "left":
@@ -260,11 +261,11 @@ def test_as_of_joins_equal_the_model(tmp_path_factory: pytest.TempPathFactory, d
     script = data.draw(epochs)
     flow, out = md.Flow("joins"), md.memory()
     left, right = sources(flow, script, grace)
-    nulls = data.draw(st.booleans())
-    joined = left.join_latest(right, on="k", how=how, as_of=True, nulls_equal=nulls, name="j")
+    nulls, tolerance = data.draw(st.booleans()), data.draw(st.sampled_from([None, None, 0, 4]))
+    joined = left.join_latest(right, on="k", how=how, as_of=True, tolerance=tolerance, nulls_equal=nulls, name="j")
     joined.sink("out", out)
     joined.late(side=1).sink("late", md.memory())
-    model = AsOf(how, Clocks(grace * SECOND), nulls)
+    model = AsOf(how, Clocks(grace * SECOND), nulls, None if tolerance is None else tolerance * SECOND)
     local, expected = run_through(flow, tmp_path_factory.mktemp("joins"), data, script, model)
     assert ordered(micros(out.table(), "k", "v", "ts", "w", "ts_right")) == ordered(expected)
     assert local.manifest.totals.get("late_rows", 0) == sum(map(len, model.late))

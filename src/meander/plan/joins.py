@@ -220,6 +220,8 @@ class JoinLatest:
     how: str
     times: tuple[SideTime, SideTime] | None = None
     """Where it goes by event time."""
+    tolerance: int | None = None
+    """How much older than the left row the right one may be, in microseconds. None: whatever it is."""
 
     bucket: ClassVar[int] = _SECOND
     """How much time is stored together: left rows wait for its end."""
@@ -252,10 +254,12 @@ class JoinLatest:
 
     def describe(self) -> str:
         by = "the last to arrive" if self.times is None else f"the last up to {self.times[0].column}, by {self.times[1].column}"
-        return f"{self.how} on {self.matching.describe()}, {by}"
+        within = "" if self.tolerance is None else f", at most {show_duration(self.tolerance)} older"
+        return f"{self.how} on {self.matching.describe()}, {by}{within}"
 
     def canonical(self) -> str:
-        return f"{self.matching.canonical()} {self.how} {self.times}"
+        within = "" if self.tolerance is None else f" {self.tolerance}"
+        return f"{self.matching.canonical()} {self.how} {self.times}{within}"
 
     def code(self) -> str:
         return ""
@@ -312,11 +316,16 @@ def plan_join(
     return Join(matching, how, times, bounds, window, condition, time, right_time)
 
 
-def plan_join_latest(left: Input, right: Input, matching: Matching, how: str, as_of: bool) -> JoinLatest:
+def plan_join_latest(
+    left: Input, right: Input, matching: Matching, how: str, as_of: bool, tolerance: float | str | None = None
+) -> JoinLatest:
     what = f"join_latest after {left.name!r}"
     if how not in HOWS[:2]:
         raise FlowError(f"{what}: how={how!r}; there are inner and left: the other side only tells what is newest")
-    return JoinLatest(matching, how, (left.timed(what), right.timed(what)) if as_of else None)
+    if tolerance is not None and not as_of:
+        raise FlowError(f"{what}: tolerance={tolerance!r} is between times, and by arrival there are none: give as_of=True, too")
+    most = None if tolerance is None else micros(tolerance, f"{what}: tolerance", least=0)
+    return JoinLatest(matching, how, (left.timed(what), right.timed(what)) if as_of else None, most)
 
 
 def as_matching(

@@ -118,6 +118,7 @@ class ByTime(Enriching):
     times: tuple[SideTime, SideTime]
     width: int
     follows: Timing
+    tolerance: int | None = None
 
     @property
     def timing(self) -> Timing:
@@ -202,6 +203,10 @@ class ByTime(Enriching):
             asked = (young < 0) & (keys.of[0] >= 0)
             found[asked] = place[keys.of[0][asked]]
         rows = pl.concat([right.select(self.columns[1]), old.select(self.columns[1])])
+        if self.tolerance is not None:  # the last row up to a time: where it is too old, so are all the others
+            known = np.flatnonzero(found >= 0)
+            ages = self._times(left, 0)[known] - self._times(rows, 1)[found[known]]
+            found[known[ages > self.tolerance]] = -1
         return self._joined(left, hashes, rows, found)
 
 
@@ -235,4 +240,4 @@ def make_join_latest(place: Place, op: JoinLatest) -> Enriching:
     assert first is not None
     assert second is not None
     follows = Timing(first.marks | second.marks, max(first.delay, second.delay))
-    return ByTime(**told, times=op.times, width=op.bucket, follows=follows)
+    return ByTime(**told, times=op.times, width=op.bucket, follows=follows, tolerance=op.tolerance)
