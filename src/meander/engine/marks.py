@@ -11,11 +11,15 @@ from meander.plan.windows import FOREVER, NEVER
 from meander.state.manifest import Json, Manifest, operator_of
 
 
-class Timed(Protocol):
-    """A stateful operator as far as time concerns it."""
+class Follows(Protocol):
+    """Whatever goes by some time."""
 
     @property
     def timing(self) -> Timing | None: ...
+
+
+class Timed(Follows, Protocol):
+    """A stateful operator as far as time concerns it."""
 
     def goes_by_clock(self, table: str) -> bool: ...
 
@@ -53,7 +57,7 @@ def evictions(operators: Operators, manifest: Manifest, now: float, flush: bool 
     return found
 
 
-def lates(operators: Operators, manifest: Manifest, epoch: int) -> dict[str, int]:
+def lates(operators: Mapping[str, Follows], manifest: Manifest, epoch: int) -> dict[str, int]:
     """Per operator, the mark up to which everything had closed before an epoch: the next one, or the one after it.
 
     For what goes by the clock it is the last decision's time; what is begun ahead does not need it, since there no row is late.
