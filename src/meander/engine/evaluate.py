@@ -18,7 +18,8 @@ from meander.errors import BadInput, FlowError
 from meander.plan.graph import Node
 from meander.plan.operators import Filter, MapBatches, Select, WithColumns
 
-_CONTENT_LIMIT = 10_000
+CONTENT_LIMIT = 10_000
+"""Characters of a row that a dead letter keeps."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ def _apply_to_good_rows(node: Node, rows: Rows, error: Exception, dead: list[Dea
         begin, end, reason = pending.pop()
         if end - begin == 1:
             bad.append(begin)
-            content = json.dumps(rows.frame.row(begin, named=True), default=str)[:_CONTENT_LIMIT]
+            content = json.dumps(rows.frame.row(begin, named=True), default=str)[:CONTENT_LIMIT]
             dead.append(DeadLetter(node.name, rows.position(begin), f"{type(reason).__name__}: {reason}", content))
             continue
         middle = (begin + end) // 2

@@ -28,10 +28,11 @@ from meander.engine.operators.contract import Emitted, Partial, Seat, Stateful
 from meander.engine.operators.desk import Desk
 from meander.engine.rows import Rows, Units, source_unit, state_unit, together
 from meander.errors import BadInput, Corrupted, Retryable
+from meander.metrics import late_count
 from meander.plan.eventtime import Late, Watermark
 from meander.plan.graph import Node
 from meander.plan.operators import MapBatches, Union
-from meander.plan.windows import NEVER
+from meander.plan.windows import NEVER, show_duration
 from meander.state.hashing import Hashes, key_groups_of
 from meander.state.manifest import operator_of
 from meander.state.segment import DELETED, HASH, SOONEST, Segment, SegmentRef, encode_segment, ends_of
@@ -190,6 +191,8 @@ class StageTask:
             keep = self._kept(keyed, only_groups)
             if mine or keep is not None:
                 in_time = [self._in_time(keyed, side, some, mine) for some in values.get(name, []) if some.frame.height]
+                if operator in self.compiled.computes:
+                    in_time = [self._computed(operator, some, mine) for some in in_time]
                 if number == 0 and keyed.folds and all(some.frame.height <= _SMALL_SPLIT for some in in_time):
                     self._small.setdefault((operator, side), []).extend(in_time)
                     self._gathered += sum(some.frame.height for some in in_time)
@@ -299,12 +302,24 @@ class StageTask:
         if not known.all():
             self._refuse(node.name, rows.filter(~known), f"the event time {node.op.column} is null", mine, bad=True)
             rows = rows.filter(known)
+        if node.op.max_ahead is not None:
+            rows = self._not_ahead(node.name, node.op.column, node.op.max_ahead, rows, mine)
         if rows.frame.height:
             largest = rows.frame.get_column(node.op.column).dt.epoch("us").max()
             assert isinstance(largest, int)
             heard = self.report.heard.setdefault(node.name, {})
             heard[rows.partition] = max(largest, heard.get(rows.partition, NEVER))
         return rows
+
+    def _not_ahead(self, name: str, column: str, most: int, rows: Rows, mine: bool) -> Rows:
+        """Without the rows that are too far ahead of the decision's time: the mark would follow them, and all others would be late."""
+        ahead = rows.frame.get_column(column).dt.epoch("us") > micros_of(self.control.common.now) + most
+        if not ahead.any():
+            return rows
+        # Not bad on probation: it is no failure of the change that it finds what it is for.
+        reason = f"the event time {column} is more than {show_duration(most)} ahead of the clock"
+        self._refuse(name, rows.filter(ahead), reason, mine, bad=self.control.common.strict)
+        return rows.filter(~ahead)
 
     def _in_time(self, keyed: Stateful, side: int, rows: Rows, mine: bool) -> Rows:
         """Without the rows that an operator refuses because they come too late: these are counted, and kept elsewhere."""
@@ -314,10 +329,20 @@ class StageTask:
         too_late = rows.filter(pl.Series(refused))
         if mine:
             self.report.count("late_rows", too_late.frame.height)
+            self.report.count(late_count(keyed.name), too_late.frame.height)
             self.report.late.add(keyed.name)
         if side not in keyed.keeps_late:
             self._refuse(keyed.name, too_late, keyed.why_late(), mine)
         return rows.filter(pl.Series(~refused))
+
+    def _computed(self, operator: str, rows: Rows, mine: bool) -> Rows:
+        """With the columns that an operator's aggregates are of; without the rows for which they cannot be computed."""
+        dead: list[DeadLetter] = []
+        common = self.control.common
+        rows = evaluate(self.compiled.computes[operator], rows, dead, common.epoch, common.strict, operator in common.watched)
+        if mine:
+            self._dead.extend(dead)
+        return rows
 
     def _refuse(self, operator: str, rows: Rows, reason: str, mine: bool, bad: bool = False) -> None:
         """Rows to the dead letters; what is bad, and not only late, stops a strict flow, and a change of the operator."""

@@ -34,6 +34,8 @@ from meander.state.hashing import Hashes
 
 HASH = "__hash"
 DELETED = "__deleted"
+ALL = "__all"
+"""The key column of a table whose rows have none: its only row has the key 0."""
 BLOCK_ROWS = 65_536
 BLOCK_BYTES = 8 << 20
 CHAPTER_ROWS = 4_096
@@ -165,9 +167,7 @@ class Segment:
         except (pa.ArrowException, KeyError, TypeError, ValueError) as error:
             raise Corrupted(f"segment '{name}' cannot be read ({error}); the store was changed from outside, or lost data") from error
         if index["format"] != _FORMAT:
-            raise Corrupted(
-                f"segment '{name}' has format {index['format']}, this version reads {_FORMAT}: use the Meander that wrote it"
-            )
+            raise Corrupted(f"segment '{name}' has format {index['format']}, this version reads {_FORMAT}: use the Meander that wrote it")
         self.name = name
         self.rows: int = index["rows"]
         self.schema: pa.Schema = reader.schema

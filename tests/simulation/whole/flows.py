@@ -111,6 +111,8 @@ class Version:
     """Sources behind which a function fails."""
     wide: bool = True
     grace: int = 3
+    idle: int | None = None
+    """After how many seconds a source or a partition that is silent holds nobody back."""
     shift: int | None = None
     """What an operator that was inserted adds to the values."""
     taps: tuple[tuple[str, Place], ...] = ()
@@ -127,6 +129,10 @@ class Version:
 
     def branch(self, name: str) -> Branch:
         return next(branch for branch in self.branches if branch.name == name)
+
+    def watermark(self) -> tuple[str, str | None]:
+        """The grace, and the idle time."""
+        return f"{self.grace}s", None if self.idle is None else f"{self.idle}s"
 
     def with_branch(self, branch: Branch) -> Version:
         return replace(self, branches=tuple(branch if b.name == branch.name else b for b in self.branches))
@@ -174,7 +180,7 @@ def write(version: Version, world: World) -> md.Flow:
                 rows = rows.with_columns(f"v + {version.shift} AS v", name="shift")
             rows = rows.with_columns(narrowing(version.wide), name="narrow")
         rows = rows.map_batches(boom if name in version.booms else same, name=f"clean_{name}")
-        streams[name] = rows.watermark("ts", grace=f"{version.grace}s", name=f"time_{name}")
+        streams[name] = rows.watermark("ts", *version.watermark(), name=f"time_{name}")
     for branch in version.branches:
         out = grow(branch, streams)
         out.sink(f"{branch.name}_out", make_sink(world, dict(version.sinks)[f"{branch.name}_out"]))
@@ -189,10 +195,11 @@ def grow(branch: Branch, streams: dict[str, Any]) -> Any:
     if branch.kind == "plain":
         return rows.filter("v >= 0", name=name)
     if branch.kind == "totals":
-        return rows.key_by("k").aggregate(*branch.aggregates(), name=name)
+        return (rows.key_by("k") if branch.keyed else rows).aggregate(*branch.aggregates(), name=name)
     if branch.kind in ("window", "session"):
         cut = (rows.key_by("k") if branch.keyed else rows).window(branch.window())
-        return cut.aggregate(*branch.aggregates(), emit=branch.emit, lateness=f"{branch.lateness}s", name=name)
+        ends = [md.first("v").alias("first"), md.last("v").alias("last")] if branch.kind == "session" else []
+        return cut.aggregate(*branch.aggregates(), *ends, emit=branch.emit, lateness=f"{branch.lateness}s", name=name)
     if branch.kind == "chain":
         inner = md.tumbling("5s") if branch.inner == "tumbling" else md.session("5s")
         first = rows.key_by("k").window(inner).aggregate(md.count().alias("n"), md.sum("v").alias("v"), name=f"{name}1")

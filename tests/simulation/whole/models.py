@@ -74,7 +74,7 @@ def fold(kind: str, old: int | None, value: int) -> int:
 
 @dataclass
 class Totals(Model):
-    values: dict[int, dict[str, int]] = field(default_factory=dict)
+    values: dict[Row, dict[str, int]] = field(default_factory=dict)
 
     def turn(self, turn: Turn, branch: Branch) -> Out:
         if turn.rows:
@@ -82,13 +82,18 @@ class Totals(Model):
                 for alias in known.keys() - set(branch.aggs):
                     del known[alias]
         for _, k, _, v, *_ in turn.rows:
-            known = self.values.setdefault(k, {})
+            known = self.values.setdefault(self._key(k, branch), {})
             for alias in branch.aggs:
                 known[alias] = fold(alias[0], known.get(alias), v)
-        return [(k, *(self.values[k][alias] for alias in branch.aggs)) for k in sorted({row[1] for row in turn.rows})]
+        touched = sorted({self._key(row[1], branch) for row in turn.rows})
+        return [(*key, *(self.values[key][alias] for alias in branch.aggs)) for key in touched]
 
-    def state(self, branch: Branch) -> Out:
-        return [(k, *(known.get(alias) for alias in branch.aggs)) for k, known in self.values.items()]
+    def _key(self, k: int, branch: Branch) -> Row:
+        return (k,) if branch.keyed else ()
+
+    def state(self, branch: Branch) -> dict[Row, Row]:
+        """By key, which is empty where there is none."""
+        return {key: (*key, *(known.get(alias) for alias in branch.aggs)) for key, known in self.values.items()}
 
     def forget(self, inner: bool = False) -> None:
         self.values.clear()
@@ -193,8 +198,9 @@ class Windows(Model):
 @dataclass
 class Sessions(Model):
     exact = False
-    open: list[list[int]] = field(default_factory=list)
-    """[key, first, last, n, s]"""
+    open: list[list[Any]] = field(default_factory=list)
+    """[key, first, last, n, s, the first row's (time, when it arrived, value), that of the last]"""
+    arrived: int = 0
     refused: int = 0
     floor: int = NEVER
 
@@ -206,12 +212,15 @@ class Sessions(Model):
             if row[4] + gap < turn.late:
                 self.refused += 1
                 continue
-            one = [row[1], row[4], row[4], 1, row[3]]
+            self.arrived += 1
+            end = (row[4], self.arrived, row[3])
+            one = [row[1], row[4], row[4], 1, row[3], end, end]
             for other in [o for o in self.open if o[0] == one[0] and o[1] - gap <= one[2] and one[1] <= o[2] + gap]:
                 self.open.remove(other)
                 if other in changed:
                     changed.remove(other)
-                one = [one[0], min(one[1], other[1]), max(one[2], other[2]), one[3] + other[3], one[4] + other[4]]
+                ends = min(one[5], other[5]), max(one[6], other[6])
+                one = [one[0], min(one[1], other[1]), max(one[2], other[2]), one[3] + other[3], one[4] + other[4], *ends]
             self.open.append(one)
             changed.append(one)
         closing = [one for one in self.open if turn.flush or one[2] + gap < turn.evict]
@@ -219,7 +228,7 @@ class Sessions(Model):
         if turn.flush:  # a row up to a session's end would have been part of it
             self.floor = max(self.floor, *(one[2] + 2 * gap + 1 for one in closing), NEVER)
         given = changed if branch.emit == "update" else closing
-        return [(one[0], one[1], one[2] + gap, one[3], one[4]) for one in given]
+        return [(one[0], one[1], one[2] + gap, one[3], one[4], one[5][2], one[6][2]) for one in given]
 
     def forget(self, inner: bool = False) -> None:
         self.open.clear()
@@ -246,7 +255,7 @@ class Chain(Model):
         inner = Branch("", "window" if branch.inner == "tumbling" else "session", size=5, step=5)
         back = 1 if branch.inner == "tumbling" else 0
         given = self.first.turn(turn, inner)
-        rows = [(n, k, "", s, end - back) for k, _, end, n, s in given]
+        rows = [(n, k, "", s, end - back) for k, _, end, n, s, *_ in given]
         return self.second.turn(Turn(turn.epoch, rows, turn.late, turn.evict, turn.flush), branch)
 
     def forget(self, inner: bool = False) -> None:

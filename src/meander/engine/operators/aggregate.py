@@ -1,4 +1,4 @@
-"""Aggregates per key, for good: one row per key, and tables of values where aggregates keep many."""
+"""Aggregates per key, for good: one row per key (one of all where there is no key), and tables of values where aggregates keep many."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from meander.engine.rows import Rows
 from meander.plan.operators import Aggregate
 from meander.state.hashing import hash_keys
 from meander.state.reading import AggregateReader
+from meander.state.segment import ALL
 from meander.state.table import Kept, upsert
 from meander.state.values import ValueTable, lengths, new_members, numbered, whole_lists
 
@@ -38,6 +39,8 @@ class Aggregation(Stateful):
         return {self.name: Kept(self.keys), **{table.name: Kept(table.identity) for table in self.values}}
 
     def before(self, rows: Rows, side: int, seat: Seat) -> pl.DataFrame:
+        if self.keys == (ALL,):
+            rows = rows.with_frame(rows.frame.with_columns(pl.lit(0, pl.Int8()).alias(ALL)))
         return fold_before(rows, hash_keys(rows.frame.select(self.keys)), self.keys, self.parts, seat)
 
     def work(self, desk: Desk, arrived: Sequence[Partial]) -> Emitted | None:
@@ -61,7 +64,7 @@ class Aggregation(Stateful):
                 whole.append(whole_lists(values, *desk.stored(values.name), keys, hashes, lists, totals, desk.key_groups))
                 desk.write(values.name, numbered(values, keys, hashes, lists, totals))
         desk.write(self.name, table)
-        output = (*(pl.col(key) for key in self.keys), *(agg.finish() for agg in self.aggs))
+        output = (*(pl.col(key) for key in self.keys if key != ALL), *(agg.finish() for agg in self.aggs))
         return Emitted(table.with_columns(whole).select(output), hashes)
 
     def reader(self) -> Reader:
@@ -70,7 +73,8 @@ class Aggregation(Stateful):
 
 def make_aggregation(place: Place, op: Aggregate) -> Aggregation:
     parts = parts_of(op.aggs, place.schema())
-    values = tuple(ValueTable.of(place.node.name, op.keys, agg) for agg in op.aggs if agg.keeps)
+    keys = op.keys or (ALL,)
+    values = tuple(ValueTable.of(place.node.name, keys, agg) for agg in op.aggs if agg.keeps)
     counted = {table.values: (table.count, table.count_part()) for table in values}
     stored = dict(counted.get(name, (name, part)) for name, part in parts.items())
-    return Aggregation(**place.common(op.keys), parts=parts, stored=stored, values=values, aggs=op.aggs)
+    return Aggregation(**place.common(keys), parts=parts, stored=stored, values=values, aggs=op.aggs)
