@@ -17,6 +17,7 @@ from meander.aggregates import Agg, Aggregator, as_agg
 from meander.connect.sink import Sink
 from meander.connect.source import Source
 from meander.errors import FlowError
+from meander.plan.changes import check_changes, find_changes
 from meander.plan.eventtime import HasLate, Late, SessionAggregate, Time, WindowAggregate, no_time, time_of
 from meander.plan.explain import explain
 from meander.plan.expressions import Expression, parse, parse_all, text_of
@@ -119,8 +120,10 @@ class Flow:
         for stream in inputs:
             if stream.flow is not self:
                 raise FlowError(f"{op.kind} {name!r}: its input {stream.name!r} belongs to another flow ({stream.flow.name!r})")
+        node = Node(name, op, tuple(stream.name for stream in inputs))
+        check_changes(node, find_changes(self._nodes.values(), self._schemas))
         self._schemas[name] = op.output_schema([stream.schema for stream in inputs], name)
-        self._nodes[name] = Node(name, op, tuple(stream.name for stream in inputs))
+        self._nodes[name] = node
         return Stream(self, name)
 
     def _free_name(self, kind: str) -> str:

@@ -1,0 +1,178 @@
+"""Which streams only grow and which replace rows is derived from the plan; who cannot take changes refuses them, whenever it is placed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.plan.streams import Nowhere, rows
+
+import meander as md
+from meander.errors import FlowError
+from meander.plan.modify import Become, Insert, Replace, modify
+
+
+def keep(frame: Any) -> Any:
+    return frame
+
+
+class Visits(md.Processor):
+    output = {"n": "int64"}  # noqa: RUF012
+    n = md.value("int64", default=0)
+
+    def on_events(self, key: Any, rows: Any, state: Any, ctx: Any) -> Any:
+        yield (state.n,)
+
+
+TEN = md.tumbling("10s")
+GROWS: dict[str, Callable[[md.Stream], md.Stream]] = {
+    "source": lambda s: s,
+    "filter": lambda s: s.filter("amount > 1"),
+    "union": lambda s: s.union(s.filter("amount > 1")),
+    "closed windows": lambda s: s.key_by("customer").window(TEN).aggregate(md.count().alias("amount"), name="op"),
+    "closed sessions": lambda s: s.key_by("customer").window(md.session("5s")).aggregate(md.count().alias("amount"), name="op"),
+    "the best of windows": lambda s: s.key_by("customer").window(TEN).top(2, by="amount", name="op"),
+    "deduplicate": lambda s: s.deduplicate("customer", name="op"),
+    "join": lambda s: s.join(s.select("customer", "ts AS at", "ts"), on="customer", within="1s", name="op"),
+    "join with the latest": lambda s: s.join_latest(s.select("customer", "ts AS at"), on="customer", name="op"),
+    "process": lambda s: s.key_by("customer").process(Visits, name="op").select("customer", "n AS amount"),
+}
+CHANGES: dict[str, Callable[[md.Stream], md.Stream]] = {
+    "aggregate": lambda s: s.key_by("customer").aggregate(md.sum("amount").alias("amount"), md.max("ts").alias("ts"), name="op"),
+    "latest": lambda s: s.key_by("customer").latest(order="ts", name="op"),
+    "top": lambda s: s.key_by("customer").top(2, by="amount", name="op"),
+    "windows with updates": lambda s: s.key_by("customer").window(TEN).aggregate(md.count().alias("amount"), emit="update", name="op"),
+    "windows with lateness": lambda s: s.key_by("customer").window(TEN).aggregate(md.count().alias("amount"), lateness="5s", name="op"),
+    "sessions with updates": lambda s: (
+        s.key_by("customer").window(md.session("5s")).aggregate(md.count().alias("amount"), emit="update", name="op")
+    ),
+}
+BETWEEN: dict[str, Callable[[md.Stream], md.Stream]] = {
+    "nothing": lambda s: s,
+    "filter": lambda s: s.filter("amount > 1"),
+    "with_columns": lambda s: s.with_columns("amount * 2 AS twice"),
+    "select": lambda s: s.select("customer", "amount"),
+    "map_batches": lambda s: s.map_batches(keep),
+    "union": lambda s: s.union(s.filter("amount > 1")),
+}
+TAKES_NONE: dict[str, Callable[[md.Stream, md.Stream], md.Stream]] = {
+    "aggregate": lambda s, _: s.key_by("customer").aggregate(md.count(), name="behind"),
+    "windows by the clock": lambda s, _: s.window(md.tumbling("1s", time="processing")).aggregate(md.count(), name="behind"),
+    "the best of windows": lambda s, _: s.window(md.tumbling("1s", time="processing")).top(1, by="amount", name="behind"),
+    "deduplicate": lambda s, _: s.deduplicate("customer", name="behind"),
+    "latest": lambda s, _: s.key_by("customer").latest(name="behind"),
+    "top": lambda s, _: s.key_by("customer").top(1, by="amount", name="behind"),
+    "process": lambda s, _: s.key_by("customer").process(Visits, name="behind"),
+    "join": lambda s, other: s.join(other, on="customer", name="behind"),
+    "join on the right": lambda s, other: other.join(s, on="customer", name="behind"),
+    "join with the latest": lambda s, other: s.join_latest(other, on="customer", name="behind"),
+}
+
+
+def begin() -> tuple[md.Flow, md.Stream]:
+    flow = md.Flow("f")
+    return flow, flow.source("in", rows()).watermark("ts", name="time")
+
+
+@pytest.mark.parametrize("name", GROWS)
+def test_a_stream_whose_rows_are_final_is_append_only(name: str) -> None:
+    flow, stream = begin()
+    GROWS[name](stream).sink("out", Nowhere())
+    assert not flow.plan().changes
+    assert "rows:" not in flow.explain()
+
+
+@pytest.mark.parametrize("name", GROWS)
+def test_what_is_append_only_can_be_read_by_operators_with_state(name: str) -> None:
+    flow, stream = begin()
+    GROWS[name](stream).key_by("customer").aggregate(md.count(), name="behind").sink("out", Nowhere())
+    assert set(flow.plan().changes) == {"behind", "out"}
+
+
+@pytest.mark.parametrize("between", BETWEEN)
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_replaces_rows_is_a_stream_of_changes_up_to_its_sinks(name: str, between: str) -> None:
+    flow, stream = begin()
+    out = BETWEEN[between](CHANGES[name](stream))
+    out.sink("out", Nowhere())
+    found = flow.plan().changes
+    assert found["op"].origin == found[out.name].origin == found["out"].origin == "op"
+    assert "rows: the log of changes" in flow.explain()
+
+
+@pytest.mark.parametrize("behind", TAKES_NONE)
+@pytest.mark.parametrize("name", CHANGES)
+def test_changes_are_refused_where_the_flow_is_written(name: str, behind: str) -> None:
+    _, stream = begin()
+    with pytest.raises(FlowError, match=r"'behind': its input 'op' is a stream of changes: 'op' gives out .*epochs; .*sink"):
+        TAKES_NONE[behind](CHANGES[name](stream), stream.select("customer", "amount AS other"))
+
+
+@pytest.mark.parametrize("between", BETWEEN)
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_stands_between_does_not_hide_that_rows_are_changes(name: str, between: str) -> None:
+    _, stream = begin()
+    with pytest.raises(FlowError, match="is a stream of changes: 'op' gives out"):
+        BETWEEN[between](CHANGES[name](stream)).deduplicate("customer")
+
+
+def test_the_key_of_changes_is_known_as_long_as_its_columns_are_there() -> None:
+    flow, stream = begin()
+    totals = stream.key_by("customer").aggregate(md.sum("amount").alias("amount"), name="totals")
+    totals.filter("amount > 1", name="large").sink("a", Nowhere())
+    totals.select("amount", name="narrow").sink("b", Nowhere())
+    totals.with_columns("amount + 1 AS more", name="more").sink("c", Nowhere())
+    totals.with_columns("upper(customer) AS customer", name="upper").sink("d", Nowhere())
+    totals.map_batches(keep, name="mapped").sink("e", Nowhere())
+    totals.union(totals, name="both").sink("f", Nowhere())
+    found = flow.plan().changes
+    assert {name: found[name].key for name in ("a", "b", "c", "d", "e", "f")} == {
+        "a": ("customer",), "b": None, "c": ("customer",), "d": None, "e": None, "f": None,
+    }  # fmt: skip
+    assert {name for name in found if found[name].vanishes} == {"large", "a", "mapped", "e"}
+
+
+def test_a_join_by_arrival_looks_rows_up_in_changes_by_their_key() -> None:
+    _, stream = begin()
+    totals = stream.key_by("customer").aggregate(md.sum("amount").alias("total"), name="totals")
+    assert stream.join_latest(totals, on="customer").name
+    for other in (totals.filter("total > 1"), totals.select(md_key("customer"), "total")):
+        with pytest.raises(FlowError, match="is a stream of changes"):
+            stream.join_latest(other, on="customer")
+    with pytest.raises(FlowError, match="is a stream of changes"):
+        stream.join_latest(totals, left_on="amount", right_on="total")
+
+
+def md_key(column: str) -> str:
+    """The column, made anew: nothing says that it is what it was."""
+    return f"upper({column}) AS {column}"
+
+
+def test_modifications_cannot_put_changes_where_none_are_taken() -> None:
+    flow, stream = begin()
+    totals = stream.key_by("customer").aggregate(md.sum("amount").alias("amount"), name="totals")
+    totals.sink("out", Nowhere())
+    windows = stream.key_by("customer").window(TEN).aggregate(md.count().alias("n"), name="windows")
+    windows.window(TEN).aggregate(md.sum("n").alias("n"), name="over").sink("over_out", Nowhere())
+    plan = flow.plan()
+    for change in (
+        Insert("late", md.aggregate(md.count(), by="customer", window=md.tumbling("1s", time="processing")), after="totals"),
+        Insert("visits", md.process(Visits, by="customer"), after="totals"),
+        Replace("windows", md.aggregate(md.count().alias("n"), emit="update")),
+        Replace("windows", md.aggregate(md.count().alias("n"), lateness="5s")),
+    ):
+        with pytest.raises(FlowError, match="is a stream of changes"):
+            modify(plan, [change])
+
+
+def test_an_edited_flow_cannot_put_changes_where_none_are_taken() -> None:
+    def flow(change: bool) -> md.Flow:
+        flow, stream = begin()
+        if change:
+            stream = stream.key_by("customer").latest(name="op")
+        stream.deduplicate("customer", name="once").sink("out", Nowhere())
+        return flow
+
+    with pytest.raises(FlowError, match="is a stream of changes"):
+        modify(flow(False).plan(), [Become(flow(True).plan())])
