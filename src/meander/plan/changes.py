@@ -10,14 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import polars as pl
 
+from meander.aggregates.changing import over_changes
 from meander.errors import FlowError
 from meander.plan.eventtime import END, START, SessionAggregate, WindowAggregate
 from meander.plan.joins import JoinLatest
-from meander.plan.operators import Aggregate, Filter, MapBatches, Operator, Select, Union, WithColumns
+from meander.plan.operators import Aggregate, Filter, MapBatches, Operator, Select, Union, WithColumns, expect_inputs
 from meander.plan.rowwise import RANK, Latest, Top
 
 if TYPE_CHECKING:
@@ -38,9 +39,35 @@ class Changes:
     """What makes an append-only stream of it, in words."""
     vanishes: bool = False
     """Whether a row can go without another in its place."""
+    unsaid: str = ""
+    """Why it cannot be said which rows are gone; empty where it can."""
 
     def describe(self) -> str:
         return "changes" if self.key is None else f"changes by {', '.join(self.key)}"
+
+
+@dataclass(frozen=True, eq=False)
+class Changelog:
+    """Makes of changes rows of their own: those that have come and those that are gone, with a column that says which."""
+
+    kind: ClassVar[str] = "changes"
+    stateful: ClassVar[bool] = False
+    column: str
+
+    def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
+        (schema,) = expect_inputs(self.kind, name, inputs, 1)
+        if self.column in schema:
+            raise FlowError(f"changes {name!r}: there is a column {self.column!r} already; give another name, as in changes('change')")
+        return pl.Schema({**schema, self.column: pl.Int8()})
+
+    def describe(self) -> str:
+        return f"{self.column} is 1 for a row that has come, and -1 for one that is gone"
+
+    def canonical(self) -> str:
+        return self.column
+
+    def code(self) -> str:
+        return ""
 
 
 def find_changes(nodes: Iterable[Node], schemas: Mapping[str, pl.Schema]) -> dict[str, Changes]:
@@ -48,67 +75,115 @@ def find_changes(nodes: Iterable[Node], schemas: Mapping[str, pl.Schema]) -> dic
     found: dict[str, Changes] = {}
     for node in nodes:
         if node.op.stateful:
-            changes = _made(node)
+            changes = _made(node, over=any(name in found for name in node.inputs))
         else:
-            changes = _passed_on(node.op, [found.get(name) for name in node.inputs], [schemas[name] for name in node.inputs])
+            given = [(found.get(name), schemas[name]) for name in node.inputs]
+            changes = _passed_on(node.name, node.op, [one for one, _ in given], [schema for _, schema in given])
         if changes is not None:
             found[node.name] = changes
     return found
 
 
-def check_changes(node: Node, found: Mapping[str, Changes]) -> None:
+def check_changes(node: Node, found: Mapping[str, Changes], schemas: Mapping[str, pl.Schema]) -> None:
     """FlowError where an operator is given changes that it cannot take."""
     for side, name in enumerate(node.inputs):
         changes = found.get(name)
-        if changes is not None and node.op.stateful and not _takes(node.op, side, changes):
+        if changes is None or not (node.op.stateful or isinstance(node.op, Changelog)) or _looks_up(node.op, side, changes):
+            continue
+        told = (
+            f"{node.op.kind} {node.name!r}: its input {name!r} is a stream of changes: {changes.origin!r} {changes.why}, and a new row "
+            f"replaces the old one{_by(changes)}"
+        )
+        if not needs_signs(node.op):
             raise FlowError(
-                f"{node.op.kind} {node.name!r}: its input {name!r} is a stream of changes: {changes.origin!r} {changes.why}, and a new row "
-                f"replaces the old one{_by(changes)}. {node.op.kind} would take them all for rows of their own, and its result would "
+                f"{told}. {node.op.kind} would take them all for rows of their own, and its result would "
                 f"depend on how the input is cut into epochs; {changes.instead}, or end the stream in a sink, which gets the log of changes"
             )
+        if changes.unsaid:
+            raise FlowError(f"{told}. {node.op.kind} needs to be told which rows are gone, but {changes.unsaid}")
+        if isinstance(node.op, Top):
+            _check_top(node.op, told, schemas[name])
+        if isinstance(node.op, Aggregate):
+            for agg in node.op.aggs:
+                try:
+                    over_changes(agg, schemas[name])
+                except FlowError as error:
+                    raise FlowError(f"{told}. {error}") from error
+
+
+def _check_top(op: Top, told: str, schema: pl.Schema) -> None:
+    """Rows that come and go are told apart, and ranked, by all of their columns."""
+    if op.ties == "last":
+        raise FlowError(
+            f"{told}. It has no order of arrival that does not depend on the epochs: leave ties='last' out, and rank by a column"
+        )
+    for column, dtype in schema.items():
+        if dtype.is_nested() or isinstance(dtype, pl.Object):
+            raise FlowError(f"{told}. top tells its rows apart by all columns, and {column!r} is {dtype}: leave it out with select first")
+
+
+def needs_signs(op: Operator) -> bool:
+    """Whether an operator must be told which rows are gone, where it is given changes."""
+    return isinstance(op, Aggregate | Top | Changelog)
+
+
+def find_retracting(nodes: Sequence[Node], changes: Collection[str]) -> frozenset[str]:
+    """The operators that must say which rows are gone, since somebody behind them needs to know. Nodes in topological order."""
+    wanted: set[str] = set()
+    for node in reversed(nodes):
+        if needs_signs(node.op) or (node.name in wanted and not node.op.stateful):
+            wanted.update(name for name in node.inputs if name in changes)
+    return frozenset(wanted)
 
 
 def _by(changes: Changes) -> str:
     return "" if changes.key is None else f" of its {', '.join(changes.key)}"
 
 
-def _takes(op: Operator, side: int, changes: Changes) -> bool:
-    """Whether an operator with state can take these changes as one of its inputs."""
-    # The right side of a join by arrival is looked up by its key, where a new row takes the place of the old: that is what a change says.
+def _looks_up(op: Operator, side: int, changes: Changes) -> bool:
+    """Whether an operator looks changes up by their key, where a new row takes the place of the old: that is what a change says."""
     if isinstance(op, JoinLatest) and op.times is None and side == 1:
         return not changes.vanishes and changes.key is not None and set(changes.key) == set(op.matching.right_on)
     return False
 
 
-def _made(node: Node) -> Changes | None:
+def _made(node: Node, over: bool) -> Changes | None:
     """The changes that an operator with state gives out; None where its rows are final."""
     op, name = node.op, node.name
     final = "aggregate windows, whose rows are final: key_by(...).window(...).aggregate(...)"
     if isinstance(op, Aggregate):
-        return Changes(name, "gives out the new values of every key that rows came for", op.keys, final)
+        return Changes(name, "gives out the new values of every key that rows came for", op.keys, final, vanishes=over)
     if isinstance(op, WindowAggregate) and (op.emit == "update" or op.lateness):
         session = isinstance(op, SessionAggregate)
         why = "gives out a window whenever it has changed" if op.emit == "update" else "gives out a window again for rows that come late"
         instead = "give it emit='closed' and no lateness: then every window comes once"
         # A session can begin earlier than it did, and two can become one.
-        return Changes(name, why, op.keys if session else (*op.keys, START, END), instead, vanishes=session)
+        unsaid = f"windows that come again do not say what they replace: {instead}"
+        return Changes(name, why, op.keys if session else (*op.keys, START, END), instead, session, unsaid)
     if isinstance(op, Latest):
         return Changes(name, "gives out a key's row when another has taken its place", op.keys, "leave it out, or take deduplicate")
     if isinstance(op, Top):
-        return Changes(name, "gives out a key's whole list when it has changed", (*op.keys, RANK), "take the best rows of windows")
+        return Changes(name, "gives out a key's whole list when it has changed", (*op.keys, RANK), "take the best rows of windows", over)
     return None
 
 
-def _passed_on(op: Operator, inputs: Sequence[Changes | None], schemas: Sequence[pl.Schema]) -> Changes | None:
+def _passed_on(name: str, op: Operator, inputs: Sequence[Changes | None], schemas: Sequence[pl.Schema]) -> Changes | None:
     """What an operator without state makes of its inputs."""
     found = [changes for changes in inputs if changes is not None]
     if not found:
         return None
     changes = found[0]
+    if isinstance(op, Changelog):
+        instead = f"put it in front of {name!r}"
+        return Changes(name, "gives out every change as a row of its own", None, instead, unsaid=f"these rows are all there is; {instead}")
     if isinstance(op, Union):  # the keys of one input can meet those of another
-        return replace(changes, key=None)
+        unsaid = next((one.unsaid for one in found if one.unsaid), "")
+        return replace(changes, key=None, vanishes=any(one.vanishes for one in found), unsaid=unsaid)
     if isinstance(op, MapBatches):
-        return replace(changes, key=None, vanishes=True)
+        wants = "say deterministic=True if it does not" if op.row_local else "it must be row_local and deterministic"
+        unsaid = f"{name!r} is a function that may make something else of a row next time; {wants}"
+        repeatable = op.deterministic and op.row_local
+        return replace(changes, key=None, vanishes=True, unsaid=changes.unsaid or ("" if repeatable else unsaid))
     if isinstance(op, Filter):
         return replace(changes, vanishes=True)
     if isinstance(op, Select | WithColumns) and changes.key is not None and not _keeps(op, changes.key, schemas[0]):

@@ -62,7 +62,7 @@ class Plan:
         object.__setattr__(self, "nodes", tuple(nodes))
         changes = find_changes(nodes, schemas)
         for node in nodes:
-            check_changes(node, changes)
+            check_changes(node, changes, schemas)
         object.__setattr__(self, "_schemas", schemas)
         object.__setattr__(self, "changes", changes)
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from meander.engine.operators.desk import Desk
 
 Mask = npt.NDArray[np.bool_]
+Signs = npt.NDArray[np.int8]
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,8 @@ class Emitted:
 
     frame: pl.DataFrame
     hashes: Hashes
+    signs: Signs | None = None
+    """Where it is a stream of changes and somebody needs to know: which rows are gone (-1), have come (1), or are what they were (0)."""
 
 
 @dataclass
@@ -103,6 +106,8 @@ class Stateful(ABC):
     """The inputs whose late rows a stream takes. Those of the others go to the dead letters."""
     finds: ClassVar[bool] = False
     """Whether it looks up what has arrived, and nothing else, in the table of its own name."""
+    takes_changes: ClassVar[bool] = False
+    """Whether rows that are gone are for it, too. Others get a row's new values, wherever they may stand behind changes."""
     folds: ClassVar[bool] = False
     """Whether ``before`` folds rows within their units and looks at nothing else of where they come from: then it is given many at once."""
 
