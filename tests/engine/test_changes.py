@@ -11,6 +11,7 @@ from tests.engine.changing import Drawn, table_of
 from tests.local import Local, Script
 
 import meander as md
+from meander.connect.source import Batch
 
 Epochs = list[list[tuple[Any, ...]]]
 
@@ -73,6 +74,42 @@ def test_a_list_of_the_largest_counts_lets_rows_go_again(tmp_path: Path, cut: st
     _, log = run(tmp_path, CUTS[cut], 2, best)
     assert current(log) == [("all", 2, 1, 1)]
     assert md.read_state(tmp_path, "best").to_pylist() == [{"who": "all", "k": 2, "n": 1, "v": 5, "rank": 1}]
+
+
+NUMBERS: dict[str, tuple[Any, list[Any]]] = {
+    "small": (pl.Int8(), [100, 100, -100, 7]),
+    "unsigned": (pl.UInt32(), [7, 4_000_000_000, 1, 3]),
+    "long": (pl.UInt64(), [(1 << 63) + 5, 2, 9, 1]),
+    "decimal": (pl.Decimal(10, 2), [10, 20, -30, 777]),
+    "duration": (pl.Duration("us"), [86_400_000_000, 1, 0, -3]),
+}
+
+
+@pytest.mark.parametrize("kind", NUMBERS)
+def test_numbers_of_every_type_are_taken_back_to_the_last_digit(tmp_path: Path, kind: str) -> None:
+    dtype, values = NUMBERS[kind]
+    flow, log = md.Flow("f"), md.memory()
+    epochs = tuple(((0, ((number % 2, value),)),) for number, value in enumerate((*values, None)))
+    stream = flow.source("in", Typed({"k": pl.Int64(), "v": dtype}, epochs))
+    last = stream.key_by("k").aggregate(md.max("v").alias("most"), md.min("v").alias("v"), name="last")
+    one = last.with_columns(pl.lit(1).alias("one")).key_by("one")
+    one.aggregate(md.sum("v").alias("v"), md.max("v").alias("hi"), name="op").changes().sink("log", log)
+    Local(flow, tmp_path, 2).run()
+    low = [min(values[::2]), min(values[1::2])]
+    ((_, total, highest),) = current(log.frame())
+    wanted = pl.DataFrame({"v": [sum(low), max(low)]}, {"v": pl.UInt64() if kind == "long" else pl.Int64()}).cast(
+        pl.Decimal(38, 2) if kind == "decimal" else dtype if kind == "duration" else pl.UInt64() if kind == "long" else pl.Int64()
+    )
+    assert [total, highest] == wanted.get_column("v").to_list()
+
+
+class Typed(Script):
+    """A script with whole numbers, which become what the columns are."""
+
+    def read(self, payload: dict[str, Any]) -> Batch:
+        kinds = dict(self.schema())
+        whole = pl.UInt64() if kinds["v"] == pl.UInt64() else pl.Int64()
+        return Batch(pl.DataFrame(payload["rows"], {"k": pl.Int64(), "v": whole}, orient="row").cast(kinds))
 
 
 def test_what_is_as_it_was_is_told_to_plain_sinks_alone(tmp_path: Path) -> None:

@@ -79,10 +79,10 @@ def build(request: dict[str, Any], spark: Any) -> md.Flow:
     )
     totals.sink("out", md.parquet(request["out"]))
     if request.get("chain"):  # three stateful stages in a row
-        once = events.deduplicate("key", name="once").with_columns("key // 10 AS ten", name="tens")
-        tens = once.deduplicate("ten", name="ten").with_columns("ten % 5 AS size", name="sizes")
-        sizes = tens.key_by("size").aggregate(md.count().alias("m"), name="by_size")
-        sizes.sink("chain_out", md.parquet(request["out"] + "-chain"))
+        sizes = totals.with_columns("n % 5 AS size", name="sizes").key_by("size").aggregate(md.sum("n").alias("m"), name="by_size")
+        odds = sizes.with_columns("m % 2 AS odd", name="odds").key_by("odd")
+        counts = odds.aggregate(md.count().alias("c"), md.max("m").alias("most"), name="by_odd")
+        counts.changes(name="log").sink("chain_out", md.parquet(request["out"] + "-chain"))
     return flow
 
 

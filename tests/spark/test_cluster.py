@@ -12,6 +12,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+from tests import oracle
 from tests.oracle import check_totals
 from tests.spark.conftest import write_input
 
@@ -71,11 +72,17 @@ def test_an_executor_killed_in_the_middle_changes_nothing(tmp_path: Path, child:
 
 
 def check_chain(tmp_path: Path, folder: Path) -> None:
-    """What the second and third stage know at the end."""
-    keys = pl.read_parquet(folder).get_column("key")
-    sizes = Counter((keys.unique() // 10).unique() % 5)
+    """The second and third stage, over all input at once; and the third from its log of changes."""
+    counts = Counter(pl.read_parquet(folder).get_column("key"))
+    sizes: Counter[int] = Counter()
+    for n in counts.values():
+        sizes[n % 5] += n
     state = pl.DataFrame(pl.from_arrow(md.read_state(tmp_path / "state", "by_size")))
     assert dict(state.iter_rows()) == sizes
+    odds = {odd: [m for m in sizes.values() if m % 2 == odd] for odd in (0, 1)}
+    log = pl.concat(oracle.published(tmp_path / "out-chain").values())
+    current = log.group_by(pl.exclude("change")).agg(pl.col("change").cast(pl.Int64).sum()).filter(pl.col("change") != 0)
+    assert sorted(current.rows()) == [(odd, len(found), max(found), 1) for odd, found in odds.items() if found]
 
 
 @pytest.mark.parametrize("where", ["before the exchange", "after its segment is written"])

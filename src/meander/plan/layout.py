@@ -82,7 +82,12 @@ def layout_of(plan: Plan, name: str) -> Layout:
     inputs = [plan.schema(one) for one in node.inputs]
     if isinstance(node.op, Aggregate) and node.inputs[0] in plan.changes:
         over = [over_changes(agg, inputs[0]) for agg in node.op.aggs]
-        meanings = {f"{agg.name}.{part}": (spec.dtype, agg.memory()) for agg in over for part, spec in agg.parts(inputs[0]).items()}
+        meanings = {
+            # The values of a bag are told apart as they are stored: a wider type is another one.
+            f"{agg.name}.{part}": (spec.dtype, f"{agg.memory()}, {show_type(spec.dtype)}" if agg.bag else agg.memory())
+            for agg in over
+            for part, spec in agg.parts(inputs[0]).items()
+        }
         keys = {key: inputs[0][key] for key in node.op.keys}
         return Layout("aggregate over changes", keys, {ROWS: (pl.Int64(), "rows"), **meanings})
     if isinstance(node.op, Aggregate):

@@ -127,8 +127,9 @@ class OverChangesReader:
         for agg in self.aggs:
             if (bag := self.bags.get(agg.name)) is not None:
                 values = tables.get(bag.name)
-                known = {**{key: self.schema[key] for key in self.keys}, bag.columns[0]: pl.Null(), bag.number: pl.Int64()}
-                values = pl.Schema(known).to_frame() if values is None else values.sort(bag.columns)
+                keys = {key: self.schema[key] for key in self.keys}
+                none = pl.Schema({**keys, bag.columns[0]: pl.Null(), bag.number: pl.Int64()}).to_frame()
+                values = none if values is None else values.with_columns([pl.col(key).cast(dtype) for key, dtype in keys.items()]).sort(bag.columns)
                 rows = rows.with_columns(values_of(agg, values, rows.select(self.keys), self.schema[agg.name], *self.keys))
         return rows.select([*(pl.col(key) for key in self.keys), *(agg.finish() for agg in self.aggs)])
 
