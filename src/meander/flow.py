@@ -337,11 +337,12 @@ class Stream:
             raise FlowError(f"key_by after {self.name!r}: {given!r} is not a column's name; columns are {show_schema(self.schema)}")
         return given
 
-    def aggregate(self, *_: Any, **__: Any) -> NoReturn:
-        """Only a stream with a key can be aggregated: ``key_by(...).aggregate(...)``."""
-        raise FlowError(
-            f"aggregate after {self.name!r}: the stream has no key; write key_by(...) first, as in key_by('k').aggregate(count())"
-        )
+    def aggregate(self, *aggs: Agg | Aggregator, name: str | None = None) -> Stream:
+        """One row of all rows, whenever some have come: ``totals.aggregate(md.sum("total"))``.
+
+        As ``key_by(...).aggregate``, in one slot. Values of their own (``collect``, exact ``count_distinct``) need a key.
+        """
+        return self.flow._add(Aggregate((), tuple(as_agg(agg) for agg in aggs)), name, self)
 
     def process(self, *_: Any, **__: Any) -> NoReturn:
         """Only a stream with a key can be processed: ``key_by(...).process(...)``."""

@@ -120,8 +120,8 @@ SECOND = [
     ),
     Step(
         "of all",
-        lambda s, name: s.with_columns(pl.lit(1).alias("b"), name=f"{name}_b").key_by("b").aggregate(*everything(), name=name),
-        f"SELECT 1 AS b, {ALL} FROM {{t}} HAVING count(*) > 0",
+        lambda s, name: s.aggregate(*(agg for agg in everything() if agg.name != "d"), name=name).with_columns(pl.lit(1).alias("b")),
+        f"SELECT * EXCLUDE d FROM (SELECT 1 AS b, {ALL} FROM {{t}} HAVING count(*) > 0)",
     ),
     Step(
         "best per bracket",

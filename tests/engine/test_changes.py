@@ -45,12 +45,29 @@ CUTS: dict[str, Epochs] = {
 def test_a_sum_of_sums_is_the_sum_whatever_the_epochs(tmp_path: Path, cut: str, parallelism: int) -> None:
     def sums(s: md.Stream) -> md.Stream:
         totals = s.key_by("k").aggregate(md.sum("v").alias("v"), name="totals")
-        return totals.with_columns(pl.lit("all").alias("who")).key_by("who").aggregate(md.sum("v").alias("v"), name="grand")
+        return totals.aggregate(md.sum("v").alias("v"), md.max("v").alias("most"), name="grand")
 
     out, log = run(tmp_path, CUTS[cut], parallelism, sums)
-    assert out.rows()[-1] == ("all", 11)
-    assert current(log) == [("all", 11)]
-    assert md.read_state(tmp_path, "grand").to_pylist() == [{"who": "all", "v": 11}]
+    assert out.rows()[-1] == (11, 6)
+    assert current(log) == [(11, 6)]
+    assert md.read_state(tmp_path, "grand").to_pylist() == [{"v": 11, "most": 6}]
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_an_aggregate_needs_no_key(tmp_path: Path, cut: str) -> None:
+    out, log = run(tmp_path, CUTS[cut], 3, lambda s: s.aggregate(md.sum("v").alias("v"), md.count().alias("n"), name="all"))
+    assert out.rows()[-1] == (11, 4)
+    assert current(log) == [(11, 4)]
+    assert md.read_state(tmp_path, "all").to_pylist() == [{"v": 11, "n": 4}]
+
+
+def test_an_aggregate_without_a_key_has_no_row_when_all_rows_are_gone(tmp_path: Path) -> None:
+    def none(s: md.Stream) -> md.Stream:
+        return s.key_by("k").aggregate(md.sum("v").alias("v"), name="sums").filter("v > 3").aggregate(md.count().alias("n"), name="all")
+
+    _, log = run(tmp_path, [[(1, 5)], [(2, 4)], [(1, -5)], [(2, -9)]], 2, none)
+    assert log.rows() == [(1, 1), (1, -1), (2, 1), (2, -1), (1, 1), (1, -1)]
+    assert md.read_state(tmp_path, "all").to_pylist() == []
 
 
 @pytest.mark.parametrize("cut", CUTS)

@@ -43,7 +43,7 @@ class Changes:
     """Why it cannot be said which rows are gone; empty where it can."""
 
     def describe(self) -> str:
-        return "changes" if self.key is None else f"changes by {', '.join(self.key)}"
+        return "changes" if self.key is None else f"changes by {', '.join(self.key)}" if self.key else "changes of one row"
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,7 +137,7 @@ def find_retracting(nodes: Sequence[Node], changes: Collection[str]) -> frozense
 
 
 def _by(changes: Changes) -> str:
-    return "" if changes.key is None else f" of its {', '.join(changes.key)}"
+    return f" of its {', '.join(changes.key)}" if changes.key else ""
 
 
 def _looks_up(op: Operator, side: int, changes: Changes) -> bool:

@@ -261,12 +261,17 @@ class Aggregate:
 
     def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
         (schema,) = expect_inputs(self.kind, name, inputs, 1)
-        if not self.keys or not self.aggs:
-            raise FlowError(f"aggregate {name!r}: it needs at least one key column and one aggregate, as in key_by('k').aggregate(count())")
+        if not self.aggs:
+            raise FlowError(f"aggregate {name!r}: it needs at least one aggregate, as in key_by('k').aggregate(count())")
+        kept = next((agg for agg in self.aggs if agg.keeps), None)
+        if kept is not None and not self.keys:
+            raise FlowError(
+                f"aggregate {name!r}: {kept.call()} keeps values by key, and there is none: key_by a column that is the same in all rows"
+            )
         return aggregated(self.keys, self.aggs, schema, name)
 
     def describe(self) -> str:
-        return f"by {', '.join(self.keys)}: {', '.join(agg.describe() for agg in self.aggs)}"
+        return f"by {', '.join(self.keys) or 'nothing'}: {', '.join(agg.describe() for agg in self.aggs)}"
 
     def canonical(self) -> str:
         return f"{list(self.keys)} {[agg.describe() for agg in self.aggs]}"

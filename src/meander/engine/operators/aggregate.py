@@ -12,14 +12,14 @@ import polars as pl
 from meander.aggregates import Agg, Part
 from meander.engine.operators.contract import Emitted, Partial, Reader, Seat, Stateful
 from meander.engine.operators.desk import Desk
-from meander.engine.operators.folding import fold_after, fold_before, take
+from meander.engine.operators.folding import fold_after, fold_before, hashes_of, take
 from meander.engine.operators.over_changes import make_over_changes
 from meander.engine.operators.place import Place, parts_of
 from meander.engine.operators.replacing import replaced
 from meander.engine.rows import Rows
 from meander.plan.operators import Aggregate
 from meander.state.grouping import Index
-from meander.state.hashing import Hashes, hash_keys
+from meander.state.hashing import Hashes
 from meander.state.reading import AggregateReader
 from meander.state.table import find_states, merge_found
 from meander.state.values import ValueTable, lengths, new_members, numbered, whole_lists
@@ -44,7 +44,7 @@ class Aggregation(Stateful):
         return {self.name: self.keys, **{table.name: table.identity for table in self.values}}
 
     def before(self, rows: Rows, side: int, seat: Seat) -> pl.DataFrame:
-        return fold_before(rows, hash_keys(rows.frame.select(self.keys)), self.keys, self.parts, seat)
+        return fold_before(rows, hashes_of(rows.frame, self.keys), self.keys, self.parts, seat)
 
     def work(self, desk: Desk, arrived: Sequence[Partial]) -> Emitted | None:
         """Merge what has arrived with what is stored, and write what changed."""

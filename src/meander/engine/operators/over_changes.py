@@ -20,7 +20,7 @@ from meander.aggregates.changing import Bag as BagAggregate
 from meander.engine.operators.bags import OWNER, Bag
 from meander.engine.operators.contract import Emitted, Partial, Reader, Seat, Stateful
 from meander.engine.operators.desk import Desk
-from meander.engine.operators.folding import fold_after, fold_before, take
+from meander.engine.operators.folding import fold_after, fold_before, hashes_of, take
 from meander.engine.operators.place import Place, parts_of
 from meander.engine.operators.replacing import replaced
 from meander.engine.rows import Rows
@@ -28,7 +28,7 @@ from meander.errors import Corrupted
 from meander.plan.layout import ROWS
 from meander.plan.operators import Aggregate
 from meander.state.grouping import Index
-from meander.state.hashing import Hashes, hash_keys
+from meander.state.hashing import Hashes
 from meander.state.segment import DELETED
 from meander.state.table import conform, find_states, merge_found
 
@@ -55,7 +55,7 @@ class AggregationOverChanges(Stateful):
         return {self.name: self.keys, **{bag.name: bag.identity for bag in self.bags.values()}}
 
     def before(self, rows: Rows, side: int, seat: Seat) -> pl.DataFrame:
-        folded = fold_before(rows, hash_keys(rows.frame.select(self.keys)), self.keys, self.parts, seat)
+        folded = fold_before(rows, hashes_of(rows.frame, self.keys), self.keys, self.parts, seat)
         return folded if rows.sign > 0 else folded.with_columns(self.taken)
 
     def work(self, desk: Desk, arrived: Sequence[Partial]) -> Emitted | None:
@@ -129,8 +129,13 @@ class OverChangesReader:
                 values = tables.get(bag.name)
                 keys = {key: self.schema[key] for key in self.keys}
                 none = pl.Schema({**keys, bag.columns[0]: pl.Null(), bag.number: pl.Int64()}).to_frame()
-                values = none if values is None else values.with_columns([pl.col(key).cast(dtype) for key, dtype in keys.items()]).sort(bag.columns)
-                rows = rows.with_columns(values_of(agg, values, rows.select(self.keys), self.schema[agg.name], *self.keys))
+                values = (
+                    none
+                    if values is None
+                    else values.with_columns([pl.col(key).cast(dtype) for key, dtype in keys.items()]).sort(bag.columns)
+                )
+                rows, values = (some.with_columns(pl.lit(0).alias(OWNER)) for some in (rows, values))  # there may be no key
+                rows = rows.with_columns(values_of(agg, values, rows.select(OWNER, *self.keys), self.schema[agg.name], OWNER, *self.keys))
         return rows.select([*(pl.col(key) for key in self.keys), *(agg.finish() for agg in self.aggs)])
 
 
