@@ -17,6 +17,7 @@ from meander.aggregates import Agg, Aggregator, as_agg
 from meander.connect.sink import Sink
 from meander.connect.source import Source
 from meander.errors import FlowError
+from meander.plan.changes import Changelog, check_changes, find_changes
 from meander.plan.computed import resolved
 from meander.plan.eventtime import HasLate, Late, SessionAggregate, Time, WindowAggregate, no_time, time_of
 from meander.plan.explain import explain
@@ -124,8 +125,10 @@ class Flow:
         for stream in inputs:
             if stream.flow is not self:
                 raise FlowError(f"{op.kind} {name!r}: its input {stream.name!r} belongs to another flow ({stream.flow.name!r})")
+        node = Node(name, op, tuple(stream.name for stream in inputs))
+        check_changes(node, find_changes(self._nodes.values(), self._schemas), self._schemas)
         self._schemas[name] = op.output_schema([stream.schema for stream in inputs], name)
-        self._nodes[name] = Node(name, op, tuple(stream.name for stream in inputs))
+        self._nodes[name] = node
         return Stream(self, name)
 
     def _free_name(self, kind: str) -> str:
@@ -218,6 +221,15 @@ class Stream:
         if not columns:
             raise FlowError(f"deduplicate after {self.name!r}: say by which columns, as in deduplicate('id', ttl='1h')")
         return self.key_by(*columns).deduplicate(ttl, name)
+
+    def changes(self, column: str = "change", name: str | None = None) -> Stream:
+        """What has become of a stream of changes, as rows of their own: 1 in ``column`` for one that has come, -1 for one that is gone.
+
+        A row that is gone equals, in every other column, one that had come. So the table that the stream stands for is, whatever the order,
+        ``SELECT * EXCLUDE change FROM log GROUP BY ALL HAVING sum(change) > 0``. How many rows there are on the way depends on how the
+        input is cut into epochs: only operators without state, and sinks, may follow.
+        """
+        return self.flow._add(Changelog(column), name, self)
 
     def _time(self, what: str) -> Time:
         """The time of its rows, or FlowError where they have none."""

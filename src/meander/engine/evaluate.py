@@ -57,14 +57,14 @@ def _apply(node: Node, rows: Rows) -> Rows:
         return rows.with_frame(op.apply(rows.frame))
     assert isinstance(op, MapBatches), f"operator '{node.name}' is not stateless"
     if rows.units is not None and not op.row_local:
-        return joined([Rows(op.apply(part.frame), part.unit, place=part.place) for part in rows.by_unit()], rows.place)
+        return joined([Rows(op.apply(part.frame), part.unit, place=part.place, sign=rows.sign) for part in rows.by_unit()], rows.place)
     result = op.apply(rows.frame)
     if result.height == rows.frame.height:
         return rows.with_frame(result)
     if rows.units is None:
-        return Rows(result, rows.unit, place=rows.place, partition=rows.partition)
+        return Rows(result, rows.unit, place=rows.place, sign=rows.sign, partition=rows.partition)
     # Rows were dropped or added: only a call per unit tells which unit each row belongs to.
-    return joined([Rows(op.apply(part.frame), part.unit, place=part.place) for part in rows.by_unit()], rows.place)
+    return joined([Rows(op.apply(part.frame), part.unit, place=part.place, sign=rows.sign) for part in rows.by_unit()], rows.place)
 
 
 def _apply_to_good_rows(node: Node, rows: Rows, error: Exception, dead: list[DeadLetter]) -> Rows:

@@ -6,6 +6,7 @@ epoch goes by (what is behind ``late`` has closed before; what ends by ``evict``
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -101,6 +102,39 @@ class Totals(Model):
     def backfill(self, values: dict[str, int]) -> None:
         for known in self.values.values():
             known.update(values)
+
+
+@dataclass
+class Brackets(Model):
+    """What counts come to per bracket of a sum, or the best of them: rows go from one bracket to another."""
+
+    first: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+    def turn(self, turn: Turn, branch: Branch) -> Out:
+        before = dict(self.first)
+        for _, k, _, v, _ in turn.rows:
+            n, s = self.first.get(k, (0, 0))
+            self.first[k] = (n + 1, s + v)
+        if branch.kind == "ladder":
+            was, now = Counter(self.ladder(before)), Counter(self.ladder(self.first))
+            return [(*row, 1) for row in (now - was).elements()] + [(*row, -1) for row in (was - now).elements()]
+        keys = {row[1] for row in turn.rows}
+        touched = {some[k][1] // 4 for some in (before, self.first) for k in keys if k in some and some[k][1] % 3 != 1}
+        return [row for row in self.counted() if row[0] in touched]
+
+    def counted(self) -> Out:
+        inside: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        for n, s in self.first.values():
+            if s % 3 != 1:
+                inside[s // 4].append((n, s))
+        return [(b, len(rows), sum(n for n, _ in rows), max(s for _, s in rows), len({n for n, _ in rows})) for b, rows in inside.items()]
+
+    def ladder(self, known: dict[int, tuple[int, int]]) -> Out:
+        inside: dict[int, Out] = defaultdict(list)
+        for k, (n, s) in known.items():
+            if s % 3 != 1:
+                inside[s // 4].append((-s, -n, k))
+        return [(b, k, -n, -s, rank) for b, rows in inside.items() for rank, (s, n, k) in enumerate(sorted(rows)[:2], 1)]
 
 
 @dataclass
@@ -311,6 +345,8 @@ MODELS: dict[str, Any] = {
     "window": Windows,
     "session": Sessions,
     "chain": Chain,
+    "brackets": Brackets,
+    "ladder": Brackets,
     "dedup": Dedup,
     "process": Process,
     "join": Join,

@@ -20,7 +20,7 @@ import polars as pl
 from tests.simulation.whole.changes import Asked
 from tests.simulation.whole.flows import Branch, Place, Version
 from tests.simulation.whole.fold import Folds, arriving
-from tests.simulation.whole.models import Out, Totals
+from tests.simulation.whole.models import Brackets, Out, Totals
 from tests.simulation.whole.world import FEEDS, Row, World, Wrong
 
 from meander.connect.arrow_ipc import read_staged
@@ -224,6 +224,8 @@ class Verdict:
     def _check_state(self) -> None:
         for branch in self.versions[max(self.versions)].branches if self.versions else ():
             model = self.folds.now.models[branch.name]
+            if isinstance(model, Brackets) and branch.kind == "brackets" and (wanted_rows := model.counted()):
+                same("state", branch.name, plain(pl.DataFrame(pl.from_arrow(read_operator(self.shelf, branch.name)))), wanted_rows)
             if isinstance(model, Totals) and model.values:
                 columns = [*(["k"] if branch.keyed else []), *branch.aggs]
                 state = pl.DataFrame(pl.from_arrow(read_operator(self.shelf, branch.name))).select(columns)

@@ -10,6 +10,7 @@ import polars as pl
 
 from meander.aggregates import Agg, Part
 from meander.aggregates.by_time import parts_by_time
+from meander.plan.changes import find_retracting
 from meander.plan.computed import with_computed
 from meander.plan.eventtime import Time, time_of
 from meander.plan.graph import Node, Plan
@@ -37,6 +38,16 @@ class Place:
             "schema": self.plan.schema(node.name),
             "keeps_late": self.keeps_late,
         }
+
+    @property
+    def over_changes(self) -> bool:
+        """Whether its input is a stream of changes."""
+        return self.node.inputs[0] in self.plan.changes
+
+    @property
+    def retracts(self) -> bool:
+        """Whether somebody behind it needs to know which of its rows are gone."""
+        return self.node.name in find_retracting(self.plan.nodes, self.plan.changes)
 
     def schema(self, side: int = 0) -> pl.Schema:
         """The columns of an input."""
