@@ -1,0 +1,44 @@
+"""Real data through a flow with every kind of state by time, without Spark: stopped anywhere and begun again with other slots."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from tests import flights
+from tests.local import Local
+
+pytestmark = [
+    pytest.mark.skipif(not flights.DATA.exists(), reason="the flights are not here: `make test-servers` gets them"),
+    pytest.mark.slow,
+]
+
+
+def run_in_pieces(folder: Path, pieces: tuple[tuple[int, int], ...]) -> dict[str, int]:
+    """(slots, epochs) one after the other, each in a process that is dropped where it stands; then to the end with two slots."""
+    for slots, epochs in pieces:
+        local = Local(flights.build(folder / "in", folder / "out"), folder / "state", slots, key_groups=16)
+        local.loop.look()
+        for _ in range(epochs):
+            assert local.step()
+    last = Local(flights.build(folder / "in", folder / "out"), folder / "state", 2, key_groups=16)
+    last.loop.look()
+    last.run(flush=True)
+    assert not list((folder / "state").glob("dead_letters/*"))
+    return flights.check(folder / "in", folder / "out")
+
+
+@pytest.mark.timeout(600)
+def test_ten_days_of_flights_are_as_duckdb_has_them(tmp_path: Path) -> None:
+    flights.write(tmp_path / "in", seed=1, until=datetime(2013, 1, 11))
+    counts = run_in_pieces(tmp_path, ((2, 5), (3, 7), (1, 4)))
+    assert counts["in_weather"] > 8_000
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_a_year_of_flights_is_as_duckdb_has_it(tmp_path: Path) -> None:
+    flights.write(tmp_path / "in", seed=2)
+    counts = run_in_pieces(tmp_path, ((2, 5), (3, 7), (1, 4)))
+    assert counts["in_weather"] == 336_776
