@@ -220,7 +220,7 @@ def _table(operator: str, spans: list[str], results: Results, timeout: float) ->
         columns += [f"{system}: ms", f"to {spans[0]}", "files", "kB"]
     rows, found = [], ratios(results, spans)
     for span in spans:
-        row = [span, f"{next((r['rows_out'] for r in _of(results, operator, span) if r['finished']), 0):,.0f}"]
+        row = [span, next((f"{numbers['rows_out']:,.0f}" for numbers in _of(results, operator, span) if numbers["finished"]), "")]
         for system in (OURS, *peers):
             by_span = results[system][operator]
             row += _cells(by_span[span], by_span[spans[0]])
