@@ -17,11 +17,11 @@ pytestmark = pytest.mark.skipif(not flights.DATA.exists(), reason="the flights a
 def run_in_pieces(folder: Path, pieces: tuple[tuple[int, int], ...]) -> dict[str, int]:
     """(slots, epochs) one after the other, each in a process that is dropped where it stands; then to the end with two slots."""
     for slots, epochs in pieces:
-        local = Local(flights.build(folder / "in", folder / "out"), folder / "state", slots, key_groups=16)
+        local = Local(flights.build(folder / "in", folder / "out"), folder / "state", slots, key_groups=128)
         local.loop.look()
         for _ in range(epochs):
             assert local.step()
-    last = Local(flights.build(folder / "in", folder / "out"), folder / "state", 2, key_groups=16)
+    last = Local(flights.build(folder / "in", folder / "out"), folder / "state", 2, key_groups=128)
     last.loop.look()
     last.run(flush=True)
     assert not list((folder / "state").glob("dead_letters/*"))
@@ -65,9 +65,16 @@ def test_ten_days_of_flights_are_as_duckdb_has_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.long
-@pytest.mark.timeout(900)
-def test_a_year_of_flights_is_as_duckdb_has_it(tmp_path: Path) -> None:
-    flights.write(tmp_path / "in", seed=2)
-    counts = run_in_pieces(tmp_path, ((2, 5), (3, 7), (1, 4)))
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        ((2, 4), (3, 5), (1, 5)),  # found a pair that came out twice, where a join looked for one key in several stretches of time
+        ((1, 7), (4, 6), (3, 3)),
+    ],
+)
+def test_a_year_of_flights_is_as_duckdb_has_it(tmp_path: Path, pieces: tuple[tuple[int, int], ...]) -> None:
+    """Epochs of half a month: a few seconds where an epoch's files do not follow its span, and hours where they do."""
+    flights.write(tmp_path / "in", seed=0)
+    counts = run_in_pieces(tmp_path, pieces)
     assert counts["in_weather"] == 336_776
