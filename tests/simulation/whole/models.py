@@ -112,7 +112,7 @@ class Brackets(Model):
 
     def turn(self, turn: Turn, branch: Branch) -> Out:
         before = dict(self.first)
-        for _, k, _, v, _ in turn.rows:
+        for _, k, _, v, *_ in turn.rows:
             n, s = self.first.get(k, (0, 0))
             self.first[k] = (n + 1, s + v)
         if branch.kind == "ladder":

@@ -72,7 +72,7 @@ class WindowReader:
     types: Mapping[str, pl.DataType] = field(default_factory=dict)
     """The columns of keys and states: what is stored may be of an older plan."""
     name: str = ""
-    parts: Mapping[str, Part] | None = None
+    columns: pl.Schema | None = None
     """None in a store of an older version: it shows what is stored, which for sliding windows are panes."""
     timing: Timing | None = None
     closed: int = NEVER
@@ -85,7 +85,7 @@ class WindowReader:
     def show(self, tables: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
         columns = {PANE: pl.Int64(), **self.types}
         panes = pl.concat([conform(rows, columns) if self.types else rows for rows in tables.values()])
-        return self.finish(panes if self.parts is None else self._open(panes, self.parts))
+        return self.finish(panes if self.columns is None else self._open(panes, parts_of(self.aggs, self.columns)))
 
     def _open(self, panes: pl.DataFrame, parts: Mapping[str, Part]) -> pl.DataFrame:
         """The windows that are open. None of their panes is gone: a pane goes with the last window that needs it."""
@@ -120,6 +120,8 @@ class WindowAggregation(Stateful):
     aggs: tuple[Agg, ...]
     windowing: Windowing
     follows: Timing
+    columns: pl.Schema
+    """Of the rows that come in."""
     folds: ClassVar[bool] = True
 
     @property
@@ -164,7 +166,7 @@ class WindowAggregation(Stateful):
 
     def reader(self) -> WindowReader:
         types = {key: self.schema[key] for key in self.keys} | {name: part.dtype for name, part in self.parts.items()}
-        return WindowReader(self.keys, self.aggs, self.windowing, types, self.name, self.parts, self.follows)
+        return WindowReader(self.keys, self.aggs, self.windowing, types, self.name, self.columns, self.follows)
 
     def over(self, table: str, evict: int) -> int:
         return self.windowing.window.over(evict - self.windowing.lateness)
@@ -185,7 +187,9 @@ def make_windows(place: Place, op: WindowAggregate) -> WindowAggregation:
     windowing = Windowing(op.window, op.time, op.shift, dtype, op.emit, op.lateness, owes)
     # A window's content is bounded: what aggregates keep of it stays in its row.
     parts = parts_of(op.aggs, place.schema())
-    return WindowAggregation(**place.common(op.keys), parts=parts, aggs=op.aggs, windowing=windowing, follows=follows)
+    return WindowAggregation(
+        **place.common(op.keys), parts=parts, aggs=op.aggs, windowing=windowing, follows=follows, columns=place.schema()
+    )
 
 
 def timing_of(place: Place, op: WindowAggregate) -> tuple[pl.Datetime, Timing]:
