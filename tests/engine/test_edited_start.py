@@ -111,14 +111,17 @@ def test_a_file_that_fails_is_not_in_force_and_the_flow_goes_on_as_it_was(tmp_pa
 
 
 def test_what_cannot_be_applied_is_refused_and_drop_state_names_what_may_go(tmp_path: Path) -> None:
+    """What is told of changes begins anew together with what makes them: it must have been told of all that is there."""
     run_once(tmp_path, top=True)
     with pytest.raises(md.FlowError, match=r"top 'best' cannot go on.*drop_state=\['best'\]"):
         Local(flow_of(tmp_path, top=True, aggs=2), tmp_path / "state", apply=True)
-    local = Local(flow_of(tmp_path, top=True, aggs=2), tmp_path / "state", apply={"drop_state": ["best"]})
+    with pytest.raises(md.FlowError, match=r"drop_state=\['best', 'totals'\], so that they begin anew together"):
+        Local(flow_of(tmp_path, top=True, aggs=2), tmp_path / "state", apply={"drop_state": ["best"]})
+    local = Local(flow_of(tmp_path, top=True, aggs=2), tmp_path / "state", apply={"drop_state": ["best", "totals"]})
     local.step()
     assert local.trial is not None
-    assert local.trial.done.result(0).effects["drops"] == ["best"]
-    assert pl.read_parquet(tmp_path / "out" / "part-0000000003-*.parquet").sort("k").rows() == [(k, 3, 2) for k in range(3)]
+    assert local.trial.done.result(0).effects["drops"] == ["best", "totals"]
+    assert pl.read_parquet(tmp_path / "out" / "part-0000000003-*.parquet").sort("k").rows() == [(k, 1, 0) for k in range(3)]
 
 
 def test_after_changes_while_it_ran_a_file_can_be_edited_again(tmp_path: Path) -> None:

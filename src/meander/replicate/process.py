@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from meander.clock import SystemClock
 from meander.processes import ProcessId, stat
 from meander.state.signs import parse
 
@@ -27,6 +28,8 @@ ENDED = "MEANDER_REPLICA_ENDED"
 _MARK, _NUMBER = "MEANDER_REPLICA_OF", "MEANDER_REPLICA_PROCESS"
 _NUMBERED = ("/bin/sh", "-c", f'export {_NUMBER}=$$; exec "$@"', "replica")
 """Becomes the command behind it, which then has its own process number in its environment."""
+_LOOKS, _PAUSE = 20, 0.005
+_CLOCK = SystemClock()
 _TAIL_BYTES = 8192
 _SHOWN_LINES = 12
 
@@ -149,17 +152,32 @@ def replicas_here(store: str) -> list[tuple[str, ProcessId]]:
     """The replicas of a store that run on this system, by name, whatever they are doing; empty where there is no /proc.
 
     All that a replica starts inherits its environment: the replica itself leads a session, and the process number there is its own. In its
-    very first moment it has no number there yet, and the command line that it was given.
+    very first moment it has no number there yet, and the command line that it was given: that is read first, since the number is there as
+    soon as the command line is another.
     """
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
-        pid, environment = int(entry.name), _read(entry / "environ").split(b"\0")
+        pid, words = int(entry.name), _read(entry / "cmdline").decode(errors="replace").split("\0")[:-1]
+        environment = _environment(entry)
         of, command, name = (*_value(environment, _MARK).split(" ", 2), "", "", "")[:3]
-        if name and of == _digest(store) and _leads_session(pid):
-            words = _read(entry / "cmdline").decode(errors="replace").split("\0")[:-1]
-            if _value(environment, _NUMBER) == str(pid) or command == _digest(*words):
-                found.append((name, ProcessId.of(pid)))
+        is_it = _value(environment, _NUMBER) == str(pid) or command == _digest(*words)
+        if name and of == _digest(store) and is_it and _leads_session(pid):
+            found.append((name, ProcessId.of(pid)))
     return sorted(found, key=lambda one: (one[0], one[1].pid))
+
+
+def _environment(entry: Path) -> list[bytes]:
+    """A process's environment. While it becomes another program it has none for a moment: then it is asked again."""
+    for _ in range(_LOOKS):
+        data = _read(entry / "environ")
+        if data:
+            return data.split(b"\0")
+        try:
+            os.readlink(entry / "exe")
+        except OSError:  # it is no program, or has ended
+            break
+        _CLOCK.sleep(_PAUSE)
+    return []
 
 
 def session_members(session: int) -> list[int]:
