@@ -31,9 +31,10 @@ test: $(STAMP) ## all tests but the slow and the long ones
 	@$(JAVA) $(BIN)/python -m pytest -m "not slow and not long" $(ARGS)
 
 .PHONY: test-servers
-test-servers: $(STAMP) ## get what some tests run against: servers for s3:// and redis://, Prometheus' own parser
+test-servers: $(STAMP) ## get what some tests run against: servers for s3:// and redis://, Prometheus' own parser, real data
 	@scripts/servers.sh
 	@scripts/promtool.sh
+	@scripts/flights.sh
 
 # Exit 5 says that nothing was selected, which is no failure here.
 .PHONY: test-slow

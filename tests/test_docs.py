@@ -6,8 +6,12 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+import meander as md
+from meander.flow import WindowedStream
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 WHOLE = ["event-time.md", "joins.md", "replication.md", "modifications.md#The columns of a source"]
@@ -25,3 +29,28 @@ def test_a_page_shows_what_its_program_prints(page: str, tmp_path: Path) -> None
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, timeout=250, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert output.strip() in done.stdout
+
+
+def test_the_operators_of_other_systems_are_written_as_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All blocks together are one flow, which is checked as a whole."""
+    monkeypatch.chdir(tmp_path)
+    for folder in ("orders", "payments", "prices"):
+        Path(folder).mkdir()
+    names: dict[str, Any] = {}
+    for block in re.findall(r"```python\n(.*?)```", (DOCS / "coming-from.md").read_text(), re.DOTALL):
+        exec(block, names)
+    read = {name for node in names["flow"]._nodes.values() for name in node.inputs}
+    for stream in [found for found in names.values() if isinstance(found, md.Stream) and found.name not in read]:
+        stream.sink(f"{stream.name}_out", md.discard())
+    explained = names["flow"].explain()
+    assert all(operator in explained for operator in ("per_window", "paid", "priced", "unpaid", "newest", "with_price"))
+
+
+def test_names_on_the_page_of_other_systems_are_public() -> None:
+    page = (DOCS / "coming-from.md").read_text()
+    missing = {name for name in re.findall(r"\bmd\.(\w+)", page) if name not in md.__all__}
+    assert not missing
+    methods = {name for owner in (md.Stream, md.KeyedStream, md.Run, WindowedStream) for name in dir(owner)}
+    here = {row.split("|")[2] for row in page.splitlines() if row.startswith("| ")}
+    named = {name for cell in here for name in re.findall(r"(?:^|[ `])(?:run)?\.(\w+)", cell)}
+    assert not named - methods

@@ -57,6 +57,14 @@ def run_of(step: Callable[[], bool], drivers: list[Any] | None = None, **options
     return Run("f", opened, Settings(**options), SystemClock())
 
 
+def test_late_rows_are_in_the_status() -> None:
+    with run_of(lambda: False, trigger=None) as run:
+        run._loop.log.manifest = Manifest(totals={"late_rows": 3, "late_rows.w": 3})
+        run._loop.routing = {"w": [0, 1]}
+        status = run.status()
+    assert (status["late_rows"], status["operators"]["w"]["late_rows"]) == (3, 3)
+
+
 def died(run: Run) -> Run:
     deadline = time.monotonic() + 10
     while run._thread.is_alive() and time.monotonic() < deadline:

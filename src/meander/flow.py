@@ -17,6 +17,8 @@ from meander.aggregates import Agg, Aggregator, as_agg
 from meander.connect.sink import Sink
 from meander.connect.source import Source
 from meander.errors import FlowError
+from meander.plan.changes import Changelog, check_changes, find_changes
+from meander.plan.computed import resolved
 from meander.plan.eventtime import HasLate, Late, SessionAggregate, Time, WindowAggregate, no_time, time_of
 from meander.plan.explain import explain
 from meander.plan.expressions import Expression, parse, parse_all, text_of
@@ -123,8 +125,10 @@ class Flow:
         for stream in inputs:
             if stream.flow is not self:
                 raise FlowError(f"{op.kind} {name!r}: its input {stream.name!r} belongs to another flow ({stream.flow.name!r})")
+        node = Node(name, op, tuple(stream.name for stream in inputs))
+        check_changes(node, find_changes(self._nodes.values(), self._schemas), self._schemas)
         self._schemas[name] = op.output_schema([stream.schema for stream in inputs], name)
-        self._nodes[name] = Node(name, op, tuple(stream.name for stream in inputs))
+        self._nodes[name] = node
         return Stream(self, name)
 
     def _free_name(self, kind: str) -> str:
@@ -176,12 +180,23 @@ class Stream:
         """
         return self.flow._add(map_batches(fn, schema, row_local, deterministic), name, self)
 
-    def watermark(self, column: str, grace: float | str = 0, idle: float | str | None = None, name: str | None = None) -> Stream:
+    def watermark(
+        self,
+        column: str,
+        grace: float | str = 0,
+        idle: float | str | None = None,
+        name: str | None = None,
+        max_ahead: float | str | None = None,
+    ) -> Stream:
         """Say which column is the time of a row. ``grace`` is how much later than the newest row an older one can come and still count.
 
-        Windows close by it. A partition of the source from which nothing comes for ``idle`` does not hold the others back.
+        Windows close by it. A partition of the source from which nothing comes for ``idle`` does not hold the others back, and neither
+        does the whole source hold back the other inputs of a union or a join.
+
+        One row with a time in 2099 makes all others late. With ``max_ahead="1h"`` a row whose time is more than an hour ahead of the clock
+        at which it is taken in is a dead letter, and does not count for the watermark. Not for clocks that are simulated.
         """
-        return self.flow._add(watermark(column, grace, idle), name, self)
+        return self.flow._add(watermark(column, grace, idle, max_ahead), name, self)
 
     def window(self, window: Window | Session) -> WindowedStream:
         """Windows over all rows, without a key: ``stream.window(md.tumbling("10s")).aggregate(md.count())``."""
@@ -189,6 +204,8 @@ class Stream:
 
     def late(self, name: str | None = None, side: int = 0) -> Stream:
         """The rows that came too late for this operator, with the columns of its input. Without it they go to the dead letters.
+
+        Too late is what was for something that had closed before the row's epoch: behind the watermark of before the last epoch.
 
         An operator with two inputs has late rows of each: ``side`` is 0 or 1.
         """
@@ -204,6 +221,15 @@ class Stream:
         if not columns:
             raise FlowError(f"deduplicate after {self.name!r}: say by which columns, as in deduplicate('id', ttl='1h')")
         return self.key_by(*columns).deduplicate(ttl, name)
+
+    def changes(self, column: str = "change", name: str | None = None) -> Stream:
+        """What has become of a stream of changes, as rows of their own: 1 in ``column`` for one that has come, -1 for one that is gone.
+
+        A row that is gone equals, in every other column, one that had come. So the table that the stream stands for is, whatever the order,
+        ``SELECT * EXCLUDE change FROM log GROUP BY ALL HAVING sum(change) > 0``. How many rows there are on the way depends on how the
+        input is cut into epochs: only operators without state, and sinks, may follow.
+        """
+        return self.flow._add(Changelog(column), name, self)
 
     def _time(self, what: str) -> Time:
         """The time of its rows, or FlowError where they have none."""
@@ -226,6 +252,7 @@ class Stream:
         within: float | str | tuple[float | str, float | str] | None = None,
         how: str = "inner",
         where: Expression | None = None,
+        nulls_equal: bool = False,
         suffix: str = "_right",
         time: str | None = None,
         name: str | None = None,
@@ -233,18 +260,19 @@ class Stream:
         """Rows of two streams with equal keys: ``orders.join(payments, on="order", within="10s")``.
 
         ``within`` is how much the times of two rows may differ, or how much later than the left row the right one may be, at least and
-        at most: ``within=("-5s", "1h")``. Both streams need a watermark, which tells what can be forgotten, and rows behind it are
-        late: see ``late(side=...)``. A bound that a row itself has is a condition, below the largest that there can be:
-        ``within=("0s", "1h"), where="ts_right <= expires"``. Without ``within`` all rows are kept for good.
+        at most: ``within=("-5s", "1h")``. Both streams need a watermark, which tells what can be forgotten, and rows behind it (as it was
+        before the last epoch) are late: see ``late(side=...)``. A bound that a row itself has is a condition, below the largest that there
+        can be: ``within=("0s", "1h"), where="ts_right <= expires"``. Without ``within`` all rows are kept for good.
 
         ``how`` is inner, left, right or full: a row that finds no partner comes out when none can come any more, with nulls, up to a second
-        (or a 16th of the interval) after that. A null key equals no other. ``where`` is a condition on the joined row. Key columns
-        come out once, under the left's names; other columns of the right that have a name of the left get the ``suffix``.
+        (or a 16th of the interval) after that. A null key equals no other, unless ``nulls_equal``. ``where`` is a condition on the joined
+        row: a pair for which it fails is a dead letter, and no pair. Key columns come out once, under the left's names; other columns
+        of the right that have a name of the left get the ``suffix``.
 
         The result's time is the left's (in a right join the right's); with ``time="column"`` it is the later of both, in a column of its
         own, which a full join or one without ``within`` needs if windows are to follow.
         """
-        matching = self._matching(other, on, left_on, right_on, suffix, "join")
+        matching = self._matching(other, on, left_on, right_on, suffix, "join", nulls_equal)
         bounds = None if within is None else read_bounds(within, f"join after {self.name!r}")
         return self.flow._add(plan_join(self._input(), other._input(), matching, how, bounds, None, where, time), name, self, other)
 
@@ -257,6 +285,8 @@ class Stream:
         right_on: Columns | None = None,
         how: str = "inner",
         as_of: bool = False,
+        tolerance: float | str | None = None,
+        nulls_equal: bool = False,
         suffix: str = "_right",
         name: str | None = None,
     ) -> Stream:
@@ -265,10 +295,10 @@ class Stream:
         Newest is what arrived last. Rows of the other side that are in the same epoch count as earlier; a row that was given out does not
         come again when the other side changes. With ``as_of=True`` it is the row with the largest time that is not above the left row's,
         whatever the order of arrival: both streams need a watermark, and a row comes out when the watermark has passed it (and the second
-        it is in). ``how`` is inner or left.
+        it is in). With ``tolerance="1h"`` a row that is older than the left row by more than that does not count. ``how`` is inner or left.
         """
-        matching = self._matching(other, on, left_on, right_on, suffix, "join_latest")
-        return self.flow._add(plan_join_latest(self._input(), other._input(), matching, how, as_of), name, self, other)
+        matching = self._matching(other, on, left_on, right_on, suffix, "join_latest", nulls_equal)
+        return self.flow._add(plan_join_latest(self._input(), other._input(), matching, how, as_of, tolerance), name, self, other)
 
     def join_static(
         self,
@@ -278,6 +308,7 @@ class Stream:
         left_on: Columns | None = None,
         right_on: Columns | None = None,
         how: str = "inner",
+        nulls_equal: bool = False,
         suffix: str = "_right",
         name: str | None = None,
     ) -> Stream:
@@ -287,17 +318,24 @@ class Stream:
         file is read once by every worker, and must not change while the flow runs. ``how`` is inner, left, semi or anti.
         """
         what = f"join_static after {self.name!r}"
-        return self.flow._add(join_static(table, as_matching(on, left_on, right_on, suffix, what), how, what), name, self)
+        return self.flow._add(join_static(table, as_matching(on, left_on, right_on, suffix, what, nulls_equal), how, what), name, self)
 
     def _matching(
-        self, other: object, on: Columns | None, left_on: Columns | None, right_on: Columns | None, suffix: str, kind: str
+        self,
+        other: object,
+        on: Columns | None,
+        left_on: Columns | None,
+        right_on: Columns | None,
+        suffix: str,
+        kind: str,
+        nulls_equal: bool,
     ) -> Matching:
         what = f"{kind} after {self.name!r}"
         if not isinstance(other, Stream):
             raise FlowError(f"{what}: {other!r} is not a stream; for a table that does not change there is join_static")
         if other.flow is not self.flow:
             raise FlowError(f"{what}: the stream {other.name!r} belongs to another flow ({other.flow.name!r})")
-        return as_matching(on, left_on, right_on, suffix, what)
+        return as_matching(on, left_on, right_on, suffix, what, nulls_equal)
 
     def _input(self) -> Input:
         return Input(self.name, self.schema, time_of(tuple(self.flow._nodes.values()), self.flow._schemas, self.name))
@@ -329,11 +367,21 @@ class Stream:
             raise FlowError(f"key_by after {self.name!r}: {given!r} is not a column's name; columns are {show_schema(self.schema)}")
         return given
 
-    def aggregate(self, *_: Any, **__: Any) -> NoReturn:
-        """Only a stream with a key can be aggregated: ``key_by(...).aggregate(...)``."""
-        raise FlowError(
-            f"aggregate after {self.name!r}: the stream has no key; write key_by(...) first, as in key_by('k').aggregate(count())"
-        )
+    def aggregate(self, *aggs: Agg | Aggregator, name: str | None = None) -> Stream:
+        """One row for all rows of the stream, with the new values, in every epoch that has some: ``stream.aggregate(md.count())``.
+
+        ``key_by(...).aggregate(...)`` has one per key. One slot keeps the row; what is folded is folded before that.
+        """
+        return self._aggregate((), aggs, name)
+
+    def _aggregate(self, keys: tuple[str, ...], aggs: Sequence[Agg | Aggregator], name: str | None) -> Stream:
+        return self.flow._add(Aggregate(keys, self._aggs(aggs, "aggregate")), name, self)
+
+    def _aggs(self, given: Sequence[Agg | Aggregator], what: str) -> tuple[Agg, ...]:
+        try:
+            return resolved([as_agg(agg) for agg in given], self.schema)
+        except FlowError as error:
+            raise FlowError(f"{what} after {self.name!r}: {error}") from error
 
     def process(self, *_: Any, **__: Any) -> NoReturn:
         """Only a stream with a key can be processed: ``key_by(...).process(...)``."""
@@ -357,7 +405,7 @@ class KeyedStream:
 
     def aggregate(self, *aggs: Agg | Aggregator, name: str | None = None) -> Stream:
         """One row per key touched and epoch: the key columns and the new values."""
-        return self.stream.flow._add(Aggregate(self.keys, tuple(as_agg(agg) for agg in aggs)), name, self.stream)
+        return self.stream._aggregate(self.keys, aggs, name)
 
     def process(self, processor: Processor | type[Processor], name: str | None = None) -> Stream:
         """Python code with state per key: a subclass of ``md.Processor``, or an object of one.
@@ -375,7 +423,8 @@ class KeyedStream:
 
         First is what arrives first, by split and place within it. Without ``ttl`` a key that was seen is known for good. With it, a
         row is a duplicate unless its time is at least ``ttl`` later than that of the last one that was kept; the stream needs a
-        watermark, which tells when a key can be forgotten, and rows behind the watermark are late: see ``late``.
+        watermark, which tells when a key can be forgotten, and rows behind it (as it was before the last epoch) are
+        late: see ``late``.
         """
         if ttl is None:
             return self.stream.flow._add(Deduplicate(self.keys), name, self.stream)
@@ -437,7 +486,7 @@ class WindowedStream:
             column, shift = time.column, time.shift
         elif slack:
             raise FlowError(f"window after {self.stream.name!r}: lateness={lateness!r}; by processing time no row is late: leave it out")
-        parts = tuple(as_agg(agg) for agg in aggs)
+        parts = self.stream._aggs(aggs, "window")
         kind = SessionAggregate if isinstance(self.spec, Session) else WindowAggregate
         return self.stream.flow._add(kind(self.keys, parts, self.spec, column, shift, emit, slack), name, self.stream)
 
@@ -465,6 +514,7 @@ class WindowedStream:
         right_on: Columns | None = None,
         how: str = "inner",
         where: Expression | None = None,
+        nulls_equal: bool = False,
         suffix: str = "_right",
         name: str | None = None,
     ) -> Stream:
@@ -477,6 +527,6 @@ class WindowedStream:
             left_on = self.keys or None
             right_on = left_on if right_on is None else right_on
         left = self.stream
-        matching = left._matching(other, on, left_on, right_on, suffix, "join of windows")
+        matching = left._matching(other, on, left_on, right_on, suffix, "join of windows", nulls_equal)
         op = plan_join(left._input(), other._input(), matching, how, (0, 0), self.spec, where, None)
         return left.flow._add(op, name, left, other)

@@ -52,6 +52,7 @@ SEGMENTS = Metric("meander_state_segments", "gauge", "Segments that an operator'
 CACHE_HITS = Metric("meander_cache_hits_total", "counter", "Segments that a task found in its executor's cache.")
 FETCHED = Metric("meander_fetched_bytes_total", "counter", "Bytes of state that tasks fetched, by where from: peers or store.", ("origin",))
 DEAD_LETTERS = Metric("meander_dead_letters_total", "counter", "Rows that could not be processed.")
+LATE_ROWS = Metric("meander_late_rows_total", "counter", "Rows that came too late for an operator.", ("operator",))
 WAITING = Metric("meander_waiting_records", "gauge", "About how many records the sources have to give.")
 EXECUTOR_SLOTS = Metric("meander_executor_slots", "gauge", "Slots that are pinned to an executor.", ("executor",))
 RESCALES = Metric(
@@ -62,6 +63,23 @@ MODIFICATIONS = Metric(
 )
 
 ALL: tuple[Metric, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
+
+
+_LATE = "late_rows."
+
+
+def late_count(operator: str) -> str:
+    """Under which name an epoch counts the late rows of an operator; ``late_rows`` are those of all."""
+    return _LATE + operator
+
+
+def late_by_operator(counts: Mapping[str, int]) -> dict[str, int]:
+    """The late rows of each operator, in the counts of an epoch or of a flow.
+
+    >>> late_by_operator({"rows_in": 9, "late_rows": 3, late_count("visits"): 2, late_count("clicks"): 1})
+    {'visits': 2, 'clicks': 1}
+    """
+    return {name.removeprefix(_LATE): number for name, number in counts.items() if name.startswith(_LATE)}
 
 
 @dataclass

@@ -276,6 +276,7 @@ class Run:
             "rows_in": manifest.totals.get("rows_in", 0),
             "rows_out": manifest.totals.get("rows_out", 0),
             "dead_letters": manifest.totals.get("dead_letters", 0),
+            "late_rows": manifest.totals.get("late_rows", 0),
             "waiting": 0 if self._closed else self._loop.waiting(),
             "rows_per_second": rows / sum(spent) if spent and sum(spent) else 0.0,
             "epoch_seconds": sorted(spent)[len(spent) // 2] if spent else 0.0,

@@ -38,7 +38,7 @@ def make_store(folder: Path, *epochs: dict[str, tuple[int, float]]) -> DirStore:
                 "routing": {"totals": [group % 2 for group in range(128)]},
                 "tables": {"totals": {"keys": KEYS, "segments": [ref.to_json()]}},
                 "staged": {},
-                "counts": {"epochs": 1, "rows_in": 10, "rows_out": len(updates), "dead_letters": 1},
+                "counts": {"epochs": 1, "rows_in": 10, "rows_out": len(updates), "dead_letters": 1, "late_rows": 2, "late_rows.totals": 2},
             }
         )
     return store

@@ -90,6 +90,10 @@ def test_replace_says_what_is_in_force(server: Server, run: FakeRun, capsys: pyt
             {"change": "replace", "name": "time", "operator": {"watermark": "ts", "grace": "5s"}},
         ),
         (
+            ["replace", "time", "--watermark", "ts", "--idle", "1m", "--max-ahead", "1h"],
+            {"change": "replace", "name": "time", "operator": {"watermark": "ts", "idle": "1m", "max_ahead": "1h"}},
+        ),
+        (
             ["replace", "people", "--with-columns", "next=age + 1"],
             {"change": "replace", "name": "people", "operator": {"with_columns": {"next": "age + 1"}}},
         ),

@@ -110,6 +110,7 @@ def test_status_says_where_the_flow_is(store: str, capsys: pytest.CaptureFixture
     status = json.loads(capsys.readouterr().out)
     assert (status["flow"], status["epoch"], status["generation"], status["running"]) == ("orders", 3, 1, False)
     assert (status["rows_in"], status["rows_out"], status["dead_letters"]) == (30, 4, 3)
+    assert (status["late_rows"], status["late_rows_of"]) == (6, {"totals": 6})
     table = status["tables"]["totals"]
     assert (table["keys"], table["segments"], table["rows"], table["parallelism"]) == (["customer"], 3, 4, 2)
 
@@ -119,6 +120,7 @@ def test_status_for_people_names_flow_and_operators(store: str, capsys: pytest.C
     shown = capsys.readouterr().out
     assert "orders, not running" in shown
     assert "totals" in shown
+    assert "6 (6 of totals)" in shown
 
 
 def test_a_live_run_is_seen_and_not_disturbed(store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

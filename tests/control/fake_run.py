@@ -100,7 +100,15 @@ class FakeRun:
         """Tell the listeners of an epoch of 1,000 events that came during the second before."""
         split = SimpleNamespace(rows=1000, born=(now - 1.0, now))
         outcome = SimpleNamespace(
-            counts={"rows_in": 1000, "rows_out": 50, "dead_letters": 3, "cache_hits": 5, "fetched_from_store": 4096},
+            counts={
+                "rows_in": 1000,
+                "rows_out": 50,
+                "dead_letters": 3,
+                "cache_hits": 5,
+                "fetched_from_store": 4096,
+                "late_rows": 2,
+                "late_rows.counts": 2,
+            },
             stages=(StageFacts("1", 1000, 0.5, 2), StageFacts("2", 300, 0.1, 2)),
             records={"1": (1000, 300), "2": (300, 50)},
         )

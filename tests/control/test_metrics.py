@@ -51,6 +51,7 @@ def test_epochs_are_counted_by_stage_and_part() -> None:
     assert found["meander_fetched_bytes_total", "peers"] == 0
     assert found["meander_cache_hits_total", ""] == 10
     assert found["meander_dead_letters_total", ""] == 6
+    assert found["meander_late_rows_total", "counts"] == 4
     assert found["meander_epoch_duration_seconds_count", "run"] == 2
     assert found["meander_epoch_duration_seconds_sum", "commit"] == pytest.approx(0.02)
 

@@ -269,6 +269,8 @@ def test_mistakes_are_named_where_they_are_made(tmp_path: Path) -> None:
         (lambda: left.window(md.tumbling("10s")).join(right), "which columns must be equal"),
         (lambda: left.join_latest(right, on="k", how="full"), "there are inner and left"),
         (lambda: left.join_latest(timeless, on="k", as_of=True), "no event time"),
+        (lambda: left.join_latest(right, on="k", tolerance="1s"), "give as_of=True, too"),
+        (lambda: left.join_latest(right, on="k", as_of=True, tolerance="-1s"), "not a duration"),
         (lambda: left.join(right, on="k").late(), "has late rows"),
         (lambda: left.join_static(CITIES, on="k", how="full"), "there are inner, left, semi, anti"),
         (lambda: left.join_static(7, on="k"), "is no table"),
@@ -287,6 +289,8 @@ def test_a_plan_says_what_is_joined_and_how() -> None:
     left, right = sources(flow, [], 0)
     left.join(right, on="k", within=("-5s", "10s"), how="left", where="v > w", name="j").sink("out", md.memory())
     left.key_by("k").window(md.tumbling("10s")).join(right, name="w").sink("out2", md.memory())
+    left.join_latest(right, on="k", as_of=True, tolerance="1m", name="l").sink("out3", md.memory())
     text = flow.explain()
     assert "join j <- left_time, right_time: left on k, from -5s to 10s, where v > w" in text
+    assert "join_latest l <- left_time, right_time: inner on k, the last up to ts, by ts, at most 1m older" in text
     assert "join w <- left_time, right_time: inner on k, in the same tumbling(10s)" in text

@@ -66,6 +66,8 @@ class Model:
     high: int
     clocks: Clocks
     window: int | None = None
+    nulls: bool = False
+    """Whether null equals null."""
     rows: tuple[list[list[Any]], list[list[Any]]] = field(default_factory=lambda: ([], []))
     """Of each side: time, row, whether it met one, whether it has come out alone."""
     late: tuple[list[Row], list[Row]] = field(default_factory=lambda: ([], []))
@@ -91,7 +93,7 @@ class Model:
         pairs = [(a, b) for a in new[0] for b in self.rows[1]] + [(a, b) for a in old[0] for b in new[1]]
         out: list[tuple[Any, ...]] = []
         for a, b in pairs:
-            if a[1][0] is not None and a[1][0] == b[1][0] and self.low <= b[0] - a[0] <= self.high and (a[1][1] + b[1][1]) % 3:
+            if equal(a[1][0], b[1][0], self.nulls) and self.low <= b[0] - a[0] <= self.high and (a[1][1] + b[1][1]) % 3:
                 assert not a[3], "a row that came out alone has met another"
                 assert not b[3], "a row that came out alone has met another"
                 a[2] = b[2] = True
@@ -108,6 +110,10 @@ class Model:
                     out.append((k, v, ts, None, None) if side == 0 else (k, None, None, v, ts))
         self.clocks.advance(closed if flush else None)
         return out
+
+
+def equal(one: int | None, other: int | None, nulls: bool) -> bool:
+    return one == other and (nulls or one is not None)
 
 
 def micros(table: Any, *columns: str) -> list[tuple[Any, ...]]:
@@ -171,16 +177,17 @@ def test_joins_equal_the_model(tmp_path_factory: pytest.TempPathFactory, data: s
     script = data.draw(epochs)
     flow, out, lates = md.Flow("joins"), md.memory(), (md.memory(), md.memory())
     left, right = sources(flow, script, grace)
-    where = "(v + w) % 3 <> 0"
+    where, nulls = "(v + w) % 3 <> 0", data.draw(st.booleans())
     if window is None:
-        joined = left.join(right, on="k", within=(low, high), how=how, where=where, name="j")
+        joined = left.join(right, on="k", within=(low, high), how=how, where=where, nulls_equal=nulls, name="j")
     else:
         low = high = 0
-        joined = left.window(md.tumbling(window)).join(right, on="k", how=how, where=where, name="j")
+        joined = left.window(md.tumbling(window)).join(right, on="k", how=how, where=where, nulls_equal=nulls, name="j")
     joined.sink("out", out)
     for side in (0, 1):
         joined.late(side=side).sink(f"too_late_{side}", lates[side])
-    model = Model(how, int(low * SECOND), int(high * SECOND), Clocks(grace * SECOND), None if window is None else window * SECOND)
+    size = None if window is None else window * SECOND
+    model = Model(how, int(low * SECOND), int(high * SECOND), Clocks(grace * SECOND), size, nulls)
     local, expected = run_through(flow, tmp_path_factory.mktemp("joins"), data, script, model)
     assert ordered(micros(out.table(), "k", "v", "ts", "w", "ts_right")) == ordered(expected)
     assert ordered(micros(lates[0].table(), "k", "v", "ts")) == ordered(model.late[0])
@@ -200,12 +207,13 @@ def test_a_join_without_a_bound_gives_every_pair_once(tmp_path_factory: pytest.T
     script = data.draw(epochs)
     flow, out = md.Flow("joins"), md.memory()
     left, right = sources(flow, script, 0)
-    left.join(right, on="k", time="later", name="j").sink("out", out)
+    nulls = data.draw(st.booleans())
+    left.join(right, on="k", time="later", nulls_equal=nulls, name="j").sink("out", out)
     local = Local(flow, tmp_path_factory.mktemp("joins"), data.draw(st.sampled_from([1, 2, 4])), data.draw(st.booleans()))
     with constants(FEWEST=(compaction_module, 2)):
         local.run(flush=True)
     sides = [[row for epoch in script for _, rows in epoch[side] for row in rows] for side in (0, 1)]
-    pairs = [(*a, b[1], b[2], max(a[2], b[2])) for a in sides[0] for b in sides[1] if a[0] is not None and a[0] == b[0]]
+    pairs = [(*a, b[1], b[2], max(a[2], b[2])) for a in sides[0] for b in sides[1] if equal(a[0], b[0], nulls)]
     assert ordered(micros(out.table(), "k", "v", "ts", "w", "ts_right", "later")) == ordered(pairs)
 
 
@@ -215,6 +223,8 @@ class AsOf:
 
     how: str
     clocks: Clocks
+    nulls: bool
+    tolerance: int | None
     waiting: list[Row] = field(default_factory=list)
     table: list[Row] = field(default_factory=list)
     late: tuple[list[Row], list[Row]] = field(default_factory=lambda: ([], []))
@@ -230,9 +240,9 @@ class AsOf:
         self.waiting = [row for row in self.waiting if row not in due]
         out: list[tuple[Any, ...]] = []
         for k, v, ts in due:
-            found = [row for row in self.table if row[0] is not None and row[0] == k and row[2] <= ts]
-            if found:
-                newest = max(row[2] for row in found)
+            found = [row for row in self.table if equal(row[0], k, self.nulls) and row[2] <= ts]
+            newest = max((row[2] for row in found), default=NEVER)
+            if found and (self.tolerance is None or ts - newest <= self.tolerance):
                 w = [row for row in found if row[2] == newest][-1][1]
                 out.append((k, v, ts, w, newest))
             elif self.how == "left":
@@ -249,10 +259,11 @@ def test_as_of_joins_equal_the_model(tmp_path_factory: pytest.TempPathFactory, d
     script = data.draw(epochs)
     flow, out = md.Flow("joins"), md.memory()
     left, right = sources(flow, script, grace)
-    joined = left.join_latest(right, on="k", how=how, as_of=True, name="j")
+    nulls, tolerance = data.draw(st.booleans()), data.draw(st.sampled_from([None, None, 0, 4]))
+    joined = left.join_latest(right, on="k", how=how, as_of=True, tolerance=tolerance, nulls_equal=nulls, name="j")
     joined.sink("out", out)
     joined.late(side=1).sink("late", md.memory())
-    model = AsOf(how, Clocks(grace * SECOND))
+    model = AsOf(how, Clocks(grace * SECOND), nulls, None if tolerance is None else tolerance * SECOND)
     local, expected = run_through(flow, tmp_path_factory.mktemp("joins"), data, script, model)
     assert ordered(micros(out.table(), "k", "v", "ts", "w", "ts_right")) == ordered(expected)
     assert local.manifest.totals.get("late_rows", 0) == sum(map(len, model.late))
@@ -264,13 +275,14 @@ class Latest:
     """The last right row to arrive; those of the same epoch count as earlier."""
 
     how: str
+    nulls: bool
     table: dict[Any, Row] = field(default_factory=dict)
 
     def epoch(self, splits: Sequence[Any], flush: bool = False) -> list[tuple[Any, ...]]:
         if not splits:
             return []
         for _, rows in splits[1]:
-            self.table.update((row[0], row) for row in rows if row[0] is not None)
+            self.table.update((row[0], row) for row in rows if self.nulls or row[0] is not None)
         out: list[tuple[Any, ...]] = []
         for k, v, ts in (row for _, rows in splits[0] for row in rows):
             if k in self.table:
@@ -287,6 +299,7 @@ def test_joins_with_the_latest_row_equal_the_model(tmp_path_factory: pytest.Temp
     script = data.draw(epochs)
     flow, out = md.Flow("joins"), md.memory()
     left, right = sources(flow, script, 0)
-    left.join_latest(right, on="k", how=how, name="j").sink("out", out)
-    _, expected = run_through(flow, tmp_path_factory.mktemp("joins"), data, script, Latest(how))
+    nulls = data.draw(st.booleans())
+    left.join_latest(right, on="k", how=how, nulls_equal=nulls, name="j").sink("out", out)
+    _, expected = run_through(flow, tmp_path_factory.mktemp("joins"), data, script, Latest(how, nulls))
     assert ordered(micros(out.table(), "k", "v", "ts", "w", "ts_right")) == ordered(expected)

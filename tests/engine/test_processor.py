@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import polars as pl
 import pytest
@@ -210,6 +210,44 @@ class Counter(md.Processor):
     def on_events(self, key: Any, rows: Any, state: Any, ctx: Any) -> Any:
         state.n += sum(rows["v"])
         return (state.n,)
+
+
+class Silent(md.Processor):
+    """Gives nothing out in each of the ways there are."""
+
+    output = {"n": "int64"}
+    n = md.value("int64", default=0)
+
+    def on_events(self, key: Any, rows: Any, state: Any, ctx: Any) -> Any:
+        state.n += len(rows)
+        ctx.set_timer("1s")
+        return {1: None, 2: (), 3: [], 4: iter(()), 5: [()][:0], 6: {}}[key]
+
+    def on_timer(self, key: Any, time: Any, state: Any, ctx: Any) -> Any:
+        return ()
+
+
+class Touched(md.Processor):
+    """Gives out the key alone."""
+
+    output: ClassVar[Any] = {}
+    n = md.value("int64", default=0)
+
+    def on_events(self, key: Any, rows: Any, state: Any, ctx: Any) -> Any:
+        return () if key == 1 else None
+
+
+def test_an_empty_tuple_is_no_row(tmp_path: Path) -> None:
+    local, out = run_of([split(*((k, 0, 1) for k in range(1, 7))), split((7 - 6, 0, 9))], Silent, tmp_path)
+    local.run(flush=True)
+    assert frame(out).rows() == [(6, None)], "an empty dict is a row of nulls"
+    assert not list((tmp_path / "dead_letters").glob("*")), "and no mistake"
+
+
+def test_where_a_row_has_nothing_but_the_key_an_empty_tuple_is_one(tmp_path: Path) -> None:
+    local, out = run_of([split((1, 0, 1), (2, 0, 1))], Touched, tmp_path)
+    local.run()
+    assert frame(out).rows() == [(1,)]
 
 
 class BatchCounter(md.Processor):

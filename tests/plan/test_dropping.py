@@ -17,8 +17,9 @@ from meander.plan.modify import Remove, Replace, StateRules, modify
 
 def plan() -> Plan:
     flow = md.Flow("sales")
-    read = flow.source("orders", rows(customer=pl.String, amount=pl.Int64, day=pl.Int64))
-    totals = read.key_by("customer").aggregate(md.sum("amount").alias("total"), name="totals")
+    read = flow.source("orders", rows(customer=pl.String, amount=pl.Int64, day=pl.Int64, at=pl.Datetime("us")))
+    keyed = read.watermark("at", grace="1h", name="times").key_by("customer")
+    totals = keyed.window(md.tumbling("1d")).aggregate(md.sum("amount").alias("total"), name="totals")
     totals.key_by("total").top(3, by="customer", name="best").sink("out", Nowhere())
     read.key_by("day").aggregate(md.count().alias("n"), name="days").sink("by_day", Nowhere())
     return flow.plan()

@@ -42,9 +42,8 @@ def branches() -> Flow:
     totals = everything.key_by("customer").aggregate(
         md.sum("amount").alias("total"), md.quantile("amount", 0.9).alias("p90"), name="totals"
     )
-    totals.select("customer", "round(total) as euros").key_by("euros").aggregate(md.count(), md.collect("customer")).sink(
-        "histogram", Nowhere()
-    )
+    first = everything.deduplicate("customer", name="first").select("customer", "round(amount) as euros")
+    first.key_by("euros").aggregate(md.count(), md.collect("customer")).sink("histogram", Nowhere())
     totals.sink("totals_out", Nowhere())
     return flow
 

@@ -15,13 +15,13 @@ def test_a_stateless_flow_is_one_stage() -> None:
     assert derive_stages(flow.plan()) == (Stage(1, ("in", "big", "out"), ()),)
 
 
-def test_every_aggregate_in_a_chain_begins_a_stage() -> None:
+def test_every_stateful_operator_in_a_chain_begins_a_stage() -> None:
     flow = Flow("f")
-    first = flow.source("in", rows()).key_by("customer").aggregate(md.sum("amount").alias("total"), name="totals")
-    first.filter("total > 1", name="rich").key_by("total").aggregate(md.count(), name="ranks").sink("out", Nowhere())
+    first = flow.source("in", rows()).deduplicate("customer", name="once")
+    first.filter("amount > 1", name="rich").key_by("amount").aggregate(md.count(), name="ranks").sink("out", Nowhere())
     assert derive_stages(flow.plan()) == (
         Stage(1, ("in",), ()),
-        Stage(2, ("totals", "rich"), ("totals",)),
+        Stage(2, ("once", "rich"), ("once",)),
         Stage(3, ("ranks", "out"), ("ranks",)),
     )
 

@@ -38,6 +38,7 @@ TOLD: dict[str, tuple[dict[str, Any], str]] = {
         "select 'new' is new",
     ),
     "watermark": ({"change": "replace", "name": "time", "operator": {"watermark": "ts", "grace": "9s"}}, "grace 9s"),
+    "limit": ({"change": "replace", "name": "time", "operator": {"watermark": "ts", "max_ahead": "1h"}}, "at most 1h ahead"),
     "aggregate": (
         {
             "change": "replace",

@@ -65,6 +65,14 @@ def test_the_panes_of_all_windows_that_end_in_a_stretch_of_time_are_due_in_it(wi
         assert due[1] == last - window.pane
 
 
+def test_an_offset_can_be_negative_and_is_what_it_is_the_other_way_round() -> None:
+    assert md.tumbling("1d", offset="-8h") == md.tumbling("1d", offset="16h") == md.tumbling("1d", offset=-8 * 3_600)
+    assert md.sliding("10s", "5s", offset=" -1.5s") == md.sliding("10s", "5s", offset="3.5s")
+    assert md.tumbling("10s", offset="-0s") == md.tumbling("10s")
+    noon = 12 * 3_600 * SECOND
+    assert md.tumbling("1d", offset="-8h").pane_of(np.array([noon]))[0] == -8 * 3_600 * SECOND, "eight in the evening there"
+
+
 def test_durations_are_read_and_shown() -> None:
     assert [micros(text, "x") for text in ("10s", "500ms", "1h", 0.25)] == [10 * SECOND, 500_000, 3_600 * SECOND, 250_000]
     assert [show_duration(length) for length in (90 * SECOND, 86_400 * SECOND, 250)] == ["90s", "1d", "0.25ms"]
@@ -83,6 +91,10 @@ def test_windows_say_what_they_are() -> None:
         (lambda: md.tumbling("ten"), "not a duration"),
         (lambda: md.tumbling(0), "too short"),
         (lambda: md.session(-1), "not a duration"),
+        (lambda: md.session("-1s"), "not a duration"),
+        (lambda: md.tumbling("-10s"), "not a duration"),
+        (lambda: md.tumbling("10s", offset="--1s"), "not a duration"),
+        (lambda: md.tumbling("10s", offset="-soon"), "not a duration"),
         (lambda: md.sliding("10s", "3s"), "multiple of the step"),
         (lambda: md.sliding("10s", "5s", time="now"), "'event'"),
     ],

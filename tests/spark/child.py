@@ -80,9 +80,9 @@ def build(request: dict[str, Any], spark: Any) -> md.Flow:
     totals.sink("out", md.parquet(request["out"]))
     if request.get("chain"):  # three stateful stages in a row
         sizes = totals.with_columns("n % 5 AS size", name="sizes").key_by("size").aggregate(md.sum("n").alias("m"), name="by_size")
-        sizes.with_columns("m % 2 AS odd", name="odds").key_by("odd").aggregate(md.count().alias("c"), name="by_odd").sink(
-            "chain_out", md.parquet(request["out"] + "-chain")
-        )
+        odds = sizes.with_columns("m % 2 AS odd", name="odds").key_by("odd")
+        counts = odds.aggregate(md.count().alias("c"), md.max("m").alias("most"), name="by_odd")
+        counts.changes(name="log").sink("chain_out", md.parquet(request["out"] + "-chain"))
     return flow
 
 

@@ -49,17 +49,21 @@ def write_input(folder: Path, files: int, rows: int, keys: int, seed: int = 0) -
 class Child:
     """A driver process. Its output goes to a file: a pipe would stay open in what a killed driver leaves behind."""
 
-    def __init__(self, request: dict[str, Any], output: Path) -> None:
+    def __init__(self, request: dict[str, Any], output: Path, script: str | Path = CHILD) -> None:
         self._output = output
         with output.open("w") as out, output.with_suffix(".err").open("w") as err:
-            command = [sys.executable, str(CHILD), json.dumps(request)]
+            command = [sys.executable, str(script), json.dumps(request)]
             self.process = subprocess.Popen(command, stdout=out, stderr=err, start_new_session=True)
 
     def wait_started(self, timeout: float = 60) -> None:
+        self.wait_for("started", timeout)
+
+    def wait_for(self, text: str, timeout: float) -> None:
+        """Until it has printed this."""
         deadline = time.monotonic() + timeout
-        while "started" not in self._output.read_text():
+        while text not in self._output.read_text():
             assert self.process.poll() is None, self._output.with_suffix(".err").read_text()[-2000:]
-            assert time.monotonic() < deadline, "the child does not start"
+            assert time.monotonic() < deadline, f"the child does not say {text!r}"
             time.sleep(0.05)
 
     def finish(self, timeout: float = 120) -> tuple[int, dict[str, Any]]:
@@ -85,8 +89,8 @@ def child(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     started: list[Child] = []
     folder = tmp_path_factory.mktemp("children")
 
-    def start(**request: Any) -> Child:
-        started.append(Child(request, folder / f"{len(started)}.out"))
+    def start(script: str | Path = CHILD, **request: Any) -> Child:
+        started.append(Child(request, folder / f"{len(started)}.out", script))
         return started[-1]
 
     yield start

@@ -39,6 +39,10 @@ CASES: dict[str, pl.Series] = {
     "duration": pl.Series([dt.timedelta(0), dt.timedelta(seconds=-1), dt.timedelta(days=400), None], dtype=pl.Duration("us")),
     "time": pl.Series([dt.time(0), dt.time(23, 59, 59, 1), None]),
     "null": pl.Series([None, None]),
+    "struct": pl.Series(
+        [{"a": 1, "b": "x"}, {"a": None, "b": "x"}, {"a": None, "b": None}, None], dtype=pl.Struct({"a": pl.Int64(), "b": pl.String()})
+    ),
+    "struct in struct": pl.Series([{"s": {"a": 1.5}}, {"s": None}, None], dtype=pl.Struct({"s": pl.Struct({"a": pl.Float64()})})),
 }
 SEVERAL: dict[str, pl.DataFrame] = {
     "string+int": pl.DataFrame({"a": ["", "x", None, "x"], "b": [0, 1, 1, None]}),

@@ -8,6 +8,7 @@ one state of several, ``finish`` makes the value. The engine applies ``init`` to
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -48,6 +49,19 @@ class Agg:
     ``"list"`` keeps all of them in order, and ``finish`` sees ``values``."""
     column: str | None = None
     label: str | None = None
+    expr: pl.Expr | None = None
+    """What the column is, where it is computed: it is there under the name ``column`` when rows are folded."""
+
+    @classmethod
+    def of(cls, column: str | pl.Expr, **options: Any) -> Agg:
+        """Of a column, of SQL text (which is known for what it is when the input's columns are), or of a Polars expression."""
+        if not isinstance(column, pl.Expr):
+            return cls(column, **options)
+        if column.meta.is_column():
+            return cls(column.meta.output_name(), **options)
+        # What Polars shows of an expression is not all of it.
+        sign = hashlib.sha256(column.meta.serialize(format="json").encode()).hexdigest()[:8]
+        return cls(f"{column} #{sign}", expr=column, **options)
 
     def alias(self, name: str) -> Agg:
         if not name:
@@ -60,6 +74,8 @@ class Agg:
 
     def inputs(self) -> tuple[str, ...]:
         """The input columns it reads."""
+        if self.expr is not None:
+            return tuple(self.expr.meta.root_names())
         return () if self.column is None else (self.column,)
 
     def parts(self, schema: pl.Schema) -> dict[str, Part]:
@@ -96,7 +112,7 @@ class Agg:
 
     def call(self) -> str:
         """``sum(amount)``: how it is named in messages."""
-        options = [f"{f.name}={getattr(self, f.name)}" for f in dataclasses.fields(self) if f.name not in ("column", "label")]
+        options = [f"{f.name}={getattr(self, f.name)}" for f in dataclasses.fields(self) if f.name not in ("column", "label", "expr")]
         return f"{self.kind}({', '.join(([self.column] if self.column else []) + options)})"
 
     def _state(self, part: str) -> pl.Expr:
@@ -104,11 +120,20 @@ class Agg:
 
     def _dtype(self, schema: pl.Schema, suits: Callable[[pl.DataType], bool], needs: str) -> pl.DataType:
         assert self.column is not None
+        if self.expr is not None:
+            schema = pl.Schema({**schema, self.column: self._learned(self.expr, schema)})
         if self.column not in schema:
             raise FlowError(f"{self.call()}: there is no column {self.column!r}; columns are {', '.join(schema)}")
         dtype = schema[self.column]
         if not suits(dtype):
             raise FlowError(f"{self.call()}: column {self.column!r} is {dtype}; it needs {needs}: cast it first")
+        return dtype
+
+    def _learned(self, expr: pl.Expr, schema: pl.Schema) -> pl.DataType:
+        try:
+            (dtype,) = schema.to_frame().select(expr).dtypes
+        except Exception as error:
+            raise FlowError(f"{self.call()}: {str(error).splitlines()[0]}; columns are {', '.join(schema)}") from error
         return dtype
 
     def _value(self) -> pl.Expr:

@@ -19,7 +19,7 @@ _FLOAT = pl.Float64()
 
 
 def _numeric(dtype: pl.DataType) -> bool:
-    return dtype.is_integer() or dtype.is_float()
+    return dtype.is_numeric()
 
 
 def _summable(dtype: pl.DataType) -> bool:
@@ -127,17 +127,18 @@ class Mean(Agg):
     kind = "mean"
 
     def parts(self, schema: pl.Schema) -> dict[str, Part]:
-        self._dtype(schema, _numeric, "a number")
+        given = self._dtype(schema, _numeric, "a number")
+        dtype = pl.Decimal(38, given.scale) if isinstance(given, pl.Decimal) else _FLOAT  # decimals are exact until they are divided
         return {
             "n": Part(_INT, self._value().count().cast(_INT), self._state("n").sum(), "sum", ("valid", self.column)),
-            "sum": Part(_FLOAT, _sum_or_null(self._value().cast(_FLOAT)), _sum_or_null(self._state("sum")), "sum", ("value", self.column)),
+            "sum": Part(dtype, _sum_or_null(self._value().cast(dtype)), _sum_or_null(self._state("sum")), "sum", ("value", self.column)),
         }
 
     def output(self, schema: pl.Schema) -> pl.DataType:
         return _FLOAT
 
     def _finish(self) -> pl.Expr:
-        return self._state("sum") / self._state("n")
+        return self._state("sum").cast(_FLOAT) / self._state("n")
 
 
 @dataclass(frozen=True, eq=False)

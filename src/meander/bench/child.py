@@ -10,6 +10,8 @@ import traceback
 from collections.abc import Callable
 
 from meander.bench import (
+    backfill_ours,
+    backfill_peer,
     expiry_ours,
     modify_ours,
     modify_peer,
@@ -21,6 +23,7 @@ from meander.bench import (
     rescale_peer,
     scaling_ours,
 )
+from meander.bench.backfill_request import BackfillRequest
 from meander.bench.isolation import Progress, Request
 from meander.bench.modify_request import ModifyRequest
 from meander.bench.nexmark_request import NexmarkRequest
@@ -62,6 +65,11 @@ def _expiry(fields: Json, progress: Progress) -> Json:
     return expiry_ours.run(expiry_ours.ExpiryRequest.from_json(fields), progress)
 
 
+def _backfill(fields: Json, progress: Progress) -> Json:
+    request = BackfillRequest.from_json(fields)
+    return backfill_peer.run(request, progress) if request.system in PEERS else backfill_ours.run(request, progress)
+
+
 def _modify(fields: Json, progress: Progress) -> Json:
     request = ModifyRequest.from_json(fields)
     return modify_ours.run(request, progress) if request.system == "meander" else modify_peer.run(request, progress)
@@ -74,6 +82,7 @@ WORK: dict[str, Callable[[Json, Progress], Json]] = {
     NexmarkRequest.work: _nexmark,
     PythonStateRequest.work: _python_state,
     expiry_ours.ExpiryRequest.work: _expiry,
+    BackfillRequest.work: _backfill,
     ModifyRequest.work: _modify,
 }
 

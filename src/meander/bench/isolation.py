@@ -26,6 +26,10 @@ Progress = Callable[[int | str], None]
 """Told the epoch that is done, or what is being done."""
 
 
+class TookTooLong(MeanderError):
+    """The child was ended because its time was over."""
+
+
 class Asked(Protocol):
     """What a child can be asked to measure: a frozen dataclass of plain data. ``work`` is its name in ``child.WORK``."""
 
@@ -95,7 +99,7 @@ def _await_answer(request: Asked, pipe: int, deadline: float, timeout: float, pr
     pending = b""
     while True:
         if not select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))[0]:
-            raise MeanderError(
+            raise TookTooLong(
                 f"{request.system} did not finish within {timeout:g} s; allow more with --timeout, or measure less\n{_tail(log)}"
             )
         data = os.read(pipe, 1 << 16)

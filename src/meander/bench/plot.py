@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import meander as md
+from meander.bench.plot_backfill import draw_backfill
 from meander.bench.plot_disturbed import draw_disturbed
 from meander.bench.plot_elastic import draw_rescale, draw_scaling
 from meander.bench.report import Report, short
@@ -35,6 +36,8 @@ def plot(report: Report, path: str) -> None:
         draw_scaling(figure, report)
     elif report.bench in ("failover", "modify"):
         draw_disturbed(figure, report)
+    elif report.bench == "backfill":
+        draw_backfill(figure, report)
     elif report.bench == "expiry":
         _draw_expiry(figure, report)
     else:

@@ -145,6 +145,7 @@ def _add_operator(parser: Parser) -> None:
     parser.add_argument("--lateness", metavar="T", help="of an aggregate in windows")
     parser.add_argument("--grace", metavar="T", help="of a watermark")
     parser.add_argument("--idle", metavar="T", help="of a watermark")
+    parser.add_argument("--max-ahead", metavar="T", help="of a watermark")
     parser.add_argument("--backfill", metavar="NAME=VALUE", action="append", help="the value of a new aggregate for keys from before")
     resume = parser.add_mutually_exclusive_group()
     resume.add_argument("--resume", action="store_true", default=None, help="a source: it goes on where the one before is")
@@ -191,7 +192,7 @@ def _operator(arguments: argparse.Namespace, kind: str) -> dict[str, Any]:
     given = getattr(arguments, kind)
     if kind in ("with_columns", "aggregate"):
         given = _pairs(f"--{kind.replace('_', '-')}", given)
-    beside = {"aggregate": ("by", "emit", "lateness"), "watermark": ("grace", "idle")}.get(kind, ())
+    beside = {"aggregate": ("by", "emit", "lateness"), "watermark": ("grace", "idle", "max_ahead")}.get(kind, ())
     return {kind: given, **{name: value for name in beside if (value := getattr(arguments, name)) is not None}}
 
 

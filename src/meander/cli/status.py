@@ -57,6 +57,7 @@ def command(arguments: argparse.Namespace) -> int:
 def read_status(url: str) -> dict[str, Any]:
     """The status as plain data."""
     from meander.cli.store_view import open_existing, owner_of
+    from meander.metrics import late_by_operator
     from meander.state.log import readable_epochs
     from meander.state.manifest import operator_of
 
@@ -75,6 +76,8 @@ def read_status(url: str) -> dict[str, Any]:
         "rows_in": manifest.totals.get("rows_in", 0),
         "rows_out": manifest.totals.get("rows_out", 0),
         "dead_letters": manifest.totals.get("dead_letters", 0),
+        "late_rows": manifest.totals.get("late_rows", 0),
+        "late_rows_of": late_by_operator(manifest.totals),
         "tables": {
             name: {
                 "keys": list(table.keys),
@@ -104,6 +107,7 @@ def _print(status: dict[str, Any], shown_as: str, no_color: bool) -> None:
     facts.add_row("rows", f"{wording.count(status['rows_in'])} in, {wording.count(status['rows_out'])} out")
     dead = wording.count(status["dead_letters"])
     facts.add_row("dead letters", f"[red]{dead}[/]" if status["dead_letters"] else dead)
+    _add_late(facts, status["late_rows"], status["late_rows_of"])
     if readable:
         facts.add_row("readable", f"epochs {readable[0]} to {readable[1]}" if readable[0] < readable[1] else f"epoch {readable[0]}")
     console.print(facts, soft_wrap=True)
@@ -130,6 +134,7 @@ def _print_running(status: dict[str, Any], no_color: bool) -> None:
     facts.add_row("rows", f"{wording.count(status['rows_in'])} in, {wording.count(status['rows_out'])} out, {rate}")
     facts.add_row("waiting", wording.plural(status["waiting"], "row"))
     facts.add_row("dead letters", wording.count(status["dead_letters"]))
+    _add_late(facts, status.get("late_rows", 0), {name: of.get("late_rows", 0) for name, of in status.get("operators", {}).items()})
     if status.get("holding"):
         facts.add_row("holding", f"[yellow]for {wording.duration(status['holding']['seconds'])}[/]")
     if status["autoscaler"] is not None:
@@ -155,6 +160,13 @@ def _print_running(status: dict[str, Any], no_color: bool) -> None:
         note = ", leaving" if executor["leaving"] else "" if executor["introduced"] else ", being introduced"
         executors.add_row(name, f"{executor['slots']}{note}", ", ".join(map(str, executor["stages"])) or "-")
     console.print(executors)
+
+
+def _add_late(facts: Any, total: int, by_operator: dict[str, int]) -> None:
+    """A line on late rows, where there are any."""
+    if total:
+        of = ", ".join(f"{wording.count(rows)} of {name}" for name, rows in by_operator.items() if rows)
+        facts.add_row("late rows", f"[yellow]{wording.count(total)}[/]" + (f" ({of})" if of else ""))
 
 
 def tables_of(tables: dict[str, dict[str, Any]]) -> Any:

@@ -50,6 +50,8 @@ class Exposition:
             recorder.add(metrics.BUSY, facts.busy, facts.name)
         recorder.add(metrics.CACHE_HITS, outcome.counts.get("cache_hits", 0))
         recorder.add(metrics.DEAD_LETTERS, outcome.counts.get("dead_letters", 0))
+        for operator, rows in metrics.late_by_operator(outcome.counts).items():
+            recorder.add(metrics.LATE_ROWS, rows, operator)
         for origin in ("peers", "store"):
             recorder.add(metrics.FETCHED, outcome.counts.get(f"fetched_from_{origin}", 0), origin)
         self._recent.append({facts.name: (facts.records, facts.busy) for facts in outcome.stages})
@@ -79,6 +81,8 @@ class Exposition:
             (metrics.SEGMENTS, "segments"),
         ):
             recorder.replace(metric, {name: operator[entry] for name, operator in operators})
+        for name, _ in operators:
+            recorder.add(metrics.LATE_ROWS, 0, name)  # there from the beginning: Prometheus takes a counter's first value for its start
         recorder.replace(metrics.EXECUTOR_SLOTS, {name: executor["slots"] for name, executor in status.get("executors", {}).items()})
         sums: dict[str, tuple[int, float]] = {}
         for epoch in list(self._recent):

@@ -1,8 +1,17 @@
 """Watermarks: what the log knows of event time, and how an epoch moves it on. Pure.
 
-Per watermark operator, ``heard`` has for each partition the largest event time and when (by the decisions' clock) it was last heard
-of; ``mark`` is the time below which nothing more is expected; ``late`` is the mark before the last epoch. Epoch e+1 closes what ends
-at or below the mark after e, and takes as late what had closed before. The mark never goes back.
+Per watermark operator:
+
+- ``heard``: for each partition the largest event time, and when (by the decisions' clock) it was last heard of
+- ``since``: when anything was last heard under this watermark; before that, the time of the first epoch under it
+- ``mark``: the time below which nothing more is expected
+- ``late``: the mark before the last epoch
+
+Epoch e+1 closes what ends at or below the mark after e, and takes as late what had closed before. A mark never goes back.
+
+A partition, or a whole watermark, that was silent for its idle time holds nobody back. Where all are silent none of them holds the others
+back, so the largest counts: it must not matter which of them was found silent first. Operators that follow several watermarks go by
+a mark of their own (``together``), since it must not go back when one of them wakes up.
 """
 
 from __future__ import annotations
@@ -23,25 +32,65 @@ class Rule:
     grace: int
     idle: int | None
 
+    def is_idle(self, since: float, now: float) -> bool:
+        """Whether what was silent since then holds nobody back any more."""
+        return self.idle is not None and (now - since) * 1e6 >= self.idle
 
-def advance(times: Mapping[str, Json], rules: Mapping[str, Rule], heard: Mapping[str, Mapping[str, int]], now: float) -> dict[str, Json]:
+
+def advance(
+    times: Mapping[str, Json],
+    rules: Mapping[str, Rule],
+    heard: Mapping[str, Mapping[str, int]],
+    now: float,
+    followed: Iterable[frozenset[str]] = (),
+    started: float = 0.0,
+) -> dict[str, Json]:
     """The times after an epoch that was decided at ``now`` and in which tasks heard these largest times, per watermark and partition.
+
+    ``followed`` are the watermarks that operators follow together. What was before ``started`` is no silence: nobody may have listened.
 
     >>> rules = {"w": Rule(grace=5, idle=None)}
     >>> one = advance({}, rules, {"w": {"a": 100, "b": 40}}, 0.0)
     >>> one["w"]["mark"], advance(one, rules, {"w": {"b": 120}}, 1.0)["w"]["mark"]
     (35, 95)
     """
-    return {name: _advance(times.get(name, {}), rule, heard.get(name, {}), now) for name, rule in rules.items()}
+    after, idle = {}, set()
+    for name, rule in rules.items():
+        after[name] = _advance(times.get(name, {}), rule, heard.get(name, {}), now, started)
+        if rule.is_idle(max(after[name]["since"], started), now):
+            idle.add(name)
+    for marks in followed:
+        if len(marks) > 1:
+            before = low(times, marks, 0, "mark")
+            slowest = _slowest((after[name]["mark"], name in idle) for name in marks)
+            after[together(marks)] = {"late": before, "mark": before if slowest is None else max(before, slowest)}
+    return after
 
 
-def _advance(before: Json, rule: Rule, heard: Mapping[str, int], now: float) -> Json:
+def _advance(before: Json, rule: Rule, heard: Mapping[str, int], now: float, started: float) -> Json:
     known: dict[str, list[Any]] = {partition: list(value) for partition, value in before.get("heard", {}).items()}
+    since = now if heard else before.get("since", max((at for _, at in known.values()), default=now))
     for partition, largest in heard.items():
         known[partition] = [max(largest, known.get(partition, [NEVER])[0]), now]
-    active = [largest for largest, at in known.values() if rule.idle is None or (now - at) * 1e6 < rule.idle]
     mark = before.get("mark", NEVER)
-    return {"heard": known, "late": mark, "mark": max(mark, min(active) - rule.grace) if active else mark}
+    slowest = _slowest((largest, rule.is_idle(max(at, started), now)) for largest, at in known.values())
+    return {"heard": known, "since": since, "late": mark, "mark": mark if slowest is None else max(mark, slowest - rule.grace)}
+
+
+def _slowest(found: Iterable[tuple[int, bool]]) -> int | None:
+    """The smallest of those that are not idle; the largest of all where all are."""
+    marks = list(found)
+    active = [mark for mark, idle in marks if not idle]
+    return min(active) if active else max((mark for mark, _ in marks), default=None)
+
+
+def together(marks: Iterable[str]) -> str:
+    """Under which name the mark of operators is known that follow several watermarks. An operator's name has no plus.
+
+    >>> together({"orders_time", "clicks_time"})
+    'clicks_time+orders_time'
+    """
+    return "+".join(sorted(marks))
 
 
 def heard_from(times: Mapping[str, Json], sources: Mapping[str, int | None]) -> dict[str, Json]:
@@ -56,10 +105,12 @@ def heard_from(times: Mapping[str, Json], sources: Mapping[str, int | None]) -> 
     >>> heard_from(times, {"new": 1})
     {'w': {'mark': 3, 'heard': {'new/0': [9, 0.0]}}}
     """
-    return {
-        name: {**value, "heard": {partition: at for partition, at in value.get("heard", {}).items() if _goes_on(partition, sources)}}
-        for name, value in times.items()
-    }
+    found = dict(times)
+    for name, value in times.items():
+        if "heard" in value:
+            going_on = {partition: at for partition, at in value["heard"].items() if _goes_on(partition, sources)}
+            found[name] = {**value, "heard": going_on}
+    return found
 
 
 def _goes_on(partition: str, sources: Mapping[str, int | None]) -> bool:
@@ -72,4 +123,7 @@ def _goes_on(partition: str, sources: Mapping[str, int | None]) -> bool:
 
 def low(times: Mapping[str, Json], marks: Iterable[str], delay: int, which: str) -> int:
     """What an operator goes by that follows these watermarks: ``which`` is ``mark`` or ``late``."""
-    return max(NEVER, min((times.get(name, {}).get(which, NEVER) for name in marks), default=FOREVER) - delay)
+    marks = tuple(marks)
+    several = times.get(together(marks)) if len(marks) > 1 else None  # not there before the first epoch of whoever follows them
+    found = [several] if several is not None else [times.get(name, {}) for name in marks]
+    return max(NEVER, min((one.get(which, NEVER) for one in found), default=FOREVER) - delay)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from meander.coordinate.watermarks import advance, heard_from
+from meander.coordinate.watermarks import heard_from
 from meander.engine import marks
 from meander.engine.epoch import Decision, Outcome
 from meander.engine.marks import evictions
@@ -55,7 +55,7 @@ def set_aside(
     if earlier:
         rest = {name: table for name, table in emptied.items() if name not in kept}
         plan = {**plan, "unproven": set_aside(plan["unproven"], earlier, before, after, rest, decision, outcome, going_on)}
-    times = advance(times, former.rules, outcome.heard, decision.now)
+    times = former.times_after(before, times, outcome.heard, decision.now)
     return {
         **unproven,
         "plan": plan,

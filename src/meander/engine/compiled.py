@@ -18,9 +18,10 @@ from meander.coordinate.watermarks import Rule
 from meander.engine.operators import make_ready
 from meander.engine.operators.contract import Stateful
 from meander.errors import FlowError
+from meander.plan.computed import computed
 from meander.plan.eventtime import Watermark
 from meander.plan.graph import Node, Plan
-from meander.plan.operators import MapBatches, Operator, SinkOp, SourceOp
+from meander.plan.operators import MapBatches, Operator, SinkOp, SourceOp, WithColumns
 from meander.plan.stages import levels
 
 
@@ -54,6 +55,12 @@ class Compiled:
     def rules(self) -> dict[str, Rule]:
         """The watermarks there are."""
         return {n.name: Rule(n.op.grace, n.op.idle) for n in self.plan.nodes if isinstance(n.op, Watermark)}
+
+    @cached_property
+    def computes(self) -> dict[str, Node]:
+        """Of aggregates over expressions, the columns that are computed before their rows are folded, as an operator of their name."""
+        found = {node.name: computed(getattr(node.op, "aggs", ())) for node in self.plan.nodes}
+        return {name: Node(name, WithColumns(exprs)) for name, exprs in found.items() if exprs}
 
     @cached_property
     def timed(self) -> dict[str, Stateful]:

@@ -18,7 +18,8 @@ from meander.errors import BadInput, FlowError
 from meander.plan.graph import Node
 from meander.plan.operators import Filter, MapBatches, Select, WithColumns
 
-_CONTENT_LIMIT = 10_000
+CONTENT_LIMIT = 10_000
+"""Characters of a row that a dead letter keeps."""
 
 
 @dataclass(frozen=True)
@@ -56,14 +57,14 @@ def _apply(node: Node, rows: Rows) -> Rows:
         return rows.with_frame(op.apply(rows.frame))
     assert isinstance(op, MapBatches), f"operator '{node.name}' is not stateless"
     if rows.units is not None and not op.row_local:
-        return joined([Rows(op.apply(part.frame), part.unit, place=part.place) for part in rows.by_unit()], rows.place)
+        return joined([Rows(op.apply(part.frame), part.unit, place=part.place, sign=rows.sign) for part in rows.by_unit()], rows.place)
     result = op.apply(rows.frame)
     if result.height == rows.frame.height:
         return rows.with_frame(result)
     if rows.units is None:
-        return Rows(result, rows.unit, place=rows.place, partition=rows.partition)
+        return Rows(result, rows.unit, place=rows.place, sign=rows.sign, partition=rows.partition)
     # Rows were dropped or added: only a call per unit tells which unit each row belongs to.
-    return joined([Rows(op.apply(part.frame), part.unit, place=part.place) for part in rows.by_unit()], rows.place)
+    return joined([Rows(op.apply(part.frame), part.unit, place=part.place, sign=rows.sign) for part in rows.by_unit()], rows.place)
 
 
 def _apply_to_good_rows(node: Node, rows: Rows, error: Exception, dead: list[DeadLetter]) -> Rows:
@@ -74,7 +75,7 @@ def _apply_to_good_rows(node: Node, rows: Rows, error: Exception, dead: list[Dea
         begin, end, reason = pending.pop()
         if end - begin == 1:
             bad.append(begin)
-            content = json.dumps(rows.frame.row(begin, named=True), default=str)[:_CONTENT_LIMIT]
+            content = json.dumps(rows.frame.row(begin, named=True), default=str)[:CONTENT_LIMIT]
             dead.append(DeadLetter(node.name, rows.position(begin), f"{type(reason).__name__}: {reason}", content))
             continue
         middle = (begin + end) // 2

@@ -27,7 +27,7 @@ import polars as pl
 from meander.clock import Clock
 from meander.connect.sink import Sink
 from meander.coordinate.routing import spread
-from meander.coordinate.watermarks import advance, heard_from
+from meander.coordinate.watermarks import heard_from
 from meander.engine.aside import former_tables, not_closed, set_aside
 from meander.engine.cohort import Cohort
 from meander.engine.compaction import Compactor
@@ -489,14 +489,14 @@ class Loop:
         return None if decision is None else self.timed_for(decision)
 
     def _decide_without_input(self, flush: bool) -> Decision | None:
-        """An epoch for what is due by event time alone, or because a partition that held it back has become idle, or is gone."""
+        """An epoch for what is due by event time alone, or because a partition or source that held it back is idle now, or gone."""
         timed, manifest, now = self._parts.timed, self.log.manifest, self.input.now()
         if not timed:
             return None
         epoch = manifest.epoch + 1
         late, evict = lates(timed, manifest, epoch), evictions(timed, manifest, now)
         heard = heard_from(manifest.times, self._going_on())
-        then = evictions(timed, replace(manifest, times=advance(heard, self._parts.rules, {}, now)), now)
+        then = evictions(timed, replace(manifest, times=self._parts.times_after(manifest, heard, {}, now)), now)
         due = anything_due(timed, manifest, late, evict, now) or (then != evict and anything_due(timed, manifest, evict, then, now))
         if due or (flush and anything_open(timed, manifest)):
             return Decision(epoch, now, (), {}, late=late, flush=flush and not due)
@@ -554,7 +554,7 @@ class Loop:
         after = {name: self._table_after(name, before, outcome) for name in {*before.tables, *segments}}
         drops = emptied(timed, sorted(after), evict)
         going_on = self._going_on()
-        times = advance(heard_from(before.times, going_on), self._parts.rules, outcome.heard, decision.now)
+        times = self._parts.times_after(before, heard_from(before.times, going_on), outcome.heard, decision.now)
         plan = self._parts.plan
         if self._formers:
             gone = {name: after[name] for name in drops}

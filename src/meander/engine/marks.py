@@ -11,11 +11,15 @@ from meander.plan.windows import FOREVER, NEVER
 from meander.state.manifest import Json, Manifest, Table, operator_of
 
 
-class Timed(Protocol):
-    """A stateful operator as far as time concerns it."""
+class Follows(Protocol):
+    """Whatever goes by some time."""
 
     @property
     def timing(self) -> Timing | None: ...
+
+
+class Timed(Follows, Protocol):
+    """A stateful operator as far as time concerns it."""
 
     def clock_of(self, table: str) -> Clock: ...
 
@@ -27,6 +31,12 @@ class Timed(Protocol):
 
 
 Operators = Mapping[str, Timed]
+
+
+def followed(operators: Operators) -> list[frozenset[str]]:
+    """The sets of watermarks that operators follow."""
+    found = {timing.marks for operator in operators.values() if (timing := operator.timing) is not None and timing.marks}
+    return sorted(found, key=sorted)
 
 
 def micros_of(now: float) -> int:
@@ -47,7 +57,7 @@ def evictions(operators: Operators, manifest: Manifest, now: float, flush: bool 
     return found
 
 
-def lates(operators: Operators, manifest: Manifest, epoch: int) -> dict[str, int]:
+def lates(operators: Mapping[str, Follows], manifest: Manifest, epoch: int) -> dict[str, int]:
     """Per operator, the mark up to which everything had closed before an epoch: the next one, or the one after it.
 
     For what goes by the clock it is the last decision's time; what is begun ahead does not need it, since there no row is late.

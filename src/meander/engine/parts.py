@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from meander.connect.sink import Sink
 from meander.connect.source import Source
 from meander.coordinate.routing import rebalance, slots_of, spread
-from meander.coordinate.watermarks import Rule
-from meander.engine.marks import Timed
+from meander.coordinate.watermarks import Rule, advance
+from meander.engine.marks import Timed, followed
 from meander.errors import ConfigError
 from meander.plan.diff import explain_difference
 from meander.state.manifest import Json, Manifest
@@ -43,6 +43,12 @@ class Parts:
         for name, sink in self.sinks.items():
             if before is None or before.sinks.get(name) != sink:
                 sink.open()
+
+    def times_after(
+        self, before: Manifest, times: Mapping[str, Json], heard: Mapping[str, Mapping[str, int]], now: float
+    ) -> dict[str, Json]:
+        """Event time by these watermarks, after an epoch that was decided at ``now`` and heard this. It was ``times`` before."""
+        return advance(times, self.rules, heard, now, followed(self.timed), before.started)
 
     def tables(self) -> dict[str, Kept]:
         return {name: kept for tables in self.keyed.values() for name, kept in tables.items()}

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from meander.coordinate.routing import slots_of
+from meander.metrics import late_by_operator
 from meander.plan.graph import Plan
 from meander.plan.stages import derive_stages
 
@@ -58,7 +59,8 @@ def show_executors(placement: Placement, closed: bool) -> dict[str, dict[str, An
 
 
 def show_operators(manifest: Manifest, routing: Mapping[str, list[int]]) -> dict[str, dict[str, Any]]:
-    """The stateful ones, with their state and their key-group map."""
+    """The stateful ones, with their state, their key-group map and how many rows came too late for them."""
+    late = late_by_operator(manifest.totals)
     return {
         name: {
             "parallelism": slots_of(table),
@@ -67,6 +69,7 @@ def show_operators(manifest: Manifest, routing: Mapping[str, list[int]]) -> dict
             "segments": sum(len(state.segments) for state in manifest.tables_of(name)),
             "rows": sum(state.rows for state in manifest.tables_of(name)),
             "bytes": sum(state.bytes for state in manifest.tables_of(name)),
+            "late_rows": late.get(name, 0),
         }
         for name, table in routing.items()
     }

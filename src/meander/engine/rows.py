@@ -45,6 +45,8 @@ class Rows:
     """Where the rows come from, for people: a file, a partition, an operator."""
     locate: Callable[[int], str] | None = None
     """Where a row with this index stands, where its source can tell. Does not cross an exchange."""
+    sign: int = 1
+    """In a stream of changes: whether these rows have come (1), are gone (-1), or were touched and are what they were (0)."""
     partition: str = ""
     """The partition of the source that they come from, for watermarks. Does not cross an exchange."""
 
@@ -65,6 +67,10 @@ class Rows:
         """The same rows with other columns."""
         return replace(self, frame=frame)
 
+    def told(self, column: str) -> Rows:
+        """The same rows as ones that have come, with a column that says what they were."""
+        return replace(self, frame=self.frame.with_columns(pl.lit(self.sign, pl.Int8).alias(column)), sign=1)
+
     def by_unit(self) -> list[Rows]:
         """One object per unit, in order. Rows of a unit are always next to each other."""
         if self.units is None or len(self.units) == 0:
@@ -72,7 +78,7 @@ class Rows:
         cuts = np.flatnonzero(self.units[1:] != self.units[:-1]) + 1
         edges = [0, *cuts.tolist(), len(self.units)]
         return [
-            Rows(self.frame[a:b], int(self.units[a]), None, None if self.index is None else self.index[a:b], self.place)
+            Rows(self.frame[a:b], int(self.units[a]), None, None if self.index is None else self.index[a:b], self.place, sign=self.sign)
             for a, b in itertools.pairwise(edges)
         ]
 
@@ -82,9 +88,9 @@ class Rows:
 
 
 def joined(pieces: Sequence[Rows], place: str) -> Rows:
-    """Rows of several units as one object. Every piece has one unit."""
+    """Rows of several units as one object. Every piece has one unit, and all have one sign."""
     units = np.concatenate([np.full(piece.frame.height, piece.unit, np.uint64) for piece in pieces])
-    return Rows(pl.concat([piece.frame for piece in pieces]), None, units, place=place)
+    return Rows(pl.concat([piece.frame for piece in pieces]), None, units, place=place, sign=pieces[0].sign)
 
 
 def together(pieces: Sequence[Rows]) -> list[Rows]:

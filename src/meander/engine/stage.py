@@ -28,10 +28,12 @@ from meander.engine.operators.contract import Emitted, Partial, Seat, Stateful
 from meander.engine.operators.desk import Desk
 from meander.engine.rows import Rows, Units, source_unit, state_unit, together
 from meander.errors import BadInput, Corrupted, Retryable
+from meander.metrics import late_count
+from meander.plan.changes import Changelog
 from meander.plan.eventtime import Late, Watermark
 from meander.plan.graph import Node
 from meander.plan.operators import MapBatches, Union
-from meander.plan.windows import NEVER
+from meander.plan.windows import NEVER, show_duration
 from meander.state.hashing import Hashes, key_groups_of
 from meander.state.manifest import operator_of
 from meander.state.segment import DELETED, HASH, SOONEST, Segment, SegmentRef, encode_segment, ends_of
@@ -143,8 +145,7 @@ class StageTask:
                 arrived[partial.operator].append(partial)
         self._segments.announce([self._lookup(name, came) for name, came in arrived.items() if came and self.compiled.keyed[name].finds])
         for name, came in arrived.items():
-            changed = self._work(self.compiled.keyed[name], came)
-            values[name] = [] if changed is None else [changed]
+            values[name] = self._work(self.compiled.keyed[name], came)
         for item in carried:
             values.setdefault(item.node, []).append(item.rows)
         self._run_level(level, values, box, None, True)
@@ -163,9 +164,15 @@ class StageTask:
             if isinstance(node.op, Watermark | Late):
                 values[node.name] = [self._timed(node, rows, mine) for rows in inputs if rows.frame.height]
                 continue
+            if isinstance(node.op, Changelog):
+                values[node.name] = [rows.told(node.op.column) for rows in inputs if rows.sign]
+                continue
             dead: list[DeadLetter] = []
+            gone: list[DeadLetter] = []  # of rows that were dead letters when they came
             common, watched = self.control.common, node.name in self.control.common.watched
-            values[node.name] = [evaluate(node, rows, dead, common.epoch, common.strict, watched) for rows in inputs]
+            values[node.name] = [
+                evaluate(node, rows, gone if rows.sign < 0 else dead, common.epoch, common.strict, watched) for rows in inputs
+            ]
             if mine:
                 self._dead.extend(dead)
                 if isinstance(node.op, MapBatches):
@@ -177,7 +184,7 @@ class StageTask:
             self.report.tried |= {node.name for node in new if not came.isdisjoint(node.inputs)}
         if mine:
             for sink in level.sinks:
-                rows_out = [self._publishable(sink, rows) for rows in values.get(sink.inputs[0], [])]
+                rows_out = [self._publishable(sink, rows) for rows in values.get(sink.inputs[0], []) if rows.sign >= 0]
                 self._digest(sink.name, (rows.frame for rows in rows_out))
                 self._collect(sink.name, rows_out)
                 self.report.handed_on(number, sum(rows.frame.height for rows in rows_out))
@@ -189,7 +196,10 @@ class StageTask:
             keyed = self.compiled.keyed[operator]
             keep = self._kept(keyed, only_groups)
             if mine or keep is not None:
-                in_time = [self._in_time(keyed, side, some, mine) for some in values.get(name, []) if some.frame.height]
+                wanted = [some for some in values.get(name, []) if (some.sign != 0 if keyed.takes_changes else some.sign >= 0)]
+                in_time = [self._in_time(keyed, side, some, mine) for some in wanted if some.frame.height]
+                if operator in self.compiled.computes:
+                    in_time = [self._computed(operator, some, mine) for some in in_time]
                 if number == 0 and keyed.folds and all(some.frame.height <= _SMALL_SPLIT for some in in_time):
                     self._small.setdefault((operator, side), []).extend(in_time)
                     self._gathered += sum(some.frame.height for some in in_time)
@@ -225,7 +235,7 @@ class StageTask:
         hashes = [partial.frame.get_column(HASH).to_numpy() for partial in arrived]
         return self.control.segments.get(name, ()), lambda: np.unique(np.concatenate(hashes))
 
-    def _work(self, keyed: Stateful, arrived: list[Partial]) -> Rows | None:
+    def _work(self, keyed: Stateful, arrived: list[Partial]) -> list[Rows]:
         """A stateful operator's part of the epoch: what has arrived meets what is stored; what changed is written."""
         common, name = self.control.common, keyed.name
         began = self.clock.monotonic()
@@ -252,12 +262,12 @@ class StageTask:
             self._write_segment(table, kept[table], self._lasting(keyed, table, kept[table], rows, evict), mask)
         lap("state write")
         if emitted is not None:
-            emitted = Emitted(_as_planned(keyed, emitted.frame), emitted.hashes)
+            emitted = Emitted(_as_planned(keyed, emitted.frame), emitted.hashes, emitted.signs)
         self._digest(name, [*desk.written.values(), *([] if emitted is None else [emitted.frame])])
         self._dead.extend(desk.dead)
         if desk.closed > NEVER:
             self.report.closed[name] = desk.closed
-        return None if emitted is None or emitted.frame.height == 0 else self._placed(keyed, emitted)
+        return [] if emitted is None or emitted.frame.height == 0 else self._placed(keyed, emitted)
 
     def _lasting(self, keyed: Stateful, table: str, kept: Kept, rows: pl.DataFrame, evict: int) -> pl.DataFrame:
         """The rows that are not over with this epoch.
@@ -282,10 +292,16 @@ class StageTask:
             found = sum(digest_of(frame) for frame in frames)
             self.report.digests[name] = (self.report.digests.get(name, 0) + found) % (1 << 64)
 
-    def _placed(self, keyed: Stateful, emitted: Emitted) -> Rows:
+    def _placed(self, keyed: Stateful, emitted: Emitted) -> list[Rows]:
         groups = key_groups_of(emitted.hashes, self.control.common.key_groups)
         units: Units = groups.astype(np.uint64) + np.uint64(state_unit(keyed.number, 0))
-        return Rows(emitted.frame, None, units, place=keyed.name)
+        if emitted.signs is None:
+            return [Rows(emitted.frame, None, units, place=keyed.name)]
+        found = []
+        for sign in np.unique(emitted.signs).tolist():
+            here = emitted.signs == sign
+            found.append(Rows(emitted.frame.filter(pl.Series(here)), None, units[here], place=keyed.name, sign=sign))
+        return found
 
     # -- time -----------------------------------------------------------------------------------------------------
 
@@ -297,14 +313,26 @@ class StageTask:
         assert isinstance(node.op, Watermark)
         known = rows.frame.get_column(node.op.column).is_not_null()
         if not known.all():
-            self._refuse(node.name, rows.filter(~known), f"the event time {node.op.column} is null", mine, bad=True)
+            self._refuse(node.name, rows.filter(~known), f"the event time {node.op.column} is null", mine and rows.sign >= 0, bad=True)
             rows = rows.filter(known)
+        if node.op.max_ahead is not None:
+            rows = self._not_ahead(node.name, node.op.column, node.op.max_ahead, rows, mine)
         if rows.frame.height:
             largest = rows.frame.get_column(node.op.column).dt.epoch("us").max()
             assert isinstance(largest, int)
             heard = self.report.heard.setdefault(node.name, {})
             heard[rows.partition] = max(largest, heard.get(rows.partition, NEVER))
         return rows
+
+    def _not_ahead(self, name: str, column: str, most: int, rows: Rows, mine: bool) -> Rows:
+        """Without the rows that are too far ahead of the decision's time: the mark would follow them, and all others would be late."""
+        ahead = rows.frame.get_column(column).dt.epoch("us") > micros_of(self.control.common.now) + most
+        if not ahead.any():
+            return rows
+        # Not bad on probation: it is no failure of the change that it finds what it is for.
+        reason = f"the event time {column} is more than {show_duration(most)} ahead of the clock"
+        self._refuse(name, rows.filter(ahead), reason, mine, bad=self.control.common.strict)
+        return rows.filter(~ahead)
 
     def _in_time(self, keyed: Stateful, side: int, rows: Rows, mine: bool) -> Rows:
         """Without the rows that an operator refuses because they come too late: these are counted, and kept elsewhere."""
@@ -314,10 +342,20 @@ class StageTask:
         too_late = rows.filter(pl.Series(refused))
         if mine:
             self.report.count("late_rows", too_late.frame.height)
+            self.report.count(late_count(keyed.name), too_late.frame.height)
             self.report.late.add(keyed.name)
         if side not in keyed.keeps_late:
             self._refuse(keyed.name, too_late, keyed.why_late(), mine)
         return rows.filter(pl.Series(~refused))
+
+    def _computed(self, operator: str, rows: Rows, mine: bool) -> Rows:
+        """With the columns that an operator's aggregates are of; without the rows for which they cannot be computed."""
+        dead: list[DeadLetter] = []
+        common = self.control.common
+        rows = evaluate(self.compiled.computes[operator], rows, dead, common.epoch, common.strict, operator in common.watched)
+        if mine and rows.sign >= 0:  # a row that is gone was there before, and is in the dead letters already
+            self._dead.extend(dead)
+        return rows
 
     def _refuse(self, operator: str, rows: Rows, reason: str, mine: bool, bad: bool = False) -> None:
         """Rows to the dead letters; what is bad, and not only late, stops a strict flow, and a change of the operator."""

@@ -231,7 +231,7 @@ def _send(task: StageTask, box: Outbox, seen: Seen) -> Iterator[bytes]:
         rows = item.rows
         slot = (index if rows.unit is None else rows.unit) % common.slots[item.level]
         units = None if rows.units is None else rows.units.tobytes()
-        items[slot % slots].append(("rows", item.node, item.level, slot, rows.unit, _pack(rows.frame), units, rows.place))
+        items[slot % slots].append(("rows", item.node, item.level, slot, rows.unit, _pack(rows.frame), units, rows.place, rows.sign))
     for slot in range(slots):
         reports = (*seen.reports, report) if slot == 0 else ()
         yield slot.to_bytes(8, "big")
@@ -245,8 +245,8 @@ def _receive(task: StageTask, item: Any, level: int, index: int, partials: list[
         partial = Partial(name, unit, _unpack(data), side)
         (partials if target == level else box.partials).append(partial)
         return
-    units, place = rest
-    rows = Rows(_unpack(data), unit, None if units is None else np.frombuffer(units, np.uint64), None, place)
+    units, place, sign = rest
+    rows = Rows(_unpack(data), unit, None if units is None else np.frombuffer(units, np.uint64), None, place, sign=sign)
     (carried if target == level else box.carried).append(Carried(name, target, rows))
 
 

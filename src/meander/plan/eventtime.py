@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, Self, runtime_checkable
 import polars as pl
 
 from meander.aggregates import Agg
+from meander.aggregates.by_time import follows_order
 from meander.errors import FlowError
 from meander.plan.operators import Aggregate, Union, aggregated, expect_inputs
 from meander.plan.schemas import missing_column, show_schema
@@ -68,6 +69,8 @@ class Watermark:
     column: str
     grace: int
     idle: int | None
+    max_ahead: int | None = None
+    """How far ahead of the decisions' clock a row can be."""
 
     def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
         (schema,) = expect_inputs(self.kind, name, inputs, 1)
@@ -79,10 +82,12 @@ class Watermark:
 
     def describe(self) -> str:
         idle = "" if self.idle is None else f", idle after {show_duration(self.idle)}"
-        return f"{self.column}, grace {show_duration(self.grace)}{idle}"
+        ahead = "" if self.max_ahead is None else f", at most {show_duration(self.max_ahead)} ahead"
+        return f"{self.column}, grace {show_duration(self.grace)}{idle}{ahead}"
 
     def canonical(self) -> str:
-        return f"{self.column} {self.grace} {self.idle}"
+        ahead = "" if self.max_ahead is None else f" {self.max_ahead}"
+        return f"{self.column} {self.grace} {self.idle}{ahead}"
 
     def code(self) -> str:
         return ""
@@ -154,6 +159,12 @@ class SessionAggregate(WindowAggregate):
     """Aggregates per key and session. Sessions that meet become one."""
 
     kind: ClassVar[str] = "session"
+
+    def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
+        for agg in self.aggs:
+            if follows_order(agg) and f"{agg.name}.time" in self.keys:
+                raise FlowError(f"session {name!r}: {agg.call()}: its state column '{agg.name}.time' has the name of a key: rename it")
+        return super().output_schema(inputs, name)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""The plan as text, for people: stages, what each operator does, and the columns that leave it."""
+"""The plan as text, for people: stages, what each operator does, the columns that leave it, and whether its rows replace older ones."""
 
 from __future__ import annotations
 
@@ -18,4 +18,7 @@ def explain(plan: Plan) -> str:
             lines.append(f"  {node.op.kind} {name}{after}: {node.op.describe()}")
             if node.op.kind != "sink":
                 lines.append(f"      columns: {show_schema(plan.schema(name))}")
+            rows = plan.changes.get(name)
+            if rows is not None:
+                lines.append(f"      rows: {'the log of ' if node.op.kind == 'sink' else ''}{rows.describe()}")
     return "\n".join(lines)

@@ -39,6 +39,11 @@ def parse(given: Expression, schema: pl.Schema | None = None) -> pl.Expr:
         ) from error
 
 
+def is_name(text: str) -> bool:
+    """Whether a text is the name of one column, and no expression. A column may have other names, too."""
+    return _PLAIN.fullmatch(text) is not None
+
+
 def text_of(exprs: tuple[Expression, ...], named: Mapping[str, Expression]) -> str:
     """What the user wrote, for explain and status."""
     return ", ".join([*map(str, exprs), *(f"{expr} as {name}" for name, expr in named.items())])

@@ -19,6 +19,7 @@ from typing import Any
 import polars as pl
 
 from meander.errors import FlowError
+from meander.plan.changes import Changes, check_changes, find_changes
 from meander.plan.operators import MapBatches, Operator, SinkOp, SourceOp
 from meander.plan.schemas import did_you_mean
 
@@ -43,6 +44,8 @@ class Plan:
     retired: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Per stateful operator, what old segments still have: state columns that it had once, whose names are not used again; ``UNTOLD``."""
     _schemas: dict[str, pl.Schema] = field(init=False, repr=False)
+    changes: Mapping[str, Changes] = field(init=False, repr=False)
+    """The operators whose rows replace rows that came before. All other streams only grow."""
 
     def __post_init__(self) -> None:
         check_name("flow", self.flow)
@@ -57,7 +60,11 @@ class Plan:
                 node = Node(node.name, node.op.with_schema(schemas[node.name]), node.inputs)
             nodes.append(node)
         object.__setattr__(self, "nodes", tuple(nodes))
+        changes = find_changes(nodes, schemas)
+        for node in nodes:
+            check_changes(node, changes, schemas)
         object.__setattr__(self, "_schemas", schemas)
+        object.__setattr__(self, "changes", changes)
 
     def node(self, name: str) -> Node:
         for node in self.nodes:

@@ -6,7 +6,7 @@ What they do to rows is the engine's business, but for the join with a table, wh
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
 import polars as pl
@@ -16,7 +16,7 @@ from meander.plan.eventtime import END, START, Time, no_time
 from meander.plan.expressions import Expression, parse, text_of
 from meander.plan.operators import Filter, expect_inputs
 from meander.plan.schemas import KEY_TYPES, is_key_type, missing_column
-from meander.plan.windows import Window, micros, show_duration
+from meander.plan.windows import Window, micros, show_duration, signed_micros
 
 HOWS = ("inner", "left", "right", "full")
 Columns = str | Sequence[str]
@@ -34,6 +34,8 @@ class Matching:
     suffix: str = "_right"
     reserved: tuple[str, ...] = ()
     """Names of the join's own columns: those of the left give way to them, those of the right get the suffix."""
+    nulls_equal: bool = field(default=False, repr=False)
+    """Whether a null key equals a null key."""
 
     def check(self, left: pl.Schema, right: pl.Schema, what: str) -> None:
         """FlowError where these columns cannot be keys of a join."""
@@ -74,7 +76,11 @@ class Matching:
         return pl.Schema(output)
 
     def describe(self) -> str:
-        return ", ".join(a if a == b else f"{a} = {b}" for a, b in zip(self.left_on, self.right_on, strict=True))
+        keys = ", ".join(a if a == b else f"{a} = {b}" for a, b in zip(self.left_on, self.right_on, strict=True))
+        return f"{keys}, nulls equal" if self.nulls_equal else keys
+
+    def canonical(self) -> str:
+        return f"{self}, nulls equal" if self.nulls_equal else f"{self}"
 
 
 @dataclass(frozen=True)
@@ -185,7 +191,7 @@ class Join:
 
     def canonical(self) -> str:
         where = "" if self.where is None else self.where.canonical()
-        return f"{self.matching} {self.how} {self.times} {self.bounds} {self.window} {self.time} {where}"
+        return f"{self.matching.canonical()} {self.how} {self.times} {self.bounds} {self.window} {self.time} {where}"
 
     def code(self) -> str:
         return ""
@@ -201,6 +207,8 @@ class JoinLatest:
     how: str
     times: tuple[SideTime, SideTime] | None = None
     """Where it goes by event time."""
+    tolerance: int | None = None
+    """How much older than the left row the right one may be, in microseconds. None: whatever it is."""
 
     @property
     def has_late(self) -> bool:
@@ -230,10 +238,12 @@ class JoinLatest:
 
     def describe(self) -> str:
         by = "the last to arrive" if self.times is None else f"the last up to {self.times[0].column}, by {self.times[1].column}"
-        return f"{self.how} on {self.matching.describe()}, {by}"
+        within = "" if self.tolerance is None else f", at most {show_duration(self.tolerance)} older"
+        return f"{self.how} on {self.matching.describe()}, {by}{within}"
 
     def canonical(self) -> str:
-        return f"{self.matching} {self.how} {self.times}"
+        within = "" if self.tolerance is None else f" {self.tolerance}"
+        return f"{self.matching.canonical()} {self.how} {self.times}{within}"
 
     def code(self) -> str:
         return ""
@@ -290,14 +300,21 @@ def plan_join(
     return Join(matching, how, times, bounds, window, condition, time, right_time)
 
 
-def plan_join_latest(left: Input, right: Input, matching: Matching, how: str, as_of: bool) -> JoinLatest:
+def plan_join_latest(
+    left: Input, right: Input, matching: Matching, how: str, as_of: bool, tolerance: float | str | None = None
+) -> JoinLatest:
     what = f"join_latest after {left.name!r}"
     if how not in HOWS[:2]:
         raise FlowError(f"{what}: how={how!r}; there are inner and left: the other side only tells what is newest")
-    return JoinLatest(matching, how, (left.timed(what), right.timed(what)) if as_of else None)
+    if tolerance is not None and not as_of:
+        raise FlowError(f"{what}: tolerance={tolerance!r} is between times, and by arrival there are none: give as_of=True, too")
+    most = None if tolerance is None else micros(tolerance, f"{what}: tolerance", least=0)
+    return JoinLatest(matching, how, (left.timed(what), right.timed(what)) if as_of else None, most)
 
 
-def as_matching(on: Columns | None, left_on: Columns | None, right_on: Columns | None, suffix: str, what: str) -> Matching:
+def as_matching(
+    on: Columns | None, left_on: Columns | None, right_on: Columns | None, suffix: str, what: str, nulls_equal: bool = False
+) -> Matching:
     """Key columns as they were given: ``on`` for both sides, or one list for each."""
     if (on is None) == (left_on is None) or (left_on is None) != (right_on is None):
         raise FlowError(f"{what}: say which columns must be equal: on='k', on=['a', 'b'], or both left_on= and right_on=")
@@ -307,7 +324,7 @@ def as_matching(on: Columns | None, left_on: Columns | None, right_on: Columns |
         if not all(isinstance(column, str) for column in names):
             raise FlowError(f"{what}: {columns!r} are no names of columns; compute a key first, with with_columns(...), and name it here")
         given.append(names)
-    return Matching(given[0], given[1], suffix)
+    return Matching(given[0], given[1], suffix, nulls_equal=bool(nulls_equal))
 
 
 def read_bounds(within: object, what: str) -> tuple[int, int]:
@@ -318,7 +335,7 @@ def read_bounds(within: object, what: str) -> tuple[int, int]:
     if isinstance(within, tuple | list):
         if len(within) != 2:
             raise FlowError(f"{what}: within={within!r}; give one duration, or two: ('-5s', '10s')")
-        low, high = (signed_micros(bound, what) for bound in within)
+        low, high = (signed_micros(bound, f"{what}: within") for bound in within)
         if low > high:
             raise FlowError(f"{what}: within={within!r}: the first bound is above the second, so that nothing can match")
         return low, high
@@ -326,20 +343,6 @@ def read_bounds(within: object, what: str) -> tuple[int, int]:
         raise FlowError(f"{what}: within={within!r}; give a duration ('10s'), or two: ('-5s', '10s')")
     length = micros(within, f"{what}: within", least=0)
     return -length, length
-
-
-def signed_micros(value: object, what: str) -> int:
-    """
-    >>> signed_micros("-1.5s", "join"), signed_micros(2, "join")
-    (-1500000, 2000000)
-    """
-    if isinstance(value, str) and value.strip().startswith("-"):
-        return -micros(value.strip()[1:], f"{what}: within", least=0)
-    if isinstance(value, int | float) and value < 0:
-        return -micros(-value, f"{what}: within", least=0)
-    if not isinstance(value, str | int | float) or isinstance(value, bool):
-        raise FlowError(f"{what}: within: {value!r} is not a duration; write '10s', '-500ms' or a number of seconds")
-    return micros(value, f"{what}: within", least=0)
 
 
 def show_signed(length: int) -> str:

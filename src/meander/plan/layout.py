@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from meander.aggregates import Agg
+from meander.aggregates.changing import over_changes
 from meander.plan.eventtime import Time, WindowAggregate, time_of
 from meander.plan.graph import Plan
 from meander.plan.joins import Join, JoinLatest, SideTime
@@ -26,6 +27,8 @@ from meander.plan.windows import Window, show_duration
 
 UNTOLD = "__untold"
 """Stands with an operator's retired columns where its older rows have not been given out."""
+ROWS = "__rows"
+"""The number of rows in a key's group, where an aggregate is over changes."""
 _DEFAULT = "a value with the default"
 
 
@@ -77,6 +80,16 @@ def layout_of(plan: Plan, name: str) -> Layout:
     """What a plan's stateful operator stores."""
     node = plan.node(name)
     inputs = [plan.schema(one) for one in node.inputs]
+    if isinstance(node.op, Aggregate) and node.inputs[0] in plan.changes:
+        over = [over_changes(agg, inputs[0]) for agg in node.op.aggs]
+        meanings = {
+            # The values of a bag are told apart as they are stored: a wider type is another one.
+            f"{agg.name}.{part}": (spec.dtype, f"{agg.memory()}, {show_type(spec.dtype)}" if agg.bag else agg.memory())
+            for agg in over
+            for part, spec in agg.parts(inputs[0]).items()
+        }
+        keys = {key: inputs[0][key] for key in node.op.keys}
+        return Layout("aggregate over changes", keys, {ROWS: (pl.Int64(), "rows"), **meanings})
     if isinstance(node.op, Aggregate):
         columns, kept = _columns(node.op.aggs, inputs[0], apart=True), [agg for agg in node.op.aggs if agg.keeps]
         values = {agg.name: (agg.parts(inputs[0])["values"].dtype, str(agg.keeps)) for agg in kept}
@@ -102,6 +115,8 @@ def layout_of(plan: Plan, name: str) -> Layout:
         if node.op.times is None:  # what it keeps of the right has no time, and of the left nothing is kept
             return Layout("join_latest", rest={"key": node.op.matching.describe(), "by": "arrival", "input": show_schema(inputs[1])})
         return Layout("join_latest", rest={"key": node.op.matching.describe(), "by": str(node.op.times), **follows, **came})
+    if node.inputs[0] in plan.changes:
+        came["rows"] = "changes"
     return Layout(node.op.kind, rest={"description": f"{node.op.canonical()} {node.op.code()}", **follows, **came})
 
 

@@ -17,6 +17,7 @@ from meander.connect.sink import Sink
 from meander.connect.source import Source
 from meander.errors import FlowError
 from meander.plan.become import Become, become, check_ends
+from meander.plan.chains import check_chains
 from meander.plan.effects import Effects, Fate, tell_effects
 from meander.plan.eventtime import GoesByTime, HasLate, Late, Time, Watermark, no_time, time_of
 from meander.plan.graph import Node, Plan, check_name, sort_nodes
@@ -112,6 +113,7 @@ def modify(plan: Plan, changes: Iterable[Change], rules: StateRules | None = Non
     named = there if isinstance(changes[0], Become) else there & {change.name for change in changes if not isinstance(change, Become)}
     touched = frozenset(name for name in named if _differs(plan, after, name))
     fates, upgrades, retired = _states(plan, after, rules)
+    check_chains(plan, after, fates)
     after = replace(after, retired=retired)
     effects = tell_effects(plan, after, tuple(change.words() for change in changes), fates, touched, frozenset(sources.restarts), upgrades)
     return after, replace(effects, go_on=frozenset(sources.go_on), reached=_reached(plan, after, sources.go_on))

@@ -19,6 +19,7 @@ from meander.connect.sink import ChecksColumns, Sink
 from meander.connect.source import Batch, ChangesColumns, Source
 from meander.errors import FlowError
 from meander.plan.code import code_of
+from meander.plan.computed import check_row_local
 from meander.plan.rowlocal import batch_dependence
 from meander.plan.schemas import KEY_TYPES, is_key_type, missing_column, show_schema
 
@@ -274,7 +275,7 @@ class Union:
 
 @dataclass(frozen=True, eq=False)
 class Aggregate:
-    """One state row per key; emits the key and the new values of every key touched in an epoch."""
+    """One state row per key; emits the key and the new values of every key touched in an epoch. Without a key, one row of all."""
 
     kind: ClassVar[str] = "aggregate"
     stateful: ClassVar[bool] = True
@@ -283,12 +284,13 @@ class Aggregate:
 
     def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
         (schema,) = expect_inputs(self.kind, name, inputs, 1)
-        if not self.keys or not self.aggs:
-            raise FlowError(f"aggregate {name!r}: it needs at least one key column and one aggregate, as in key_by('k').aggregate(count())")
+        if not self.aggs:
+            raise FlowError(f"aggregate {name!r}: it needs at least one aggregate, as in key_by('k').aggregate(count())")
         return aggregated(self.keys, self.aggs, schema, name)
 
     def describe(self) -> str:
-        return f"by {', '.join(self.keys)}: {', '.join(agg.describe() for agg in self.aggs)}"
+        by = f"by {', '.join(self.keys)}: " if self.keys else "of all rows: "
+        return by + ", ".join(agg.describe() for agg in self.aggs)
 
     def canonical(self) -> str:
         return f"{list(self.keys)} {[agg.describe() for agg in self.aggs]}"
@@ -338,6 +340,7 @@ def aggregated(keys: tuple[str, ...], aggs: tuple[Agg, ...], schema: pl.Schema, 
         if agg.name in output:
             raise FlowError(f"aggregate {name!r}: two columns would be named {agg.name!r}; rename one with .alias(...)")
         try:
+            check_row_local(agg, schema)
             # State columns live beside the keys, so their names must not meet.
             met = [column for column in agg.state_columns(schema) if column in keys]
             if met:

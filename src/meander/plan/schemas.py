@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import polars as pl
 
-KEY_TYPES = "integers, booleans, strings, binary, floats, dates, datetimes and durations"
+KEY_TYPES = "integers, booleans, strings, binary, floats, dates, datetimes and durations, and structs of these"
 
 
 def show_schema(schema: pl.Schema) -> str:
@@ -47,6 +47,8 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 def is_key_type(dtype: pl.DataType) -> bool:
     """Whether the stable hash defines this type: a key must hash the same on every machine, for ever."""
+    if isinstance(dtype, pl.Struct):
+        return bool(dtype.fields) and all(is_key_type(pl.Schema({"x": field.dtype})["x"]) for field in dtype.fields)
     if dtype.is_integer():
         return not isinstance(dtype, (pl.Int128, pl.UInt128))
     return isinstance(dtype, (pl.Boolean, pl.String, pl.Binary, pl.Float32, pl.Float64, pl.Date, pl.Datetime, pl.Duration))

@@ -58,7 +58,7 @@ class Lookup:
 
     def __call__(self, frame: pl.DataFrame) -> pl.DataFrame:
         table, on = self.table(), self.matching
-        keys: dict[str, Any] = {"left_on": list(on.left_on), "right_on": list(on.right_on)}
+        keys: dict[str, Any] = {"left_on": list(on.left_on), "right_on": list(on.right_on), "nulls_equal": on.nulls_equal}
         if self.how in ("semi", "anti"):
             return frame.join(table, how="semi" if self.how == "semi" else "anti", maintain_order="left", **keys)
         names = on.names(frame.columns, table.columns)
@@ -93,7 +93,7 @@ class JoinStatic(MapBatches):
     def canonical(self) -> str:
         """A frame is a part of the flow. What a file or a function gives is taken as it is when the flow is started."""
         content = self.lookup.digest if self.lookup.path is None and not self.lookup.made_by else ""
-        return f"{self.lookup.matching} {self.lookup.how} {list(self.lookup.schema.items())} {content}"
+        return f"{self.lookup.matching.canonical()} {self.lookup.how} {list(self.lookup.schema.items())} {content}"
 
     def code(self) -> str:
         return self.lookup.made_by

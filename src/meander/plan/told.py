@@ -5,7 +5,7 @@ A change is ``{"change": "replace", "name": "positive", "operator": {"filter": "
 
 - ``{"filter": "amount > 10"}``, ``{"select": ["customer", "amount"]}``, ``{"with_columns": {"cents": "amount * 100"}}``: SQL text
 - ``{"aggregate": {"n": "count()", "total": "sum(amount)"}}``, with ``by``, ``emit`` and ``lateness`` beside it where they are wanted
-- ``{"watermark": "ts"}``, with ``grace`` and ``idle`` beside it
+- ``{"watermark": "ts"}``, with ``grace``, ``idle`` and ``max_ahead`` beside it
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ _AGGREGATES: dict[str, Callable[..., Agg]] = {
     name: getattr(aggregates, name)
     for name in ("count", "sum", "min", "max", "mean", "var", "std", "first", "last", "count_distinct", "quantile", "top_k", "collect")
 }
+_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
 _NUMBERED = {"quantile": float, "top_k": int}
-_BESIDE = {"aggregate": {"by", "emit", "lateness"}, "watermark": {"grace", "idle"}}
+_BESIDE = {"aggregate": {"by", "emit", "lateness"}, "watermark": {"grace", "idle", "max_ahead"}}
 
 
 def changes_told(told: Sequence[Mapping[str, Any]]) -> tuple[Change, ...]:
@@ -107,7 +108,7 @@ def agg_told(text: str) -> Agg:
         raise FlowError(
             f"aggregate {text!r}: write it like sum(amount); there are {', '.join(_AGGREGATES)}{did_you_mean(name, _AGGREGATES)}"
         )
-    arguments: list[Any] = [one.strip().strip("'\"") for one in found.group(2).split(",") if one.strip()]
+    arguments: list[Any] = _arguments(found.group(2))
     if name in _NUMBERED and len(arguments) == 2:
         try:
             arguments[1] = _NUMBERED[name](arguments[1])
@@ -117,6 +118,28 @@ def agg_told(text: str) -> Agg:
     if len(arguments) != wanted and not (name == "count" and not arguments):
         raise FlowError(f"aggregate {text!r}: {name} takes {wanted} argument{'' if wanted == 1 else 's'}, and has {len(arguments)}")
     return _AGGREGATES[name](*arguments)
+
+
+def _arguments(text: str) -> list[str]:
+    """What stands between commas that are in no brackets and no quotes; a name in quotes without them.
+
+    >>> _arguments("coalesce(price, 0) * 2, 3"), _arguments("'unit price'"), _arguments("")
+    (['coalesce(price, 0) * 2', '3'], ['unit price'], [])
+    """
+    found, depth, quote = [""], 0, ""
+    for sign in text:
+        if quote:
+            quote = "" if sign == quote else quote
+        elif sign in "'\"":
+            quote = sign
+        else:
+            depth += (sign == "(") - (sign == ")")
+            if sign == "," and depth == 0:
+                found.append("")
+                continue
+        found[-1] += sign
+    pieces = [one.strip() for one in found if one.strip()]
+    return [one[1:-1] if _QUOTED.fullmatch(one) else one for one in pieces]
 
 
 def _text(kind: str, given: Any) -> str:

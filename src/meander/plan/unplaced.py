@@ -14,6 +14,7 @@ import polars as pl
 
 from meander.aggregates import Agg, Aggregator, as_agg
 from meander.errors import FlowError
+from meander.plan.computed import resolved
 from meander.plan.eventtime import SessionAggregate, Time, Watermark, WindowAggregate, no_time
 from meander.plan.expressions import Expression, parse, parse_all, text_of
 from meander.plan.operators import Aggregate, BatchFunction, Filter, MapBatches, Operator, Select, WithColumns
@@ -46,14 +47,17 @@ class UnplacedAggregate(Unplaced):
     def placed(self, name: str, inputs: Sequence[str], former: Operator | None, schema: pl.Schema, time: Time | None) -> Operator:
         was = former if isinstance(former, Aggregate | WindowAggregate) else None
         windowed = was if isinstance(was, WindowAggregate) else None
+        aggs = resolved(self.aggs, schema)
         window = self.window or (windowed.window if windowed else None)
         by = self.by if self.by is not None else was.keys if was else None
         if window is None:
             if by is None:
-                raise FlowError(f"aggregate {name!r}: it has no key; say by='column', as in md.aggregate(md.count(), by='customer')")
+                raise FlowError(
+                    f"aggregate {name!r}: it has no key; say by='column', as in md.aggregate(md.count(), by='customer'), or by=[]"
+                )
             if self.emit is not None or self.lateness is not None:
                 raise FlowError(f"aggregate {name!r}: emit and lateness are for windows; give window=md.tumbling('10s'), too")
-            return Aggregate(by, self.aggs)
+            return Aggregate(by, aggs)
         by_event = window.clock == "event"
         if by_event and time is None:
             raise no_time("window", inputs[0], schema)
@@ -63,7 +67,7 @@ class UnplacedAggregate(Unplaced):
             raise FlowError(f"window {name!r}: by processing time no row is late: leave lateness out")
         column, shift = (time.column, time.shift) if by_event and time is not None else (None, 0)
         kind = SessionAggregate if isinstance(window, Session) else WindowAggregate
-        return kind(by or (), self.aggs, window, column, shift, emit, lateness)
+        return kind(by or (), aggs, window, column, shift, emit, lateness)
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,10 +111,11 @@ def process(processor: Processor | type[Processor], by: str | Sequence[str] | No
     return UnplacedProcess(as_processor(processor), _names(by))
 
 
-def watermark(column: str, grace: float | str = 0, idle: float | str | None = None) -> Watermark:
+def watermark(column: str, grace: float | str = 0, idle: float | str | None = None, max_ahead: float | str | None = None) -> Watermark:
     """A watermark without a place, for ``run.replace`` and ``run.insert``; see ``Stream.watermark``."""
     limit = None if idle is None else micros(idle, "watermark idle")
-    return Watermark(column, micros(grace, "watermark grace", least=0), limit)
+    furthest = None if max_ahead is None else micros(max_ahead, "watermark max_ahead", least=0)
+    return Watermark(column, micros(grace, "watermark grace", least=0), limit, furthest)
 
 
 def _names(given: str | Sequence[str] | None) -> tuple[str, ...] | None:

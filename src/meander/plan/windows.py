@@ -94,7 +94,8 @@ class Session:
 
 
 def tumbling(size: float | str, offset: float | str = 0, time: str = "event") -> Window:
-    """Windows side by side: every row is in one. ``offset`` shifts where they begin, from whole multiples of the size since 1970 (UTC).
+    """Windows side by side: every row is in one. ``offset`` shifts where they begin, from whole multiples of the size since 1970 (UTC):
+    days of a place eight hours ahead of that begin at ``offset="-8h"``.
 
     ``time="processing"`` goes by the clock at which rows are taken in, and not by a column: no watermark is needed, and no row is late.
     All rows of an epoch have one time, that of the epoch's decision, so that a restart gives the same windows.
@@ -103,7 +104,7 @@ def tumbling(size: float | str, offset: float | str = 0, time: str = "event") ->
     ('tumbling(10s)', 'tumbling(1m, processing time)')
     """
     length = micros(size, "tumbling")
-    return Window(length, length, micros(offset, "tumbling", least=0) % length, _clock("tumbling", time))
+    return Window(length, length, signed_micros(offset, "tumbling") % length, _clock("tumbling", time))
 
 
 def sliding(size: float | str, step: float | str, offset: float | str = 0, time: str = "event") -> Window:
@@ -111,7 +112,7 @@ def sliding(size: float | str, step: float | str, offset: float | str = 0, time:
     length, every = micros(size, "sliding"), micros(step, "sliding")
     if length % every:
         raise FlowError(f"sliding({size!r}, {step!r}): the size must be a multiple of the step")
-    return Window(length, every, micros(offset, "sliding", least=0) % every, _clock("sliding", time))
+    return Window(length, every, signed_micros(offset, "sliding") % every, _clock("sliding", time))
 
 
 def session(gap: float | str, time: str = "event") -> Session:
@@ -129,6 +130,21 @@ def _clock(what: str, time: str) -> str:
     if time not in ("event", "processing"):
         raise FlowError(f"{what}: time={time!r}; there are 'event', the time in the rows, and 'processing', that of the flow's own clock")
     return time
+
+
+def signed_micros(value: object, what: str) -> int:
+    """A duration that may be negative, in whole microseconds.
+
+    >>> signed_micros("-1.5s", "join"), signed_micros("-8h", "tumbling"), signed_micros(2, "join")
+    (-1500000, -28800000000, 2000000)
+    """
+    if isinstance(value, str) and value.strip().startswith("-"):
+        return -micros(value.strip()[1:], what, least=0)
+    if isinstance(value, int | float) and value < 0:
+        return -micros(-value, what, least=0)
+    if not isinstance(value, str | int | float) or isinstance(value, bool):
+        raise FlowError(f"{what}: {value!r} is not a duration; write '10s', '-500ms' or a number of seconds")
+    return micros(value, what, least=0)
 
 
 def micros(value: float | str, what: str, least: int = 1) -> int:

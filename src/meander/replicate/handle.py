@@ -70,7 +70,7 @@ class Replicas:
             "state": self._supervisor.outcome,
             "epoch": manifest.epoch,
             "generation": manifest.generation,
-            **{name: manifest.totals.get(name, 0) for name in ("rows_in", "rows_out", "dead_letters")},
+            **{name: manifest.totals.get(name, 0) for name in ("rows_in", "rows_out", "dead_letters", "late_rows")},
             "replicas": self.replicas,
         }
 

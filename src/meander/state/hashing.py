@@ -9,6 +9,7 @@ Encoding, per key column:
 - floats: the bits of the float64, with -0.0 as 0.0 and every NaN as one NaN
 - strings and binary: the UTF-8 bytes in little-endian words of 8, the last one zero-padded. The first 8 words one after the other; of
   those behind them each by itself, with its place, and their sum; then the length
+- structs: their fields like several columns, from a constant on. The names of fields do not count
 - null: a constant
 
 Several columns are combined from left to right. The key group is the hash's top bits.
@@ -26,6 +27,7 @@ _NULL = np.uint64(0x9E3779B97F4A7C15)
 _INTEGER = np.uint64(0x2545F4914F6CDD1D)
 _FLOAT = np.uint64(0xD6E8FEB86659FD93)
 _TEXT = np.uint64(0xA0761D6478BD642F)
+_STRUCT = np.uint64(0x8EBC6AF09C88C6E3)
 _COMBINE = np.uint64(0xE7037ED1A0B428DB)
 _IN_ORDER = 64
 """The bytes of a text that are hashed word after word: what is behind them is not, so that a long key costs what its bytes cost."""
@@ -53,6 +55,10 @@ def hash_series(series: pl.Series) -> Hashes:
         hashes = _hash_floats(series)
     elif dtype.is_integer() or dtype.is_temporal() or dtype == pl.Boolean:
         hashes = mix(_integers(series) + _INTEGER)
+    elif isinstance(dtype, pl.Struct):
+        hashes = np.full(len(series), _STRUCT)
+        for field in dtype.fields:
+            hashes = mix(hashes * _COMBINE + hash_series(series.struct.field(field.name)))
     else:
         raise TypeError(f"a column of type {dtype} cannot be hashed")
     if series.null_count():

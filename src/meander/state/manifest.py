@@ -143,6 +143,8 @@ class Manifest:
     """The last batch of Structured Streaming that is an epoch here: query, batch id, and a digest of the range of input that it is."""
     totals: dict[str, int] = field(default_factory=dict)
     now: float = 0.0
+    started: float = 0.0
+    """When the generation took over. Before that nobody may have run: it is no silence of a source."""
     times: dict[str, Json] = field(default_factory=dict)
     """Per watermark, what is known of event time: see ``coordinate.watermarks``."""
     flushed: dict[str, int] = field(default_factory=dict)
@@ -165,7 +167,8 @@ class Manifest:
         if self.shared:
             moved = replace(moved, nonces=(*self.nonces[1 - NONCES :], entry["nonce"]))
         if kind == "takeover":
-            return replace(moved, key_groups=entry.get("key_groups", self.key_groups), shared=entry.get("shared", False), nonces=())
+            moved = replace(moved, shared=entry.get("shared", False), nonces=(), started=entry.get("now", self.started))
+            return replace(moved, key_groups=entry.get("key_groups", self.key_groups))
         if kind == "epoch":
             return moved._after_epoch(entry)
         if kind == "compaction":
@@ -295,6 +298,7 @@ class Manifest:
             "batch": self.batch,
             "totals": self.totals,
             "now": self.now,
+            "started": self.started,
             "times": self.times,
             "flushed": self.flushed,
             "asked": self.asked,

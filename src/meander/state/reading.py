@@ -17,7 +17,7 @@ from meander.state.folder import refuse_file
 from meander.state.hashing import in_groups
 from meander.state.log import no_such_epoch, read_manifest
 from meander.state.manifest import Manifest, Table, operator_of
-from meander.state.segment import DELETED, HASH, LATEST, Segment, SegmentRef
+from meander.state.segment import ALL, DELETED, HASH, LATEST, Segment, SegmentRef
 from meander.state.store import Store, open_store
 from meander.state.table import conform, merge_segments
 from meander.state.values import ValueTable, lists_by_key
@@ -132,7 +132,10 @@ def _finish(store: Store, manifest: Manifest, operator: str, tables: Mapping[str
     data = store.get(plan_name(manifest.plan["digest"]))
     if data is None:
         raise Corrupted(f"store {store.url}: the plan {manifest.plan['digest']} is missing")
-    shown: pl.DataFrame = pickle.loads(data)[operator].show(tables)
+    reader = pickle.loads(data)[operator]
+    if hasattr(reader, "as_of"):  # what is open depends on how far event time has come
+        reader = reader.as_of(manifest)
+    shown: pl.DataFrame = reader.show(tables)
     return shown
 
 
@@ -150,12 +153,12 @@ class AggregateReader:
     def show(self, tables: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
         rows = tables[self.operator]
         if self.parts:
-            rows = conform(rows, {**{key: self.schema[key] for key in self.keys}, **self.parts})
+            rows = conform(rows, {**{key: self.schema.get(key, pl.Int8()) for key in self.keys}, **self.parts})
         for aggregate in self.aggregates:
             if aggregate.keeps == "list":
                 values = ValueTable.of(self.operator, self.keys, aggregate)
                 rows = rows.with_columns(_lists(values, rows, tables.get(values.name), self.schema[aggregate.name]))
-        return rows.select([pl.col(key) for key in self.keys] + [aggregate.finish() for aggregate in self.aggregates])
+        return rows.select([pl.col(key) for key in self.keys if key != ALL] + [aggregate.finish() for aggregate in self.aggregates])
 
 
 def _lists(table: ValueTable, rows: pl.DataFrame, values: pl.DataFrame | None, dtype: pl.DataType) -> pl.Series:

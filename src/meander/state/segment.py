@@ -37,6 +37,8 @@ from meander.state.hashing import Hashes
 
 HASH = "__hash"
 DELETED = "__deleted"
+ALL = "__all"
+"""The key column of a table whose rows have none: its only row has the key 0."""
 BLOCK_ROWS = 65_536
 BLOCK_BYTES = 8 << 20
 CHAPTER_ROWS = 4_096

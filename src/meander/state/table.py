@@ -325,8 +325,32 @@ def upsert(
     reach: Reach | None = None,
 ) -> pl.DataFrame:
     """Merge one new state per key (ascending by hash) with what is stored: the rows of the new segment, hash first."""
+    return merge_found(*find_states(refs, open_segment, keys, hashes, parts, key_groups, reach), keys, hashes, states, parts)
+
+
+def find_states(
+    refs: Sequence[SegmentRef],
+    open_segment: Open,
+    keys: pl.DataFrame,
+    hashes: Hashes,
+    parts: Mapping[str, Part],
+    key_groups: int,
+    reach: Reach | None = None,
+) -> tuple[Index, dict[str, pl.Series]]:
+    """The stored states of the given keys (ascending by hash): which keys have one, and what it is."""
     which, old = find(refs, open_segment, keys, hashes, key_groups, {name: part.dtype for name, part in parts.items()}, reach)
-    old = {name: fill_empty(series, parts[name]) for name, series in old.items()}
+    return which, {name: fill_empty(series, parts[name]) for name, series in old.items()}
+
+
+def merge_found(
+    which: Index,
+    old: Mapping[str, pl.Series],
+    keys: pl.DataFrame,
+    hashes: Hashes,
+    states: Mapping[str, pl.Series],
+    parts: Mapping[str, Part],
+) -> pl.DataFrame:
+    """``upsert``, where what is stored has been found."""
     merged = {name: states[name] for name in parts}
     if len(which):
         everyone = len(which) == len(hashes) and bool((which[1:] > which[:-1]).all())

@@ -134,7 +134,7 @@ class Changes:
 
     def _grace(self, now: Version, rules: dict[str, Any]) -> Drawn:
         after = replace(now, grace=self.rng.choice((0, 3, 5)))
-        return [md.Replace(f"time_{name}", md.watermark("ts", grace=f"{after.grace}s")) for name, _ in now.sources], after
+        return [md.Replace(f"time_{name}", md.watermark("ts", *after.watermark())) for name, _ in now.sources], after
 
     def _sink(self, now: Version, rules: dict[str, Any]) -> Drawn:
         name, _ = self.rng.choice(now.sinks)

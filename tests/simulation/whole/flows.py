@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import polars as pl
-from tests.simulation.whole.kinds import MERGING, PROBATION, Kind
+from tests.simulation.whole.kinds import CHANGING, MERGING, PROBATION, Kind
 from tests.simulation.whole.world import FEEDS, WORLDS, Feed, World
 
 import meander as md
@@ -71,7 +71,7 @@ class Branch:
 
     name: str
     kind: str
-    """plain, totals, window, session, chain, dedup, process, join, windowjoin, latest"""
+    """plain, totals, window, session, chain, dedup, process, join, windowjoin, latest, brackets, ladder"""
     source: str = "a"
     keyed: bool = True
     size: int = 10
@@ -95,7 +95,8 @@ class Branch:
 
     def operators(self) -> tuple[str, ...]:
         """The names of its stateful operators."""
-        return {"plain": (), "chain": (f"{self.name}1", self.name)}.get(self.kind, (self.name,))
+        two = (f"{self.name}1", self.name)
+        return {"plain": (), "chain": two, "brackets": two, "ladder": two}.get(self.kind, (self.name,))
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,8 @@ class Version:
     """Sources behind which a function fails."""
     wide: bool = True
     grace: int = 3
+    idle: int | None = None
+    """After how many seconds a source or a partition that is silent holds nobody back."""
     shift: int | None = None
     """What an operator that was inserted adds to the values."""
     taps: tuple[tuple[str, Place], ...] = ()
@@ -127,6 +130,10 @@ class Version:
 
     def branch(self, name: str) -> Branch:
         return next(branch for branch in self.branches if branch.name == name)
+
+    def watermark(self) -> tuple[str, str | None]:
+        """The grace, and the idle time."""
+        return f"{self.grace}s", None if self.idle is None else f"{self.idle}s"
 
     def with_branch(self, branch: Branch) -> Version:
         return replace(self, branches=tuple(branch if b.name == branch.name else b for b in self.branches))
@@ -174,7 +181,7 @@ def write(version: Version, world: World) -> md.Flow:
                 rows = rows.with_columns(f"v + {version.shift} AS v", name="shift")
             rows = rows.with_columns(narrowing(version.wide), name="narrow")
         rows = rows.map_batches(boom if name in version.booms else same, name=f"clean_{name}")
-        streams[name] = rows.watermark("ts", grace=f"{version.grace}s", name=f"time_{name}")
+        streams[name] = rows.watermark("ts", *version.watermark(), name=f"time_{name}")
     for branch in version.branches:
         out = grow(branch, streams)
         out.sink(f"{branch.name}_out", make_sink(world, dict(version.sinks)[f"{branch.name}_out"]))
@@ -189,14 +196,24 @@ def grow(branch: Branch, streams: dict[str, Any]) -> Any:
     if branch.kind == "plain":
         return rows.filter("v >= 0", name=name)
     if branch.kind == "totals":
-        return rows.key_by("k").aggregate(*branch.aggregates(), name=name)
+        return (rows.key_by("k") if branch.keyed else rows).aggregate(*branch.aggregates(), name=name)
     if branch.kind in ("window", "session"):
         cut = (rows.key_by("k") if branch.keyed else rows).window(branch.window())
-        return cut.aggregate(*branch.aggregates(), emit=branch.emit, lateness=f"{branch.lateness}s", name=name)
+        ends = [md.first("v").alias("first"), md.last("v").alias("last")] if branch.kind == "session" else []
+        return cut.aggregate(*branch.aggregates(), *ends, emit=branch.emit, lateness=f"{branch.lateness}s", name=name)
     if branch.kind == "chain":
         inner = md.tumbling("5s") if branch.inner == "tumbling" else md.session("5s")
         first = rows.key_by("k").window(inner).aggregate(md.count().alias("n"), md.sum("v").alias("v"), name=f"{name}1")
         return first.key_by("k").window(branch.window()).aggregate(md.sum("n").alias("n"), md.sum("v").alias("s"), name=name)
+    if branch.kind in ("brackets", "ladder"):
+        first = rows.key_by("k").aggregate(md.count().alias("n"), md.sum("v").alias("s"), name=f"{name}1")
+        second = first.filter("s % 3 <> 1", name=f"{name}_some").with_columns("s // 4 AS b", name=f"{name}_b").key_by("b")
+        if branch.kind == "ladder":
+            return (
+                second.top(2, by=["s", "n"], name=name).select("b", "k", "n", "s", "rank", name=f"{name}_ranks").changes(name=f"{name}_log")
+            )
+        counted = (md.count().alias("c"), md.sum("n").alias("n"), md.max("s").alias("most"), md.count_distinct("n").alias("d"))
+        return second.aggregate(*counted, name=name)
     if branch.kind == "dedup":
         return rows.key_by("k", "g").deduplicate(name=name)
     if branch.kind == "process":
@@ -259,7 +276,7 @@ def draw(rng: random.Random, about: Kind) -> Version:
         tuple(branches),
         sinks,
         tuple(folders.items()),
-        wide="b" in names or rng.random() < 0.5,
+        wide=about is CHANGING or "b" in names or rng.random() < 0.5,
         grace=rng.choice((0, 3, 5)),
         thins=frozenset(name for name in names if rng.random() < 0.3),
     )

@@ -38,11 +38,19 @@ class Fold:
             model.backfill(asked.rules.get("backfill", {}).get(branch.name, {}))
 
     def epoch(
-        self, entry: Entry, version: Version, came: Came, flushed: set[str], counted: dict[str, int], real: Fold | None = None
+        self,
+        entry: Entry,
+        version: Version,
+        came: Came,
+        flushed: set[str],
+        counted: dict[str, int],
+        started: float,
+        real: Fold | None = None,
     ) -> dict[str, Out]:
         """One epoch: what comes out of it, per sink. ``flushed``: the branches that it closes; ``counted``: sources' partitions.
 
-        ``real`` is what the epoch went by, where this is a version before it: what that one has not closed is open.
+        ``started``: since when it ran. ``real`` is what the epoch went by, where this is a version before it: what that one has not
+        closed is open.
         """
         rows, heard = came
         found: dict[str, Out] = {}
@@ -51,7 +59,8 @@ class Fold:
             turn = Turn(entry["epoch"], rows[branch.source], late, evict, branch.name in flushed)
             model = self._model(branch.name, branch.kind)
             if isinstance(model, Join):
-                turn.late = min(turn.late, self._mark("b", "late", real))
+                both = ("a and b",) if "a and b" in self.marks else ("a", "b")
+                turn.late = min(self._mark(name, "late", real) for name in both)
                 found[f"{branch.name}_out"] = model.both(turn, rows["b"], branch)
             else:
                 found[f"{branch.name}_out"] = model.turn(turn, branch)
@@ -59,7 +68,9 @@ class Fold:
             found[name] = rows[name.split("_")[1]]
         for source, _ in version.sources:
             going_on = 0 if source in entry["restarts"] else counted.get(source)
-            self._advance(source, heard.get(source, {}), version.grace, going_on)
+            self._advance(source, heard.get(source, {}), version, going_on, entry["now"], started)
+        if any(isinstance(self.models[branch.name], Join) for branch in version.branches):
+            self._advance_both(version, entry["now"], started)
         return found
 
     def back(self, gone: Fold) -> None:
@@ -71,21 +82,40 @@ class Fold:
         return sum(model.late_rows() for model in self.models.values())
 
     def _mark(self, source: str, which: str, other: Fold | None) -> int:
-        return min(fold.marks.get(source, {}).get(which, NEVER) for fold in (self, other) if fold is not None)
+        return min((fold.marks[source][which] for fold in (self, other) if fold is not None and source in fold.marks), default=NEVER)
 
     def _model(self, name: str, kind: str) -> Model:
         if name not in self.models:
             self.models[name] = MODELS[kind]()
         return self.models[name]
 
-    def _advance(self, source: str, heard: dict[int, int], grace: int, going_on: int | None) -> None:
+    def _advance(self, source: str, heard: dict[int, int], version: Version, going_on: int | None, now: float, started: float) -> None:
         """``going_on``: how many of the partitions that were heard of go on, where that is known."""
-        before = self.marks.get(source, {"heard": {}, "mark": NEVER})
-        known = {part: largest for part, largest in before["heard"].items() if going_on is None or part < going_on}
+        before = self.marks.get(source, {"heard": {}, "mark": NEVER, "since": now})
+        known = {part: value for part, value in before["heard"].items() if going_on is None or part < going_on}
         for part, largest in heard.items():
-            known[part] = max(largest, known.get(part, NEVER))
-        mark = max(before["mark"], min(known.values()) - grace * SECOND) if known else before["mark"]
-        self.marks[source] = {"heard": known, "late": before["mark"], "mark": mark}
+            known[part] = (max(largest, known.get(part, (NEVER, 0.0))[0]), now)
+        mark = slowest([(largest, silent(version, at, now, started)) for largest, at in known.values()])
+        mark = before["mark"] if mark is None else max(before["mark"], mark - version.grace * SECOND)
+        self.marks[source] = {"heard": known, "late": before["mark"], "mark": mark, "since": now if heard else before["since"]}
+
+    def _advance_both(self, version: Version, now: float, started: float) -> None:
+        """The mark of who follows both sources."""
+        sides = [self.marks["a"], self.marks["b"]]
+        before = self.marks["a and b"]["mark"] if "a and b" in self.marks else min(side["late"] for side in sides)
+        mark = slowest([(side["mark"], silent(version, side["since"], now, started)) for side in sides])
+        assert mark is not None
+        self.marks["a and b"] = {"late": before, "mark": max(before, mark)}
+
+
+def silent(version: Version, since: float, now: float, started: float) -> bool:
+    return version.idle is not None and (now - max(since, started)) * 1e6 >= version.idle * SECOND
+
+
+def slowest(marks: list[tuple[int, bool]]) -> int | None:
+    """Whoever is silent holds nobody back."""
+    speaking = [mark for mark, is_silent in marks if not is_silent]
+    return min(speaking) if speaking else max((mark for mark, _ in marks), default=None)
 
 
 class Folds:
@@ -102,7 +132,9 @@ class Folds:
     def now(self) -> Fold:
         return self._folds[self._number][1]
 
-    def epoch(self, entry: Entry, version: Version, asked: Asked | None, flush: bool, counted: dict[str, int]) -> dict[str, Out]:
+    def epoch(
+        self, entry: Entry, version: Version, asked: Asked | None, flush: bool, counted: dict[str, int], started: float
+    ) -> dict[str, Out]:
         number, identity = entry["plan"]["version"], entry["plan"].get("modification")
         if number < self._number:
             gone, self._folds = self.now, {n: fold for n, fold in self._folds.items() if n <= number}
@@ -118,9 +150,9 @@ class Folds:
         flushed = {branch.name for branch in version.branches if flush and branch.emit == "closed"}
         for n, (former, fold) in self._folds.items():
             if n != number:
-                fold.epoch(entry, former, came, flushed, counted, self.now)
+                fold.epoch(entry, former, came, flushed, counted, started, self.now)
         before = self.now.late()
-        out = self.now.epoch(entry, version, came, flushed, counted)
+        out = self.now.epoch(entry, version, came, flushed, counted, started)
         self.late += self.now.late() - before
         return out
 

@@ -6,6 +6,7 @@ epoch goes by (what is behind ``late`` has closed before; what ends by ``evict``
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -74,7 +75,7 @@ def fold(kind: str, old: int | None, value: int) -> int:
 
 @dataclass
 class Totals(Model):
-    values: dict[int, dict[str, int]] = field(default_factory=dict)
+    values: dict[Row, dict[str, int]] = field(default_factory=dict)
 
     def turn(self, turn: Turn, branch: Branch) -> Out:
         if turn.rows:
@@ -82,13 +83,18 @@ class Totals(Model):
                 for alias in known.keys() - set(branch.aggs):
                     del known[alias]
         for _, k, _, v, *_ in turn.rows:
-            known = self.values.setdefault(k, {})
+            known = self.values.setdefault(self._key(k, branch), {})
             for alias in branch.aggs:
                 known[alias] = fold(alias[0], known.get(alias), v)
-        return [(k, *(self.values[k][alias] for alias in branch.aggs)) for k in sorted({row[1] for row in turn.rows})]
+        touched = sorted({self._key(row[1], branch) for row in turn.rows})
+        return [(*key, *(self.values[key][alias] for alias in branch.aggs)) for key in touched]
 
-    def state(self, branch: Branch) -> Out:
-        return [(k, *(known.get(alias) for alias in branch.aggs)) for k, known in self.values.items()]
+    def _key(self, k: int, branch: Branch) -> Row:
+        return (k,) if branch.keyed else ()
+
+    def state(self, branch: Branch) -> dict[Row, Row]:
+        """By key, which is empty where there is none."""
+        return {key: (*key, *(known.get(alias) for alias in branch.aggs)) for key, known in self.values.items()}
 
     def forget(self, inner: bool = False) -> None:
         self.values.clear()
@@ -96,6 +102,39 @@ class Totals(Model):
     def backfill(self, values: dict[str, int]) -> None:
         for known in self.values.values():
             known.update(values)
+
+
+@dataclass
+class Brackets(Model):
+    """What counts come to per bracket of a sum, or the best of them: rows go from one bracket to another."""
+
+    first: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+    def turn(self, turn: Turn, branch: Branch) -> Out:
+        before = dict(self.first)
+        for _, k, _, v, *_ in turn.rows:
+            n, s = self.first.get(k, (0, 0))
+            self.first[k] = (n + 1, s + v)
+        if branch.kind == "ladder":
+            was, now = Counter(self.ladder(before)), Counter(self.ladder(self.first))
+            return [(*row, 1) for row in (now - was).elements()] + [(*row, -1) for row in (was - now).elements()]
+        keys = {row[1] for row in turn.rows}
+        touched = {some[k][1] // 4 for some in (before, self.first) for k in keys if k in some and some[k][1] % 3 != 1}
+        return [row for row in self.counted() if row[0] in touched]
+
+    def counted(self) -> Out:
+        inside: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        for n, s in self.first.values():
+            if s % 3 != 1:
+                inside[s // 4].append((n, s))
+        return [(b, len(rows), sum(n for n, _ in rows), max(s for _, s in rows), len({n for n, _ in rows})) for b, rows in inside.items()]
+
+    def ladder(self, known: dict[int, tuple[int, int]]) -> Out:
+        inside: dict[int, Out] = defaultdict(list)
+        for k, (n, s) in known.items():
+            if s % 3 != 1:
+                inside[s // 4].append((-s, -n, k))
+        return [(b, k, -n, -s, rank) for b, rows in inside.items() for rank, (s, n, k) in enumerate(sorted(rows)[:2], 1)]
 
 
 @dataclass
@@ -193,8 +232,9 @@ class Windows(Model):
 @dataclass
 class Sessions(Model):
     exact = False
-    open: list[list[int]] = field(default_factory=list)
-    """[key, first, last, n, s]"""
+    open: list[list[Any]] = field(default_factory=list)
+    """[key, first, last, n, s, the first row's (time, when it arrived, value), that of the last]"""
+    arrived: int = 0
     refused: int = 0
     floor: int = NEVER
 
@@ -206,12 +246,15 @@ class Sessions(Model):
             if row[4] + gap < turn.late:
                 self.refused += 1
                 continue
-            one = [row[1], row[4], row[4], 1, row[3]]
+            self.arrived += 1
+            end = (row[4], self.arrived, row[3])
+            one = [row[1], row[4], row[4], 1, row[3], end, end]
             for other in [o for o in self.open if o[0] == one[0] and o[1] - gap <= one[2] and one[1] <= o[2] + gap]:
                 self.open.remove(other)
                 if other in changed:
                     changed.remove(other)
-                one = [one[0], min(one[1], other[1]), max(one[2], other[2]), one[3] + other[3], one[4] + other[4]]
+                ends = min(one[5], other[5]), max(one[6], other[6])
+                one = [one[0], min(one[1], other[1]), max(one[2], other[2]), one[3] + other[3], one[4] + other[4], *ends]
             self.open.append(one)
             changed.append(one)
         closing = [one for one in self.open if turn.flush or one[2] + gap < turn.evict]
@@ -219,7 +262,7 @@ class Sessions(Model):
         if turn.flush:  # a row up to a session's end would have been part of it
             self.floor = max(self.floor, *(one[2] + 2 * gap + 1 for one in closing), NEVER)
         given = changed if branch.emit == "update" else closing
-        return [(one[0], one[1], one[2] + gap, one[3], one[4]) for one in given]
+        return [(one[0], one[1], one[2] + gap, one[3], one[4], one[5][2], one[6][2]) for one in given]
 
     def forget(self, inner: bool = False) -> None:
         self.open.clear()
@@ -246,7 +289,7 @@ class Chain(Model):
         inner = Branch("", "window" if branch.inner == "tumbling" else "session", size=5, step=5)
         back = 1 if branch.inner == "tumbling" else 0
         given = self.first.turn(turn, inner)
-        rows = [(n, k, "", s, end - back) for k, _, end, n, s in given]
+        rows = [(n, k, "", s, end - back) for k, _, end, n, s, *_ in given]
         return self.second.turn(Turn(turn.epoch, rows, turn.late, turn.evict, turn.flush), branch)
 
     def forget(self, inner: bool = False) -> None:
@@ -302,6 +345,8 @@ MODELS: dict[str, Any] = {
     "window": Windows,
     "session": Sessions,
     "chain": Chain,
+    "brackets": Brackets,
+    "ladder": Brackets,
     "dedup": Dedup,
     "process": Process,
     "join": Join,

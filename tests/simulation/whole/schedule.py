@@ -11,7 +11,7 @@ import random
 import sys
 import traceback
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import polars as pl
@@ -64,7 +64,10 @@ class Schedule:
         self.kind = draw_kind(self.rng)
         self.merging = self.kind is MERGING
         self.changes = Changes(self.world, self.kind)
-        self.first = draw(self.rng, self.kind)
+        first, apart = draw(self.rng, self.kind), random.Random(f"apart {seed}")  # apart: the other draws stay what they were
+        idle = apart.choice((None, None, None, 3, 12))
+        keyed = [b if b.kind != "totals" or self.merging else replace(b, keyed=apart.random() < 0.8) for b in first.branches]
+        self.first = replace(first, idle=idle, branches=tuple(keyed))
         self.written = File(self.first)
         """As the flow was first written, and as the file that was started last says it."""
         self.asked: dict[str, Asked] = {}

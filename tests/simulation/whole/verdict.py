@@ -20,7 +20,7 @@ import polars as pl
 from tests.simulation.whole.changes import Asked
 from tests.simulation.whole.flows import Branch, Place, Version
 from tests.simulation.whole.fold import Folds, arriving
-from tests.simulation.whole.models import Out, Totals
+from tests.simulation.whole.models import Brackets, Out, Totals
 from tests.simulation.whole.world import FEEDS, Row, World, Wrong
 
 from meander.connect.arrow_ipc import read_staged
@@ -128,7 +128,9 @@ class Verdict:
         for epoch, entry in sorted(self.shelf.epochs.items()):
             version = self.versions[epoch]
             asked = self.asked.get(entry["plan"].get("modification", ""))
-            for sink, rows in self.folds.epoch(entry, version, asked, self.shelf.flushed[epoch], self.shelf.counted[epoch]).items():
+            shelf = self.shelf
+            out = self.folds.epoch(entry, version, asked, shelf.flushed[epoch], shelf.counted[epoch], shelf.started[epoch])
+            for sink, rows in out.items():
                 self._expect(epoch, version, sink, rows)
 
     def _expect(self, epoch: int, version: Version, sink: str, rows: Out) -> None:
@@ -222,12 +224,15 @@ class Verdict:
     def _check_state(self) -> None:
         for branch in self.versions[max(self.versions)].branches if self.versions else ():
             model = self.folds.now.models[branch.name]
+            if isinstance(model, Brackets) and branch.kind == "brackets" and (wanted_rows := model.counted()):
+                same("state", branch.name, plain(pl.DataFrame(pl.from_arrow(read_operator(self.shelf, branch.name)))), wanted_rows)
             if isinstance(model, Totals) and model.values:
-                state = pl.DataFrame(pl.from_arrow(read_operator(self.shelf, branch.name))).select("k", *branch.aggs)
-                wanted = {row[0]: row for row in model.state(branch)}
+                columns = [*(["k"] if branch.keyed else []), *branch.aggs]
+                state = pl.DataFrame(pl.from_arrow(read_operator(self.shelf, branch.name))).select(columns)
+                wanted, keys = model.state(branch), int(branch.keyed)
                 # A key that a new aggregate has seen nothing of: null or zero.
                 got = [
-                    tuple(w if w is None and not v else v for v, w in zip(row, wanted.get(row[0], row), strict=True))
+                    tuple(w if w is None and not v else v for v, w in zip(row, wanted.get(row[:keys], row), strict=True))
                     for row in plain(state)
                 ]
                 same("state", branch.name, got, list(wanted.values()))

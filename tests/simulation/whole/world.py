@@ -55,6 +55,8 @@ class Shelf(MemoryStore):
         self.staged: dict[int, dict[str, list[bytes]]] = {}
         self.flushed: dict[int, bool] = {}
         self.counted: dict[int, dict[str, int]] = {}
+        self.started: dict[int, float] = {}
+        self._took_over = 0.0
         self.states: list[Manifest] = []
         """After every entry."""
 
@@ -95,8 +97,11 @@ class Shelf(MemoryStore):
         self.manifest = self.manifest.apply(entry)
         self.states.append(self.manifest)
         self.entries.append({"generation": int(generation), "position": int(position), "kind": entry["kind"]})
+        if entry["kind"] == "takeover":
+            self._took_over = entry["now"]
         if entry["kind"] == "epoch":
             epoch = entry["epoch"]
+            self.started[epoch] = self._took_over
             self.epochs[epoch] = entry
             self.flushed[epoch] = self.world.flushing.get(epoch, False)
             self.counted[epoch] = self.world.counting.get(epoch, {})

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 Mask = npt.NDArray[np.bool_]
 Clock = Literal["mark", "clock", "epoch"]
+Signs = npt.NDArray[np.int8]
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,8 @@ class Emitted:
 
     frame: pl.DataFrame
     hashes: Hashes
+    signs: Signs | None = None
+    """Where it is a stream of changes and somebody needs to know: which rows are gone (-1), have come (1), or are what they were (0)."""
 
 
 @dataclass
@@ -105,6 +108,8 @@ class Stateful(ABC):
     """The inputs whose late rows a stream takes. Those of the others go to the dead letters."""
     finds: ClassVar[bool] = False
     """Whether it looks up what has arrived, and nothing else, in the table of its own name."""
+    takes_changes: ClassVar[bool] = False
+    """Whether rows that are gone are for it, too. Others get a row's new values, wherever they may stand behind changes."""
     folds: ClassVar[bool] = False
     """Whether ``before`` folds rows within their units and looks at nothing else of where they come from: then it is given many at once."""
 

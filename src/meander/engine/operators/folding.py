@@ -11,8 +11,13 @@ from meander.aggregates import Part
 from meander.engine.operators.contract import Partial, Seat
 from meander.engine.rows import UNIT, Rows, Units
 from meander.state.grouping import Index, fold_rows, fold_states, group_rows
-from meander.state.hashing import Hashes, in_groups
+from meander.state.hashing import Hashes, hash_keys, in_groups
 from meander.state.segment import HASH
+
+
+def hashes_of(frame: pl.DataFrame, keys: Sequence[str]) -> Hashes:
+    """The hashes of rows' keys. Without a key all rows have one."""
+    return hash_keys(frame.select(keys)) if keys else np.zeros(frame.height, np.uint64)
 
 
 def keep_groups(rows: Rows, hashes: Hashes, seat: Seat) -> tuple[Rows, Hashes]:
@@ -30,7 +35,7 @@ def fold_before(rows: Rows, hashes: Hashes, identity: Sequence[str], parts: Mapp
     keys = rows.frame.select(identity)
     groups = group_rows(keys, hashes, rows.units)
     states = fold_rows(rows.frame, groups, parts)
-    columns = [pl.Series(HASH, groups.hashes), *keys[groups.heads].get_columns(), *states.values()]
+    columns = [pl.Series(HASH, groups.hashes), *take(keys, groups.heads), *states.values()]
     if rows.units is not None:
         columns.append(pl.Series(UNIT, rows.units[groups.heads]))
     return pl.DataFrame(columns)
@@ -46,9 +51,9 @@ def fold_after(
         return keys, hashes, {name: frame.get_column(name) for name in parts}
     if units is not None:
         order = np.argsort(units, kind="stable")
-        frame, hashes, keys = frame[order], hashes[order], keys[order]
+        frame, hashes, keys = frame[order], hashes[order], pl.DataFrame(take(keys, order))
     groups = group_rows(keys, hashes)
-    return keys[groups.heads], groups.hashes, fold_states(frame, groups, parts)
+    return pl.DataFrame(take(keys, groups.heads)), groups.hashes, fold_states(frame, groups, parts)
 
 
 def _stack(partials: Sequence[Partial]) -> tuple[pl.DataFrame, Hashes, Units | None]:

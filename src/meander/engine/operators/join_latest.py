@@ -47,7 +47,7 @@ class Enriching(Stateful):
 
     def before(self, rows: Rows, side: int, seat: Seat) -> pl.DataFrame:
         keys = (self.matching.left_on, self.right_on)[side]
-        if side == 1 or self.how == "inner":  # a null key meets nothing
+        if (side == 1 or self.how == "inner") and not self.matching.nulls_equal:  # a null key meets nothing
             rows = rows.filter(rows.frame.select(pl.all_horizontal(pl.col(*keys).is_not_null())).to_series())
         return send_whole(rows, keys, seat)
 
@@ -117,6 +117,7 @@ class ByTime(Enriching):
 
     times: tuple[SideTime, SideTime]
     follows: Timing
+    tolerance: int | None = None
 
     @property
     def timing(self) -> Timing:
@@ -187,7 +188,8 @@ class ByTime(Enriching):
                 .rename(dict(zip(self.matching.left_on, self.right_on, strict=True)))
             )
             right = pl.DataFrame(schema={**right.schema, **self._right_types()})
-        keys = number_keys(left.select(self.matching.left_on), hashes, right.select(self.right_on), right.get_column(HASH).to_numpy())
+        on, others = self.matching, right.get_column(HASH).to_numpy()
+        keys = number_keys(left.select(on.left_on), hashes, right.select(on.right_on), others, on.nulls_equal)
         young = last_before(keys.of[0], self._times(left, 0), keys.of[1], self._times(right, 1))
         # Whatever waits no more is older than all that still does.
         without = distinct(keys.of[0][(young < 0) & (keys.of[0] >= 0)], len(keys.hashes))
@@ -199,6 +201,10 @@ class ByTime(Enriching):
             asked = (young < 0) & (keys.of[0] >= 0)
             found[asked] = place[keys.of[0][asked]]
         rows = pl.concat([right.select(self.columns[1]), old.select(self.columns[1])])
+        if self.tolerance is not None:  # the last row up to a time: where it is too old, so are all the others
+            known = np.flatnonzero(found >= 0)
+            ages = self._times(left, 0)[known] - self._times(rows, 1)[found[known]]
+            found[known[ages > self.tolerance]] = -1
         return self._joined(left, hashes, rows, found)
 
 
@@ -232,4 +238,4 @@ def make_join_latest(place: Place, op: JoinLatest) -> Enriching:
     assert first is not None
     assert second is not None
     follows = Timing(first.marks | second.marks, max(first.delay, second.delay))
-    return ByTime(**told, times=op.times, follows=follows)
+    return ByTime(**told, times=op.times, follows=follows, tolerance=op.tolerance)

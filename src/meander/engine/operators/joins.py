@@ -10,6 +10,7 @@ Rows of a window are as if all were at its last microsecond, and their times mus
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
+from meander.engine.evaluate import CONTENT_LIMIT, DeadLetter
 from meander.engine.operators.contract import Emitted, Mask, Partial, Seat, Stateful, Timing
 from meander.engine.operators.desk import Desk
 from meander.engine.operators.pairing import Keys, Numbers, distinct, number_keys, numbered, pair_up, stretches, times_of
@@ -26,6 +28,7 @@ from meander.engine.rows import Rows
 from meander.errors import BadInput
 from meander.plan.eventtime import END, START
 from meander.plan.joins import Join, SideTime
+from meander.plan.operators import Filter
 from meander.plan.windows import Times, Window
 from meander.state.grouping import Index
 from meander.state.hashing import Hashes
@@ -134,7 +137,7 @@ class Joining(Stateful):
 
     def before(self, rows: Rows, side: int, seat: Seat) -> pl.DataFrame:
         of = self.sides[side]
-        if not of.outer:  # a null key meets nothing
+        if not of.outer and not self.op.matching.nulls_equal:  # a null key meets nothing
             rows = rows.filter(rows.frame.select(pl.all_horizontal(pl.col(*of.keys).is_not_null())).to_series())
         return send_whole(rows, of.keys, seat)
 
@@ -183,7 +186,7 @@ class Joining(Stateful):
         keys = self._number(left, right)
         if left.frame.height and right.frame.height:
             mine, other = pair_up(keys.of[0], left.times, keys.of[1], right.times, self.sides[0].low, self.sides[0].high)
-            kept = self._pair(left.frame[mine], right.frame[other], left.hashes[mine], left.arrival[mine], right.arrival[other], out)
+            kept = self._pair(desk, left.frame[mine], right.frame[other], left.hashes[mine], left.arrival[mine], right.arrival[other], out)
             left.met[mine[kept]] = True
             right.met[other[kept]] = True
         marks: dict[str, list[pl.DataFrame]] = defaultdict(list)
@@ -203,7 +206,7 @@ class Joining(Stateful):
             some.clear().rename(dict(zip(some.columns, s.keys, strict=True))) if f is None else f
             for s, f in zip(self.sides, frames, strict=True)
         ]
-        return number_keys(keys[0], left.hashes, keys[1], right.hashes)
+        return number_keys(keys[0], left.hashes, keys[1], right.hashes, self.op.matching.nulls_equal)
 
     def _look_up(self, desk: Desk, number: int, rows: Arrived, keys: Keys, marks: dict[str, list[pl.DataFrame]], out: Found) -> None:
         """One side's new rows with the stored rows of the other."""
@@ -226,9 +229,9 @@ class Joining(Stateful):
         new, old = rows.frame[at], frame[there].select(other.columns)
         came, stood = rows.arrival[at], frame.get_column(ARRIVAL).to_numpy()[there]
         if number == 0:
-            kept = self._pair(new, old, rows.hashes[at], came, stood, out)
+            kept = self._pair(desk, new, old, rows.hashes[at], came, stood, out)
         else:
-            kept = self._pair(old, new, rows.hashes[at], stood, came, out)
+            kept = self._pair(desk, old, new, rows.hashes[at], stood, came, out)
         rows.met[at[kept]] = True
         if other.outer:
             found = distinct(there[kept], frame.height)
@@ -236,7 +239,9 @@ class Joining(Stateful):
             if met.height:
                 marks[other.met].append(met.select(HASH, *other.identity, AT))
 
-    def _pair(self, left: pl.DataFrame, right: pl.DataFrame, hashes: Hashes, first: Numbers, second: Numbers, out: Found) -> Index:
+    def _pair(
+        self, desk: Desk, left: pl.DataFrame, right: pl.DataFrame, hashes: Hashes, first: Numbers, second: Numbers, out: Found
+    ) -> Index:
         """Rows of both sides to rows of the join. Returns where the condition holds."""
         others = [
             right.get_column(column).alias(self.sides[1].names[column]) for column in right.columns if column not in self.sides[1].keys
@@ -244,13 +249,31 @@ class Joining(Stateful):
         whole = self._timed(pl.DataFrame([*left.get_columns(), *others]), left, right)
         kept = np.arange(whole.height)
         if self.op.where is not None and whole.height:
-            try:
-                kept = np.flatnonzero(self.op.where.mask(whole).to_numpy())
-            except pl.exceptions.PolarsError as error:
-                raise BadInput(f"join '{self.name}': where {self.op.where.describe()} failed: {error}") from error
+            kept = np.flatnonzero(self._meets(desk, self.op.where, whole))
             whole = whole[kept]
         out.add(whole, hashes[kept], first[kept], second[kept])
         return kept
+
+    def _meets(self, desk: Desk, where: Filter, whole: pl.DataFrame) -> Mask:
+        """For which pairs the condition holds. Where it fails on some, these are found by halves: they are dead letters, and no pairs."""
+        meets = np.zeros(whole.height, np.bool_)
+        pending = [(0, whole.height)]
+        while pending:
+            begin, end = pending.pop()
+            try:
+                meets[begin:end] = where.mask(whole[begin:end]).to_numpy()
+            except pl.exceptions.PolarsError as error:
+                if end - begin > 1:
+                    middle = (begin + end) // 2
+                    pending += [(middle, end), (begin, middle)]
+                    continue
+                pair = whole.row(begin, named=True)
+                key = tuple(pair[column] for column in self.keys) if len(self.keys) > 1 else pair[self.keys[0]]
+                position, reason = f"{self.name} key {key!r}", f"where {where.describe()}: {type(error).__name__}: {error}"
+                if desk.strict:
+                    raise BadInput(f"operator '{self.name}', epoch {desk.epoch}, a pair of key {key!r}: {reason}") from error
+                desk.dead.append(DeadLetter(self.name, position, reason, json.dumps(pair, default=str)[:CONTENT_LIMIT]))
+        return meets
 
     def _timed(self, whole: pl.DataFrame, left: pl.DataFrame | None, right: pl.DataFrame | None) -> pl.DataFrame:
         """With the times that the join adds."""

@@ -11,6 +11,7 @@ import polars as pl
 from meander.engine.operators.contract import Emitted, Partial, Seat, Stateful
 from meander.engine.operators.desk import Desk
 from meander.engine.operators.place import Place
+from meander.engine.operators.replacing import replaced
 from meander.engine.operators.wholerows import in_order, send_whole
 from meander.engine.rows import UNIT, Rows
 from meander.plan.rowwise import Latest
@@ -27,6 +28,8 @@ class Newest(Stateful):
     """Emits a key's row when another has taken its place. Of equals, the later to arrive is the newer."""
 
     order: tuple[str, ...]
+    retracts: bool = False
+    """Whether somebody needs to know which rows are gone."""
 
     def tables(self) -> dict[str, Kept]:
         return {self.name: Kept(self.keys)}
@@ -45,12 +48,20 @@ class Newest(Stateful):
         frame = self._newest(frame, hashes).select(HASH, *self.schema)
         hashes = frame.get_column(HASH).to_numpy()
         desk.lap("fold")
-        if self.order:
-            which, stored = desk.find(self.name, frame.select(self.keys), hashes, self.order)
-            if len(which):
-                frame = frame.filter(pl.Series(~self._older(frame, which, stored)))
+        gone = None
+        if self.order or self.retracts:
+            which, stored = desk.find(self.name, frame.select(self.keys), hashes, self.schema.names() if self.retracts else self.order)
+            newer = np.ones(frame.height, np.bool_)
+            if len(which) and self.order:
+                newer = ~self._older(frame, which, {name: stored[name] for name in self.order})
+            if self.retracts:
+                old = pl.DataFrame([*stored.values()]) if len(which) else self.schema.to_frame()
+                replaces = newer[which]
+                gone = old.filter(pl.Series(replaces)), np.cumsum(newer)[which[replaces]] - 1
+            frame = frame.filter(pl.Series(newer))
         desk.write(self.name, frame)
-        return Emitted(frame.select(self.schema.names()), frame.get_column(HASH).to_numpy())
+        after, hashes = frame.select(self.schema.names()), frame.get_column(HASH).to_numpy()
+        return Emitted(after, hashes) if gone is None else replaced(*gone, after, np.arange(len(hashes)), hashes)
 
     def _older(self, frame: pl.DataFrame, which: np.ndarray, stored: Mapping[str, pl.Series]) -> np.ndarray:
         """Which rows are older than the stored row of their key."""
@@ -89,4 +100,4 @@ class RowReader:
 
 
 def make_latest(place: Place, op: Latest) -> Newest:
-    return Newest(**place.common(op.keys), order=op.order)
+    return Newest(**place.common(op.keys), order=op.order, retracts=place.retracts)

@@ -28,15 +28,15 @@ class Keys:
     """For every row of each side, the number of its key; negative, and different on both sides, where a part of the key is null."""
 
 
-def number_keys(left: pl.DataFrame, left_hashes: Hashes, right: pl.DataFrame, right_hashes: Hashes) -> Keys:
-    """Number the keys of both sides. A key that is null, or has a part that is, equals no other."""
+def number_keys(left: pl.DataFrame, left_hashes: Hashes, right: pl.DataFrame, right_hashes: Hashes, nulls_equal: bool = False) -> Keys:
+    """Number the keys of both sides. A key that is null, or has a part that is, equals no other, unless ``nulls_equal``."""
     both = pl.concat([left, right.rename(dict(zip(right.columns, left.columns, strict=True)))])
     groups = group_rows(both, np.concatenate([left_hashes, right_hashes]))
     numbers = np.empty(both.height, np.int64)
     numbers[groups.order] = groups.ids().to_numpy()
     nulls = np.zeros(both.height, np.bool_)
     for column in both.get_columns():
-        if column.null_count():
+        if column.null_count() and not nulls_equal:
             nulls |= column.is_null().to_numpy()
     first, second = numbers[: left.height], numbers[left.height :]
     if nulls.any():

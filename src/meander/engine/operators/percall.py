@@ -121,6 +121,8 @@ class EachKey:
         self.pending: Pending | None = None
         if declared.has_timers:
             self.pending = Pending({clock: turn.state[column].to_list() for clock, column in TIMERS.items()})
+        self.nothing: Any = () if self.output else None
+        """What a call returns that has no rows. Where a row has no columns but the key, an empty tuple is one."""
         self.out: list[Any] = []
         self.counts: list[tuple[int, int]] = []
         """Keys with output, in their order, and how many rows each has."""
@@ -152,7 +154,7 @@ class EachKey:
         on_events = self.operator.processor.on_events  # type: ignore[attr-defined]
         decoded = Decoded(turn.rows)
         make = state_kind(self.variables)
-        get = _getter(names)
+        get, single, nothing = _getter(names), (tuple, dict), self.nothing
         copied = [at for at, variable in enumerate(self.variables.values()) if variable.kind != "value"]
         has_rows = np.flatnonzero(turn.ends > turn.begins)
         spans = zip(has_rows.tolist(), turn.begins[has_rows].tolist(), turn.ends[has_rows].tolist(), strict=True)
@@ -173,7 +175,7 @@ class EachKey:
             try:
                 result = on_events(self.keys[i], Rows(decoded, begin, end), state, ctx)
                 if result is not None:
-                    out.extend((result,) if type(result) in (tuple, dict) else result)
+                    out.extend((result,) if type(result) in single and result != nothing else result)
                 new = get(state)
             except Exception as error:  # a user's code may raise anything
                 del out[before:]
@@ -205,7 +207,7 @@ class EachKey:
                     try:
                         result = on_timer(self.keys[i], ctx.moment(at), state, ctx)
                         if result is not None:
-                            self.out.extend((result,) if type(result) in (tuple, dict) else result)
+                            self.out.extend((result,) if type(result) in (tuple, dict) and result != self.nothing else result)
                         new = get(state)
                     except Exception as error:  # a user's code may raise anything
                         del self.out[before:]

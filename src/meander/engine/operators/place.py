@@ -9,6 +9,9 @@ from typing import Any
 import polars as pl
 
 from meander.aggregates import Agg, Part
+from meander.aggregates.by_time import parts_by_time
+from meander.plan.changes import find_retracting
+from meander.plan.computed import with_computed
 from meander.plan.eventtime import Time, time_of
 from meander.plan.graph import Node, Plan
 
@@ -36,6 +39,16 @@ class Place:
             "keeps_late": self.keeps_late,
         }
 
+    @property
+    def over_changes(self) -> bool:
+        """Whether its input is a stream of changes."""
+        return self.node.inputs[0] in self.plan.changes
+
+    @property
+    def retracts(self) -> bool:
+        """Whether somebody behind it needs to know which of its rows are gone."""
+        return self.node.name in find_retracting(self.plan.nodes, self.plan.changes)
+
     def schema(self, side: int = 0) -> pl.Schema:
         """The columns of an input."""
         return self.plan.schema(self.node.inputs[side])
@@ -45,8 +58,11 @@ class Place:
         return time_of(self.plan.nodes, self.plan.schemas, self.node.inputs[side])
 
 
-def parts_of(aggs: Sequence[Agg], schema: pl.Schema) -> dict[str, Part]:
-    return {f"{agg.name}.{part}": _with_empty(spec, schema) for agg in aggs for part, spec in agg.parts(schema).items()}
+def parts_of(aggs: Sequence[Agg], schema: pl.Schema, by_time: bool = False) -> dict[str, Part]:
+    """The state columns of aggregates of an input with these columns. ``by_time``: pieces are folded in no order of time."""
+    schema = with_computed(schema, aggs)
+    parts = {agg.name: parts_by_time(agg, schema) if by_time else agg.parts(schema) for agg in aggs}
+    return {f"{name}.{part}": _with_empty(spec, schema) for name, of in parts.items() for part, spec in of.items()}
 
 
 def _with_empty(part: Part, schema: pl.Schema) -> Part:

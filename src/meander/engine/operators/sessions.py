@@ -1,8 +1,8 @@
 """Aggregates per key and session. A session is a row (key, first, last, state) that ends with its last event.
 
 What arrives are sessions, too: those within one unit. Stored and arrived ones of a key that come within the gap of each other become one;
-their states are folded in one order, the stored first, by time, then the arrived by unit and time. One that grows is another row, and a
-deletion of what it was.
+their states are folded in the order of arrival, the stored first, then by unit. What depends on the order of rows sorts by their times (see
+``aggregates.by_time``). One that grows is another row, and a deletion of what it was.
 
 A session is closed when the mark is above its last event plus the gap: an event exactly at the end still belongs to it. It goes when
 the lateness has passed, too; until then a late row makes it come again, changed.
@@ -17,6 +17,7 @@ import numpy as np
 import polars as pl
 
 from meander.aggregates import Agg, Part
+from meander.aggregates.by_time import TIME
 from meander.engine.operators.contract import Emitted, Mask, Partial, Seat, Stateful, Timing
 from meander.engine.operators.desk import Desk
 from meander.engine.operators.folding import keep_groups, take, with_units
@@ -98,7 +99,7 @@ class SessionAggregation(Stateful):
         starts = np.flatnonzero(begins)
         sessions = Groups(order, starts, hashes[order[starts]], len(order))
         ends = np.append(starts[1:], len(order)) - 1
-        states = fold_rows(rows.frame, sessions, self.parts)
+        states = fold_rows(rows.frame.with_columns(pl.Series(TIME, times)), sessions, self.parts)
         columns = [pl.Series(HASH, sessions.hashes), *take(keys, sessions.heads)]
         columns += [pl.Series(FIRST, moments[starts]), pl.Series(LAST, moments[ends[: len(starts)]]), *states.values()]
         if rows.units is not None:
@@ -229,7 +230,7 @@ def make_sessions(place: Place, op: SessionAggregate) -> SessionAggregation:
     assert isinstance(op.window, Session)
     return SessionAggregation(
         **place.common(op.keys),
-        parts=parts_of(op.aggs, place.schema()),
+        parts=parts_of(op.aggs, place.schema(), by_time=True),
         aggs=op.aggs,
         session=op.window,
         time=op.time,

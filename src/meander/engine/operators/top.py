@@ -11,6 +11,8 @@ import polars as pl
 from meander.engine.operators.contract import Emitted, Partial, Seat, Stateful
 from meander.engine.operators.desk import Desk
 from meander.engine.operators.place import Place
+from meander.engine.operators.ranking import ARRIVAL, OWNER, Order, ranked_anew
+from meander.engine.operators.top_over_changes import make_top_over_changes
 from meander.engine.operators.wholerows import in_order, send_whole
 from meander.engine.rows import UNIT, Rows
 from meander.plan.rowwise import CHANGED, RANK, Top
@@ -18,43 +20,14 @@ from meander.state.grouping import group_rows
 from meander.state.segment import HASH
 from meander.state.table import Kept
 
-OWNER, ARRIVAL = "__owner", "__arrival"
-
-
-@dataclass(frozen=True)
-class Order:
-    """Which rows are better than others, and how many of them count."""
-
-    n: int
-    by: tuple[str, ...]
-    descending: tuple[bool, ...]
-    ties: str
-    """Which of equals is better: the ``first`` to arrive or the ``last``; with ``all`` they have one rank, and count together."""
-
-    def best(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """The best rows of every owner, the best first. Nulls are worse than anything."""
-        down = [False, *self.descending, self.ties == "last"]
-        ordered = rows.sort(OWNER, *self.by, ARRIVAL, descending=down, nulls_last=True, maintain_order=True)
-        return ordered.filter(self.rank() <= self.n)
-
-    def rank(self) -> pl.Expr:
-        """The rank of rows that are in order."""
-        place = pl.int_range(1, pl.len() + 1, dtype=pl.Int64)
-        if self.ties != "all":
-            return place.over(OWNER)
-        differs = pl.any_horizontal(pl.col(column).ne_missing(pl.col(column).shift(1)) for column in self.by) | (place == 1)
-        return pl.when(differs).then(place).forward_fill().over(OWNER)
-
-    def arrival_of_stored(self, place: pl.Expr) -> pl.Expr:
-        """What is stored came before all that arrives, and its order among equals is the one that it has."""
-        return -place - 1 if self.ties == "last" else place - (1 << 40)
-
 
 @dataclass(frozen=True)
 class Best(Stateful):
     """Emits a key's whole list when it has changed."""
 
     order: Order
+    retracts: bool = False
+    """Whether somebody needs to know which rows are gone."""
 
     @property
     def columns(self) -> list[str]:
@@ -98,7 +71,11 @@ class Best(Stateful):
             return None
         best = best.with_columns(pl.Series(HASH, groups.hashes[best.get_column(OWNER).to_numpy()]))
         desk.write(self.name, best.filter(CHANGED).select(HASH, *self.keys, RANK, *columns))
-        return Emitted(best.select(self.schema.names()), best.get_column(HASH).to_numpy())
+        if not self.retracts:
+            return Emitted(best.select(self.schema.names()), best.get_column(HASH).to_numpy())
+        old = rows[1].with_columns(pl.Series(HASH, groups.hashes[which])) if len(which) else best[:0]
+        gone = old.join(best.filter(CHANGED).select(OWNER, RANK), on=[OWNER, RANK], how="semi", maintain_order="left")
+        return ranked_anew(gone, best, self.schema)
 
     def reader(self) -> TopReader:
         return TopReader(self.keys, (*self.columns, RANK))
@@ -116,5 +93,8 @@ class TopReader:
         return rows.select(self.columns).sort(*self.keys, RANK)
 
 
-def make_top(place: Place, op: Top) -> Best:
-    return Best(**place.common(op.keys), order=Order(op.n, op.by, op.descending, op.ties))
+def make_top(place: Place, op: Top) -> Stateful:
+    order = Order(op.n, op.by, op.descending, op.ties)
+    if place.over_changes:
+        return make_top_over_changes(place, op.keys, order)
+    return Best(**place.common(op.keys), order=order, retracts=place.retracts)

@@ -14,7 +14,7 @@ import polars as pl
 from meander.engine.operators.contract import Emitted, Mask, Partial, Seat, Stateful, Timing
 from meander.engine.operators.desk import Desk
 from meander.engine.operators.place import Place
-from meander.engine.operators.top import ARRIVAL, OWNER, Order
+from meander.engine.operators.ranking import ARRIVAL, OWNER, Order
 from meander.engine.operators.wholerows import in_order, positions_of, send_whole
 from meander.engine.rows import UNIT, Rows
 from meander.plan.eventtime import END, START

@@ -10,7 +10,7 @@ it writes is marked as told, and a window with a pane that is not comes out when
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
@@ -18,6 +18,7 @@ import numpy.typing as npt
 import polars as pl
 
 from meander.aggregates import Agg, Part
+from meander.engine.marks import lates
 from meander.engine.operators.contract import Emitted, Mask, Partial, Seat, Stateful, Timing
 from meander.engine.operators.desk import Desk
 from meander.engine.operators.folding import fold_after, fold_before
@@ -25,9 +26,10 @@ from meander.engine.operators.place import Place, parts_of
 from meander.engine.rows import Rows
 from meander.plan.eventtime import END, START, WindowAggregate
 from meander.plan.layout import UNTOLD
-from meander.plan.windows import Times, Window
+from meander.plan.windows import NEVER, Times, Window
 from meander.state.grouping import fold_states, group_rows
 from meander.state.hashing import Hashes, hash_keys, spread_within_groups
+from meander.state.manifest import Manifest
 from meander.state.segment import HASH
 from meander.state.table import Kept, conform, fill_empty, upsert
 
@@ -62,17 +64,37 @@ class Windowing:
 
 @dataclass(frozen=True)
 class WindowReader:
-    """Shows windows, finished; to a reader of the state their panes."""
+    """Shows windows, finished; to a reader of the state those that are open, as far as they have come."""
 
     keys: tuple[str, ...]
     aggs: tuple[Agg, ...]
     windowing: Windowing
     types: Mapping[str, pl.DataType] = field(default_factory=dict)
     """The columns of keys and states: what is stored may be of an older plan."""
+    name: str = ""
+    columns: pl.Schema | None = None
+    """None in a store of an older version: it shows what is stored, which for sliding windows are panes."""
+    timing: Timing | None = None
+    closed: int = NEVER
+    """The mark up to which everything has closed."""
+
+    def as_of(self, manifest: Manifest) -> WindowReader:
+        """The same, for the state after this manifest's epoch."""
+        return self if self.timing is None else replace(self, closed=lates({self.name: self}, manifest, manifest.epoch + 1)[self.name])
 
     def show(self, tables: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
         columns = {PANE: pl.Int64(), **self.types}
-        return self.finish(pl.concat([conform(rows, columns) if self.types else rows for rows in tables.values()]))
+        panes = pl.concat([conform(rows, columns) if self.types else rows for rows in tables.values()])
+        return self.finish(panes if self.columns is None else self._open(panes, parts_of(self.aggs, self.columns)))
+
+    def _open(self, panes: pl.DataFrame, parts: Mapping[str, Part]) -> pl.DataFrame:
+        """The windows that are open. None of their panes is gone: a pane goes with the last window that needs it."""
+        window, lateness = self.windowing.window, self.windowing.lateness
+        panes = panes.with_columns([fill_empty(panes.get_column(name), part) for name, part in parts.items()])
+        last = pl.Series(START, window.last_start(panes.get_column(PANE).to_numpy()))
+        of = [panes.with_columns((last - back * window.step).alias(START)) for back in range(window.per_pane)]
+        rows = pl.concat(of).filter(pl.col(START) + (window.size + lateness) > self.closed)
+        return rows if window.per_pane == 1 else fold_panes(rows.sort(PANE, maintain_order=True), self.keys, window, parts)
 
     def finish(self, rows: pl.DataFrame) -> pl.DataFrame:
         window, dtype = self.windowing.window, self.windowing.dtype
@@ -98,6 +120,8 @@ class WindowAggregation(Stateful):
     aggs: tuple[Agg, ...]
     windowing: Windowing
     follows: Timing
+    columns: pl.Schema
+    """Of the rows that come in."""
     folds: ClassVar[bool] = True
 
     @property
@@ -142,7 +166,7 @@ class WindowAggregation(Stateful):
 
     def reader(self) -> WindowReader:
         types = {key: self.schema[key] for key in self.keys} | {name: part.dtype for name, part in self.parts.items()}
-        return WindowReader(self.keys, self.aggs, self.windowing, types)
+        return WindowReader(self.keys, self.aggs, self.windowing, types, self.name, self.columns, self.follows)
 
     def over(self, table: str, evict: int) -> int:
         return self.windowing.window.over(evict - self.windowing.lateness)
@@ -163,7 +187,9 @@ def make_windows(place: Place, op: WindowAggregate) -> WindowAggregation:
     windowing = Windowing(op.window, op.time, op.shift, dtype, op.emit, op.lateness, owes)
     # A window's content is bounded: what aggregates keep of it stays in its row.
     parts = parts_of(op.aggs, place.schema())
-    return WindowAggregation(**place.common(op.keys), parts=parts, aggs=op.aggs, windowing=windowing, follows=follows)
+    return WindowAggregation(
+        **place.common(op.keys), parts=parts, aggs=op.aggs, windowing=windowing, follows=follows, columns=place.schema()
+    )
 
 
 def timing_of(place: Place, op: WindowAggregate) -> tuple[pl.Datetime, Timing]:
@@ -183,6 +209,14 @@ def hash_panes(frame: pl.DataFrame, keys: Sequence[str], window: Window, column:
     if not keys and not window.shares_panes:
         return whole
     return spread_within_groups(hash_keys(frame.select(keys)) if keys else np.zeros(frame.height, np.uint64), whole)
+
+
+def fold_panes(rows: pl.DataFrame, keys: Sequence[str], window: Window, parts: Mapping[str, Part]) -> pl.DataFrame:
+    """Panes of each window, in the order of time, to one state."""
+    named = rows.select(*keys, START)
+    groups = group_rows(named, hash_panes(rows, keys, window, START))
+    states = fold_states(rows, groups, parts)
+    return pl.DataFrame([pl.Series(HASH, groups.hashes), *named[groups.heads].get_columns(), *states.values()])
 
 
 class WindowMerge:
@@ -259,14 +293,7 @@ class WindowMerge:
         rows = pl.concat([panes.filter(pl.Series(mask)).with_columns(pl.Series(START, at[mask])) for mask, at in starts])
         if self._window.per_pane == 1:
             return rows.select(HASH, *self._keys, START, *self._parts).sort(HASH, maintain_order=True)
-        return self._fold(rows.sort(PANE, maintain_order=True))
-
-    def _fold(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Panes of each window, in the order of time, to one state."""
-        keys = rows.select(*self._keys, START)
-        groups = group_rows(keys, hash_panes(rows, self._keys, self._window, START))
-        states = fold_states(rows, groups, self._parts)
-        return pl.DataFrame([pl.Series(HASH, groups.hashes), *keys[groups.heads].get_columns(), *states.values()])
+        return fold_panes(rows.sort(PANE, maintain_order=True), self._keys, self._window, self._parts)
 
     def _starts(self, panes: pl.DataFrame, first: int, end: int | None) -> list[tuple[npt.NDArray[np.bool_], Times]]:
         """For the windows a pane is in, the newest first: whether each ends in [first, end), and where it begins."""
@@ -304,7 +331,9 @@ class WindowMerge:
             for step in range(self._window.size // self._window.pane)
         ]
         panes = self._look_up(pl.concat(wanted))
-        return self._fold(panes.sort(PANE, maintain_order=True)) if panes.height else self._nothing()
+        if panes.height == 0:
+            return self._nothing()
+        return fold_panes(panes.sort(PANE, maintain_order=True), self._keys, self._window, self._parts)
 
     def _look_up(self, wanted: pl.DataFrame) -> pl.DataFrame:
         """The stored or just arrived panes of these windows: keys, start, pane and state."""

@@ -1,0 +1,163 @@
+"""Aggregates over a stream of changes: states from which rows that are gone can be taken back, exactly.
+
+An aggregate that is given changes sees rows that come and rows that are gone, each of which came before. Its state must be what it would
+be if the latter had never come, to the last bit: otherwise a result would depend on how input is cut into epochs. Integers and decimals
+are subtracted; what needs the values themselves has them in a table, each with its number (a *bag*). Everything else is refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import polars as pl
+
+from meander import sketches
+from meander.aggregates.contract import Agg, Part
+from meander.aggregates.kinds import ApproximateCountDistinct, Collect, Count, CountDistinct, Extreme, Mean, Quantile, Sum, TopK, Var
+from meander.errors import FlowError
+
+_INT = pl.Int64()
+CAME, WENT = "came", "went"
+"""The parts of an aggregate with a bag: on their way, lists of values that have come and of those that are gone."""
+
+
+@dataclass(frozen=True, eq=False)
+class OverChanges(Agg):
+    """An aggregate as it is over changes. What users know of it is that of ``of``."""
+
+    of: Agg = None  # type: ignore[assignment]  # dataclasses want a default behind those of Agg
+    bag: ClassVar[bool] = False
+    """Whether it keeps its values in a table of their own: its parts then only travel."""
+
+    @property
+    def name(self) -> str:
+        return self.of.name
+
+    def inputs(self) -> tuple[str, ...]:
+        return self.of.inputs()
+
+    def output(self, schema: pl.Schema) -> pl.DataType:
+        return self.of.output(schema)
+
+    def call(self) -> str:
+        return self.of.call()
+
+    def memory(self) -> str:
+        return f"{self.of.memory()} over changes"
+
+    def code(self) -> tuple[Any, ...]:
+        return self.of.code()
+
+    def taken(self, parts: dict[str, Part]) -> list[pl.Expr]:
+        """The state of rows that are gone, from the state that they would have as rows that came."""
+        return [(pl.lit(0, part.dtype) - self._state(name)).alias(f"{self.name}.{name}") for name, part in parts.items()]
+
+
+class Counting(OverChanges):
+    """A count: it may as well go down."""
+
+    def parts(self, schema: pl.Schema) -> dict[str, Part]:
+        return self.of.parts(schema)
+
+    def _finish(self) -> pl.Expr:
+        return self._state("n")
+
+
+class Summing(OverChanges):
+    """A sum, or a mean, with the number of values: a sum of none is null, and not 0."""
+
+    def parts(self, schema: pl.Schema) -> dict[str, Part]:
+        column = pl.col(str(self.column))
+        counted = Part(_INT, column.count().cast(_INT), self._state("n").sum(), "sum", ("valid", self.column))
+        return {"n": counted, "sum": Sum(self.column, self.name).parts(schema)["sum"]}
+
+    def _finish(self) -> pl.Expr:
+        some = pl.when(self._state("n") > 0)
+        return some.then(self._state("sum") / self._state("n") if isinstance(self.of, Mean) else self._state("sum"))
+
+
+class Ranking(OverChanges):
+    """A quantile: the sketch counts values in buckets, and counts can go down."""
+
+    def parts(self, schema: pl.Schema) -> dict[str, Part]:
+        part = self.of.parts(schema)["buckets"]
+        counted = pl.element().filter(pl.element().struct.field("n") != 0)
+        return {"buckets": Part(part.dtype, part.init, part.merge.list.eval(counted))}
+
+    def taken(self, parts: dict[str, Part]) -> list[pl.Expr]:
+        bucket, n = pl.element().struct.field("bucket"), pl.element().struct.field("n")
+        return [self._state("buckets").list.eval(pl.struct(bucket, -n)).cast(sketches.BUCKETS)]
+
+    def _finish(self) -> pl.Expr:
+        return self.of._finish()
+
+
+class Bag(OverChanges):
+    """What needs the values that are there: the smallest, the largest, how many different ones."""
+
+    bag = True
+
+    def parts(self, schema: pl.Schema) -> dict[str, Part]:
+        dtype = pl.List(schema[str(self.column)])
+        column = pl.col(str(self.column))
+        return {
+            CAME: Part(dtype, column.drop_nulls().implode(), self._joined(CAME)),
+            WENT: Part(dtype, column.filter(pl.lit(False)).implode(), self._joined(WENT)),
+        }
+
+    def _joined(self, part: str) -> pl.Expr:
+        return self._state(part).explode().drop_nulls().implode()
+
+    def state_columns(self, schema: pl.Schema) -> list[str]:
+        return [f"{self.name}.{part}" for part in (CAME, WENT, "value", "n")]
+
+    def taken(self, parts: dict[str, Part]) -> list[pl.Expr]:
+        return [self._state(CAME).alias(f"{self.name}.{WENT}"), self._state(WENT).alias(f"{self.name}.{CAME}")]
+
+    def of_values(self) -> pl.Expr:
+        """The result, from a group's values (in ``value``, ascending) and their numbers (in ``n``)."""
+        values, numbers = self._state("value"), self._state("n")
+        if isinstance(self.of, Extreme):
+            # NaN only if there is nothing else, as min and max of Polars have it.
+            return (values.min() if self.of.fold == "min" else values.max()).alias(self.name)
+        if isinstance(self.of, TopK):
+            k = self.of.k
+            return values.repeat_by(numbers.clip(upper_bound=k)).explode().sort(descending=True).head(k).implode().alias(self.name)
+        return pl.len().cast(_INT).alias(self.name)
+
+    def of_none(self, dtype: pl.DataType) -> pl.Expr:
+        """The result where a group has no values."""
+        if isinstance(self.of, CountDistinct):
+            return pl.lit(0, dtype)
+        return pl.lit(pl.Series([[]], dtype=dtype)).first() if isinstance(self.of, TopK) else pl.lit(None, dtype)
+
+    def _finish(self) -> pl.Expr:
+        return pl.col(self.name)
+
+
+def over_changes(agg: Agg, schema: pl.Schema) -> OverChanges:
+    """The aggregate as it is over changes; FlowError with the reason where it cannot be exact there."""
+    given: dict[str, Any] = {"column": agg.column, "label": agg.label, "of": agg}
+    if isinstance(agg, Count):
+        return Counting(**given)
+    if isinstance(agg, Sum | Mean):
+        if agg.column is not None and agg.column in schema and schema[agg.column].is_float():
+            raise FlowError(
+                f"{agg.call()}: over changes, floats cannot be subtracted without a rest, which would depend on the epochs; "
+                "cast them to integers (cents) or to a decimal first"
+            )
+        return Summing(**given)
+    if isinstance(agg, Quantile):
+        return Ranking(**given)
+    if isinstance(agg, CountDistinct | TopK) or (isinstance(agg, Extreme) and agg.fold in ("min", "max")):
+        return Bag(**given)
+    if isinstance(agg, Var):
+        why = "its state is floats, from which nothing can be subtracted without a rest"
+    elif isinstance(agg, ApproximateCountDistinct):
+        why = "a sketch of hashes cannot forget; use count_distinct(...) without approximate=True"
+    elif isinstance(agg, Extreme | Collect):
+        why = "changes have no order of arrival that does not depend on the epochs; use min, max or top_k"
+    else:
+        why = "an aggregator of your own has no way to take rows back"
+    raise FlowError(f"{agg.call()}: it cannot be kept over changes: {why}")

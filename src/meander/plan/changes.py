@@ -1,0 +1,206 @@
+"""Which streams only grow, and which are streams of changes: rows of them replace rows that came before. Pure.
+
+A stream is *append-only* or a *stream of changes*. That follows from the nodes of a plan alone: an operator that gives out a key's new
+values whenever they have changed makes a stream of changes, operators without state pass it on, and what comes once and for good is
+append-only. How often a row is replaced depends on how input is cut into epochs; an operator that took changes for rows of their own would
+make a result of that. So an operator that cannot take changes refuses them, when the flow is written and when it is modified.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
+
+import polars as pl
+
+from meander.aggregates.changing import over_changes
+from meander.errors import FlowError
+from meander.plan.computed import with_computed
+from meander.plan.eventtime import END, START, SessionAggregate, WindowAggregate
+from meander.plan.joins import JoinLatest
+from meander.plan.operators import Aggregate, Filter, MapBatches, Operator, Select, Union, WithColumns, expect_inputs
+from meander.plan.rowwise import RANK, Latest, Top
+
+if TYPE_CHECKING:
+    from meander.plan.graph import Node
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What is known of a stream of changes."""
+
+    origin: str
+    """The operator that makes it one."""
+    why: str
+    """What that operator does, in words."""
+    key: tuple[str, ...] | None
+    """The columns by which a new row replaces an old one; None where they are not in the stream any more."""
+    instead: str
+    """What makes an append-only stream of it, in words."""
+    vanishes: bool = False
+    """Whether a row can go without another in its place."""
+    unsaid: str = ""
+    """Why it cannot be said which rows are gone; empty where it can."""
+
+    def describe(self) -> str:
+        return "changes" if self.key is None else f"changes by {', '.join(self.key)}" if self.key else "changes of one row"
+
+
+@dataclass(frozen=True, eq=False)
+class Changelog:
+    """Makes of changes rows of their own: those that have come and those that are gone, with a column that says which."""
+
+    kind: ClassVar[str] = "changes"
+    stateful: ClassVar[bool] = False
+    column: str
+
+    def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
+        (schema,) = expect_inputs(self.kind, name, inputs, 1)
+        if self.column in schema:
+            raise FlowError(f"changes {name!r}: there is a column {self.column!r} already; give another name, as in changes('change')")
+        return pl.Schema({**schema, self.column: pl.Int8()})
+
+    def describe(self) -> str:
+        return f"{self.column} is 1 for a row that has come, and -1 for one that is gone"
+
+    def canonical(self) -> str:
+        return self.column
+
+    def code(self) -> str:
+        return ""
+
+
+def find_changes(nodes: Iterable[Node], schemas: Mapping[str, pl.Schema]) -> dict[str, Changes]:
+    """The streams of changes among the outputs of nodes (in topological order). All others are append-only."""
+    found: dict[str, Changes] = {}
+    for node in nodes:
+        if node.op.stateful:
+            changes = _made(node, over=any(name in found for name in node.inputs))
+        else:
+            given = [(found.get(name), schemas[name]) for name in node.inputs]
+            changes = _passed_on(node.name, node.op, [one for one, _ in given], [schema for _, schema in given])
+        if changes is not None:
+            found[node.name] = changes
+    return found
+
+
+def check_changes(node: Node, found: Mapping[str, Changes], schemas: Mapping[str, pl.Schema]) -> None:
+    """FlowError where an operator is given changes that it cannot take."""
+    for side, name in enumerate(node.inputs):
+        changes = found.get(name)
+        if changes is None or not (node.op.stateful or isinstance(node.op, Changelog)) or _looks_up(node.op, side, changes):
+            continue
+        told = (
+            f"{node.op.kind} {node.name!r}: its input {name!r} is a stream of changes: {changes.origin!r} {changes.why}, and a new row "
+            f"replaces the old one{_by(changes)}"
+        )
+        if not needs_signs(node.op):
+            raise FlowError(
+                f"{told}. {node.op.kind} would take them all for rows of their own, and its result would "
+                f"depend on how the input is cut into epochs; {changes.instead}, or end the stream in a sink, which gets the log of changes"
+            )
+        if changes.unsaid:
+            raise FlowError(f"{told}. {node.op.kind} needs to be told which rows are gone, but {changes.unsaid}")
+        if isinstance(node.op, Top):
+            _check_top(node.op, told, schemas[name])
+        if isinstance(node.op, Aggregate):
+            _check_aggregate(node.op, told, with_computed(schemas[name], node.op.aggs))
+
+
+def _check_top(op: Top, told: str, schema: pl.Schema) -> None:
+    """Rows that come and go are told apart, and ranked, by all of their columns."""
+    if op.ties == "last":
+        raise FlowError(
+            f"{told}. It has no order of arrival that does not depend on the epochs: leave ties='last' out, and rank by a column"
+        )
+    for column, dtype in schema.items():
+        if dtype.is_nested() or isinstance(dtype, pl.Object):
+            raise FlowError(f"{told}. top tells its rows apart by all columns, and {column!r} is {dtype}: leave it out with select first")
+
+
+def _check_aggregate(op: Aggregate, told: str, schema: pl.Schema) -> None:
+    for agg in op.aggs:
+        if agg.keeps and not op.keys:
+            raise FlowError(f"{told}. {agg.call()} keeps values by key, and there is none: key_by a column that is the same in all rows")
+        try:
+            over_changes(agg, schema)
+        except FlowError as error:
+            raise FlowError(f"{told}. {error}") from error
+
+
+def needs_signs(op: Operator) -> bool:
+    """Whether an operator must be told which rows are gone, where it is given changes."""
+    return isinstance(op, Aggregate | Top | Changelog)
+
+
+def find_retracting(nodes: Sequence[Node], changes: Collection[str]) -> frozenset[str]:
+    """The operators that must say which rows are gone, since somebody behind them needs to know. Nodes in topological order."""
+    wanted: set[str] = set()
+    for node in reversed(nodes):
+        if needs_signs(node.op) or (node.name in wanted and not node.op.stateful):
+            wanted.update(name for name in node.inputs if name in changes)
+    return frozenset(wanted)
+
+
+def _by(changes: Changes) -> str:
+    return f" of its {', '.join(changes.key)}" if changes.key else ""
+
+
+def _looks_up(op: Operator, side: int, changes: Changes) -> bool:
+    """Whether an operator looks changes up by their key, where a new row takes the place of the old: that is what a change says."""
+    if isinstance(op, JoinLatest) and op.times is None and side == 1:
+        return not changes.vanishes and changes.key is not None and set(changes.key) == set(op.matching.right_on)
+    return False
+
+
+def _made(node: Node, over: bool) -> Changes | None:
+    """The changes that an operator with state gives out; None where its rows are final."""
+    op, name = node.op, node.name
+    final = "aggregate windows, whose rows are final: key_by(...).window(...).aggregate(...)"
+    if isinstance(op, Aggregate):
+        return Changes(name, "gives out the new values of every key that rows came for", op.keys, final, vanishes=over)
+    if isinstance(op, WindowAggregate) and (op.emit == "update" or op.lateness):
+        session = isinstance(op, SessionAggregate)
+        why = "gives out a window whenever it has changed" if op.emit == "update" else "gives out a window again for rows that come late"
+        instead = "give it emit='closed' and no lateness: then every window comes once"
+        # A session can begin earlier than it did, and two can become one.
+        unsaid = f"windows that come again do not say what they replace: {instead}"
+        return Changes(name, why, op.keys if session else (*op.keys, START, END), instead, session, unsaid)
+    if isinstance(op, Latest):
+        return Changes(name, "gives out a key's row when another has taken its place", op.keys, "leave it out, or take deduplicate")
+    if isinstance(op, Top):
+        return Changes(name, "gives out a key's whole list when it has changed", (*op.keys, RANK), "take the best rows of windows", over)
+    return None
+
+
+def _passed_on(name: str, op: Operator, inputs: Sequence[Changes | None], schemas: Sequence[pl.Schema]) -> Changes | None:
+    """What an operator without state makes of its inputs."""
+    found = [changes for changes in inputs if changes is not None]
+    if not found:
+        return None
+    changes = found[0]
+    if isinstance(op, Changelog):
+        instead = f"put it in front of {name!r}"
+        return Changes(name, "gives out every change as a row of its own", None, instead, unsaid=f"these rows are all there is; {instead}")
+    if isinstance(op, Union):  # the keys of one input can meet those of another
+        unsaid = next((one.unsaid for one in found if one.unsaid), "")
+        return replace(changes, key=None, vanishes=any(one.vanishes for one in found), unsaid=unsaid)
+    if isinstance(op, MapBatches):
+        wants = "say deterministic=True if it does not" if op.row_local else "it must be row_local and deterministic"
+        unsaid = f"{name!r} is a function that may make something else of a row next time; {wants}"
+        repeatable = op.deterministic and op.row_local
+        return replace(changes, key=None, vanishes=True, unsaid=changes.unsaid or ("" if repeatable else unsaid))
+    if isinstance(op, Filter):
+        return replace(changes, vanishes=True)
+    if isinstance(op, Select | WithColumns) and changes.key is not None and not _keeps(op, changes.key, schemas[0]):
+        return replace(changes, key=None)
+    return changes
+
+
+def _keeps(op: Select | WithColumns, key: Collection[str], before: pl.Schema) -> bool:
+    """Whether these columns leave it as they came."""
+    frame = before.to_frame()
+    same = {name for expr in op.exprs if expr.meta.is_column_selection() for name in frame.select(expr).columns}
+    made = {name for expr in op.exprs if not expr.meta.is_column_selection() for name in frame.select(expr).columns}
+    return made.isdisjoint(key) and (isinstance(op, WithColumns) or same.issuperset(key))

@@ -1,0 +1,314 @@
+"""Which streams only grow and which replace rows is derived from the plan; who cannot take changes refuses them, whenever it is placed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.plan.streams import Nowhere, rows
+
+import meander as md
+from meander.errors import FlowError
+from meander.plan.changes import Changelog, find_retracting
+from meander.plan.modify import Become, Insert, Remove, Replace, StateRules, modify
+
+
+def keep(frame: Any) -> Any:
+    return frame
+
+
+class Visits(md.Processor):
+    output = {"n": "int64"}  # noqa: RUF012
+    n = md.value("int64", default=0)
+
+    def on_events(self, key: Any, rows: Any, state: Any, ctx: Any) -> Any:
+        yield (state.n,)
+
+
+TEN = md.tumbling("10s")
+GROWS: dict[str, Callable[[md.Stream], md.Stream]] = {
+    "source": lambda s: s,
+    "filter": lambda s: s.filter("amount > 1"),
+    "union": lambda s: s.union(s.filter("amount > 1")),
+    "closed windows": lambda s: s.key_by("customer").window(TEN).aggregate(md.count().alias("amount"), name="op"),
+    "closed sessions": lambda s: s.key_by("customer").window(md.session("5s")).aggregate(md.count().alias("amount"), name="op"),
+    "the best of windows": lambda s: s.key_by("customer").window(TEN).top(2, by="amount", name="op"),
+    "deduplicate": lambda s: s.deduplicate("customer", name="op"),
+    "join": lambda s: s.join(s.select("customer", "ts AS at", "ts"), on="customer", within="1s", name="op"),
+    "join with the latest": lambda s: s.join_latest(s.select("customer", "ts AS at"), on="customer", name="op"),
+    "process": lambda s: s.key_by("customer").process(Visits, name="op").select("customer", "n AS amount"),
+}
+CHANGES: dict[str, Callable[[md.Stream], md.Stream]] = {
+    "aggregate": lambda s: s.key_by("customer").aggregate(md.sum("amount").alias("amount"), md.max("ts").alias("ts"), name="op"),
+    "latest": lambda s: s.key_by("customer").latest(order="ts", name="op"),
+    "top": lambda s: s.key_by("customer").top(2, by="amount", name="op"),
+    "windows with updates": lambda s: s.key_by("customer").window(TEN).aggregate(md.count().alias("amount"), emit="update", name="op"),
+    "windows with lateness": lambda s: s.key_by("customer").window(TEN).aggregate(md.count().alias("amount"), lateness="5s", name="op"),
+    "sessions with updates": lambda s: (
+        s.key_by("customer").window(md.session("5s")).aggregate(md.count().alias("amount"), emit="update", name="op")
+    ),
+}
+BETWEEN: dict[str, Callable[[md.Stream], md.Stream]] = {
+    "nothing": lambda s: s,
+    "filter": lambda s: s.filter("amount > 1"),
+    "with_columns": lambda s: s.with_columns("amount * 2 AS twice"),
+    "select": lambda s: s.select("customer", "amount"),
+    "map_batches": lambda s: s.map_batches(keep),
+    "union": lambda s: s.union(s.filter("amount > 1")),
+}
+TAKES_NONE: dict[str, Callable[[md.Stream, md.Stream], md.Stream]] = {
+    "windows by the clock": lambda s, _: s.window(md.tumbling("1s", time="processing")).aggregate(md.count(), name="behind"),
+    "the best of windows": lambda s, _: s.window(md.tumbling("1s", time="processing")).top(1, by="amount", name="behind"),
+    "deduplicate": lambda s, _: s.deduplicate("customer", name="behind"),
+    "latest": lambda s, _: s.key_by("customer").latest(name="behind"),
+    "process": lambda s, _: s.key_by("customer").process(Visits, name="behind"),
+    "join": lambda s, other: s.join(other, on="customer", name="behind"),
+    "join on the right": lambda s, other: other.join(s, on="customer", name="behind"),
+    "join with the latest": lambda s, other: s.join_latest(other, on="customer", name="behind"),
+}
+
+
+SAYS = ("aggregate", "latest", "top")
+"""Those that say which rows are gone."""
+
+
+def begin() -> tuple[md.Flow, md.Stream]:
+    flow = md.Flow("f")
+    return flow, flow.source("in", rows()).watermark("ts", name="time")
+
+
+@pytest.mark.parametrize("name", GROWS)
+def test_a_stream_whose_rows_are_final_is_append_only(name: str) -> None:
+    flow, stream = begin()
+    GROWS[name](stream).sink("out", Nowhere())
+    assert not flow.plan().changes
+    assert "rows:" not in flow.explain()
+
+
+@pytest.mark.parametrize("name", GROWS)
+def test_what_is_append_only_can_be_read_by_operators_with_state(name: str) -> None:
+    flow, stream = begin()
+    GROWS[name](stream).key_by("customer").aggregate(md.count(), name="behind").sink("out", Nowhere())
+    assert set(flow.plan().changes) == {"behind", "out"}
+
+
+@pytest.mark.parametrize("between", BETWEEN)
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_replaces_rows_is_a_stream_of_changes_up_to_its_sinks(name: str, between: str) -> None:
+    flow, stream = begin()
+    out = BETWEEN[between](CHANGES[name](stream))
+    out.sink("out", Nowhere())
+    found = flow.plan().changes
+    assert found["op"].origin == found[out.name].origin == found["out"].origin == "op"
+    assert "rows: the log of changes" in flow.explain()
+
+
+@pytest.mark.parametrize("behind", TAKES_NONE)
+@pytest.mark.parametrize("name", CHANGES)
+def test_changes_are_refused_where_the_flow_is_written(name: str, behind: str) -> None:
+    _, stream = begin()
+    with pytest.raises(FlowError, match=r"'behind': its input 'op' is a stream of changes: 'op' gives out .*epochs; .*sink"):
+        TAKES_NONE[behind](CHANGES[name](stream), stream.select("customer", "amount AS other"))
+
+
+@pytest.mark.parametrize("between", BETWEEN)
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_stands_between_does_not_hide_that_rows_are_changes(name: str, between: str) -> None:
+    _, stream = begin()
+    with pytest.raises(FlowError, match="is a stream of changes: 'op' gives out"):
+        BETWEEN[between](CHANGES[name](stream)).deduplicate("customer")
+
+
+def test_the_best_rows_of_changes_are_told_apart_by_all_of_their_columns() -> None:
+    _, stream = begin()
+    totals = stream.key_by("customer").aggregate(md.count().alias("n"), md.collect("amount").alias("all"), name="totals")
+    with pytest.raises(FlowError, match=r"'all' is List\(.*leave it out with select"):
+        totals.key_by("n").top(2, by="customer")
+    with pytest.raises(FlowError, match="no order of arrival"):
+        totals.select("customer", "n").key_by("n").top(2, by="customer", ties="last")
+    assert totals.select("customer", "n").key_by("n").top(2, by="customer").name
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_an_aggregate_takes_changes_of_whoever_says_what_is_gone(name: str) -> None:
+    flow, stream = begin()
+    changes = CHANGES[name](stream)
+    if name in SAYS:
+        changes.key_by("customer").aggregate(md.count(), name="behind").sink("out", Nowhere())
+        changes.changes(name="log").sink("log_out", Nowhere())
+        plan = flow.plan()
+        assert plan.changes["behind"].vanishes
+        assert find_retracting(plan.nodes, plan.changes) == {"op"}
+    else:
+        with pytest.raises(FlowError, match="needs to be told which rows are gone, but windows that come again do not say"):
+            changes.key_by("customer").aggregate(md.count(), name="behind")
+        with pytest.raises(FlowError, match="needs to be told which rows are gone, but windows that come again do not say"):
+            changes.changes()
+
+
+INEXACT = {
+    "sum": (md.sum("amount"), "floats cannot be subtracted"),
+    "mean": (md.mean("amount"), "floats cannot be subtracted"),
+    "var": (md.var("n"), "its state is floats"),
+    "std": (md.std("n"), "its state is floats"),
+    "first": (md.first("n"), "no order of arrival"),
+    "last": (md.last("n"), "no order of arrival"),
+    "collect": (md.collect("n"), "no order of arrival"),
+    "approximate": (md.count_distinct("n", approximate=True), "cannot forget"),
+}
+
+
+@pytest.mark.parametrize("name", INEXACT)
+def test_an_aggregate_that_cannot_be_exact_over_changes_is_refused(name: str) -> None:
+    _, stream = begin()
+    totals = stream.key_by("customer").aggregate(md.sum("amount").alias("amount"), md.count().alias("n"), name="totals")
+    agg, why = INEXACT[name]
+    with pytest.raises(FlowError, match=rf"'totals' gives out .*{why}"):
+        totals.key_by("n").aggregate(agg)
+
+
+def test_a_function_in_front_of_an_aggregate_of_changes_must_be_repeatable() -> None:
+    _, stream = begin()
+    totals = stream.key_by("customer").aggregate(md.count().alias("n"), name="totals")
+    with pytest.raises(FlowError, match="'clean' is a function that may make something else of a row next time; say deterministic=True"):
+        totals.map_batches(keep, name="clean").key_by("n").aggregate(md.count())
+    with pytest.raises(FlowError, match="must be row_local"):
+        totals.map_batches(keep, name="whole", row_local=False, deterministic=True).key_by("n").aggregate(md.count())
+    totals.map_batches(keep, name="sure", deterministic=True).key_by("n").aggregate(md.count())
+
+
+def test_a_log_of_changes_is_for_sinks_and_what_has_no_state() -> None:
+    flow, stream = begin()
+    log = stream.key_by("customer").aggregate(md.count().alias("n"), name="totals").changes(name="log")
+    assert list(log.schema) == ["customer", "n", "change"]
+    log.filter("change > 0").sink("out", Nowhere())
+    for behind in (lambda: log.key_by("n").aggregate(md.count()), lambda: log.deduplicate("n"), lambda: log.changes("again")):
+        with pytest.raises(FlowError, match="'log' gives out every change as a row of its own"):
+            behind()
+    assert "changes log <- totals: change is 1 for a row that has come" in flow.explain()
+    with pytest.raises(FlowError, match="there is a column 'n' already"):
+        begin()[1].key_by("customer").aggregate(md.count().alias("n")).changes("n")
+
+
+def chained(above: int = 1, log: bool = False) -> md.Flow:
+    flow, stream = begin()
+    first = stream.key_by("customer").aggregate(md.count().alias("n"), name="totals")
+    behind = first.filter(f"n > {above}", name="many").key_by("n").aggregate(md.count().alias("c"), name="counts")
+    (behind.changes(name="log") if log else behind).sink("out", Nowhere())
+    return flow
+
+
+BOTH = ("totals", "counts")
+CHAINS: dict[str, list[Any]] = {
+    "another filter between": [Replace("many", md.filter("n > 2"))],
+    "another operator between": [Insert("few", md.filter("n < 9"), after="many")],
+    "one operator less": [Remove("many")],
+    "more aggregates of the changes": [Replace("counts", md.aggregate(md.count().alias("c"), md.max("n").alias("most")))],
+    "more aggregates before": [Replace("totals", md.aggregate(md.count().alias("n"), md.max("amount").alias("most")))],
+    "another aggregate behind": [
+        Insert("tap", md.aggregate(md.count(), by="n"), after="totals", before=[]),
+        Insert("tap_out", Nowhere(), after="tap"),
+    ],
+    "a log behind": [Insert("told", Changelog("change"), after="counts")],
+}
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_a_chain_of_changes_begins_anew_as_a_whole_or_stays_as_it_is(name: str) -> None:
+    changes, plan = CHAINS[name], chained().plan()
+    names = {*BOTH, *(["tap"] if "behind" in name and "log" not in name else [])}
+    for drop in ((), ("totals",), ("counts",)):
+        if name == "another aggregate behind" and drop == ("totals",):
+            continue
+        with pytest.raises(FlowError, match="must have been given all of them, as they are now"):
+            modify(plan, changes, StateRules(drop=drop))
+    _, effects = modify(plan, changes, StateRules(drop=BOTH))
+    assert {fate for name in names if (fate := effects.state[name].kind)} <= {"created", "dropped and begun anew"}
+
+
+def test_a_chain_that_stays_as_it_is_goes_on_with_its_state() -> None:
+    before = chained().plan()
+    _, effects = modify(before, [Insert("early", md.filter("amount > 0"), after="time")])
+    assert {effects.state[name].kind for name in BOTH} == {"kept"}
+    _, effects = modify(before, [Insert("tap", Nowhere(), after="many")])
+    assert {effects.state[name].kind for name in BOTH} == {"kept"}
+    with pytest.raises(FlowError, match="must have been given all of them"):
+        modify(before, [Become(chained(above=2).plan())])
+    with pytest.raises(FlowError, match="must have been given all of them"):
+        modify(before, [Become(chained(log=True).plan())])
+    with pytest.raises(FlowError, match="must have been given all of them"):
+        modify(before, [Insert("tap", Nowhere(), after="many")], StateRules(drop=("counts",)))
+
+
+def test_an_aggregate_cannot_go_on_where_its_input_becomes_changes() -> None:
+    def flow(change: bool) -> md.Flow:
+        flow, stream = begin()
+        first = stream.key_by("customer").latest(name="op") if change else stream.deduplicate("customer", name="op")
+        first.key_by("customer").aggregate(md.count().alias("n"), name="counts").sink("out", Nowhere())
+        return flow
+
+    with pytest.raises(FlowError, match="it was an aggregate and is an aggregate over changes"):
+        modify(flow(False).plan(), [Become(flow(True).plan())], StateRules(drop=("op",)))
+    modify(flow(False).plan(), [Become(flow(True).plan())], StateRules(drop=("op", "counts")))
+
+
+def test_the_key_of_changes_is_known_as_long_as_its_columns_are_there() -> None:
+    flow, stream = begin()
+    totals = stream.key_by("customer").aggregate(md.sum("amount").alias("amount"), name="totals")
+    totals.filter("amount > 1", name="large").sink("a", Nowhere())
+    totals.select("amount", name="narrow").sink("b", Nowhere())
+    totals.with_columns("amount + 1 AS more", name="more").sink("c", Nowhere())
+    totals.with_columns("upper(customer) AS customer", name="upper").sink("d", Nowhere())
+    totals.map_batches(keep, name="mapped").sink("e", Nowhere())
+    totals.union(totals, name="both").sink("f", Nowhere())
+    found = flow.plan().changes
+    assert {name: found[name].key for name in ("a", "b", "c", "d", "e", "f")} == {
+        "a": ("customer",), "b": None, "c": ("customer",), "d": None, "e": None, "f": None,
+    }  # fmt: skip
+    assert {name for name in found if found[name].vanishes} == {"large", "a", "mapped", "e"}
+
+
+def test_a_join_by_arrival_looks_rows_up_in_changes_by_their_key() -> None:
+    _, stream = begin()
+    totals = stream.key_by("customer").aggregate(md.sum("amount").alias("total"), name="totals")
+    assert stream.join_latest(totals, on="customer").name
+    for other in (totals.filter("total > 1"), totals.select(md_key("customer"), "total")):
+        with pytest.raises(FlowError, match="is a stream of changes"):
+            stream.join_latest(other, on="customer")
+    with pytest.raises(FlowError, match="is a stream of changes"):
+        stream.join_latest(totals, left_on="amount", right_on="total")
+
+
+def md_key(column: str) -> str:
+    """The column, made anew: nothing says that it is what it was."""
+    return f"upper({column}) AS {column}"
+
+
+def test_modifications_cannot_put_changes_where_none_are_taken() -> None:
+    flow, stream = begin()
+    totals = stream.key_by("customer").aggregate(md.sum("amount").alias("amount"), name="totals")
+    totals.sink("out", Nowhere())
+    windows = stream.key_by("customer").window(TEN).aggregate(md.count().alias("n"), name="windows")
+    windows.window(TEN).aggregate(md.sum("n").alias("n"), name="over").sink("over_out", Nowhere())
+    plan = flow.plan()
+    for change in (
+        Insert("late", md.aggregate(md.count(), by="customer", window=md.tumbling("1s", time="processing")), after="totals"),
+        Insert("visits", md.process(Visits, by="customer"), after="totals"),
+        Replace("windows", md.aggregate(md.count().alias("n"), emit="update")),
+        Replace("windows", md.aggregate(md.count().alias("n"), lateness="5s")),
+    ):
+        with pytest.raises(FlowError, match="is a stream of changes"):
+            modify(plan, [change])
+
+
+def test_an_edited_flow_cannot_put_changes_where_none_are_taken() -> None:
+    def flow(change: bool) -> md.Flow:
+        flow, stream = begin()
+        if change:
+            stream = stream.key_by("customer").latest(name="op")
+        stream.deduplicate("customer", name="once").sink("out", Nowhere())
+        return flow
+
+    with pytest.raises(FlowError, match="is a stream of changes"):
+        modify(flow(False).plan(), [Become(flow(True).plan())])
