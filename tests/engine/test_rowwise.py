@@ -125,6 +125,21 @@ def test_deduplication_with_a_time_to_live_equals_the_model(tmp_path_factory: py
         assert until.to_numpy().min() > marks[-2], "what is forgotten is gone"
 
 
+def test_the_newest_guard_of_a_key_counts_although_the_mark_is_behind_older_ones(tmp_path: Path) -> None:
+    """Merged segments have several guards of a key, in several chapters, and later merges put them into one."""
+    first = [tuple((key, 0, (10 * epoch + 5) * SECOND, epoch) for key in range(40 - 28 * epoch)) for epoch in range(2)]
+    later = [tuple((key, 0, 1000 * SECOND, epoch) for key in range(100 * epoch, 100 * epoch + 50)) for epoch in range(2, 8)]
+    again = tuple((key, -1, 20 * SECOND, 8) for key in range(12))
+    script = [((0, rows),) for rows in (*first, *later, again)]
+    flow, out = md.Flow("dedup"), md.memory()
+    events = flow.source("events", Script(COLUMNS, tuple(script))).watermark("ts", grace="1h")
+    events.deduplicate("k", ttl="10s", name="op").sink("out", out)
+    with constants(FEWEST=(compaction_module, 2), MOST_CHAPTERS=(compaction_module, 2), CHAPTER_ROWS=(compaction_module, 3)):
+        Local(flow, tmp_path).run()
+    assert [row for row in rows_of(out.table()) if row[1] < 0] == []
+    assert len(rows_of(out.table())) == 40 + 12 + 6 * 50
+
+
 @LIMITS
 @given(st.data())
 def test_latest_keeps_the_row_with_the_largest_order_and_of_equals_the_last(

@@ -4,9 +4,10 @@ Segments of a slot are runs of an LSM tree. Runs of about the same size are merg
 rewritten a number of times that grows with the logarithm of the state, and a lookup meets few runs. The merged segment takes
 over the slot's key groups from its inputs; what it does not take stays with them.
 
-Where rows end, a run counts as what is left of it, a merge leaves out what is over, and one run of which most is over is written anew
-without that: what is stored stays within a few times of what is alive, also where one row ends long after all others. What is merged lies
-in chapters by the time at which it ends, as everything does: most segments are over as a whole, and go without being rewritten.
+Where rows end, a run counts as what is left of it, and a merge leaves out what is over. A single run is written anew without that when
+most of it is over and the rest lasts: what is stored stays within a few times of what is alive, also where one row ends long after all
+others. What is merged lies in chapters by the time at which it ends, as everything does: most segments are over as a whole, and go
+without being rewritten.
 """
 
 from __future__ import annotations
@@ -85,8 +86,8 @@ def choose_merge(
             return Merge(table, keys, tuple(itertools.chain.from_iterable(runs[begin:end])), groups, begin == 0, time, floor)
     for number, (run, left) in enumerate(zip(runs, rows, strict=True)):
         whole = sum(segment.rows for segment in run)
-        lasts = max(segment.last_end for segment in run) - floor >= floor - min(segment.first_end for segment in run)
-        if whole >= _WORTH_REWRITING and 2 * left <= whole and lasts:  # otherwise the rest is over soon as well
+        rest, since = max(segment.last_end for segment in run) - floor, floor - min(segment.first_end for segment in run)
+        if whole >= _WORTH_REWRITING and 2 * left <= whole and rest >= 2 * since:  # otherwise the rest is over soon as well
             return Merge(table, keys, run, groups, number == 0, time, floor)
     return None
 
@@ -158,9 +159,9 @@ def _times(segment: Segment, number: int, time: str) -> Times:
 
 
 def _range(segment: Segment, groups: int, stretch: _Stretch, time: str | None, key_groups: int) -> pl.DataFrame | None:
-    """A segment's rows of a stretch, with a key group among ``groups``."""
+    """A segment's rows of a stretch, with a key group among ``groups``. Later chapters first: of several rows of a key the newest."""
     frames = []
-    for chapter in segment.chapters:
+    for chapter in reversed(segment.chapters):
         if chapter.last <= stretch.above or chapter.first > stretch.upto:
             continue
         for number, (first, beyond) in zip(chapter.numbers, chapter.spans(), strict=True):

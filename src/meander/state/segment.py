@@ -10,6 +10,9 @@ the other in time: stretches of blocks whose rows end between two times that the
 together lie together, and within a chapter they are sorted by hash. A reader that knows which times it wants
 opens those chapters alone. All other segments have one chapter, without bounds.
 
+Where the time is not part of what tells rows apart, a key's rows end later and later, and a merged segment can have several of them, in
+several chapters: the one that ends last is the newest. Whoever reads a segment across chapters takes later ones first.
+
 A ``SegmentRef`` is what a manifest knows of a segment. Its ``groups`` are the key groups for which it is
 still alive: compaction takes key groups away from its inputs, and a reader must not look at rows of the others
 (they may have been deleted since). Its ``ends`` say when its rows end.
@@ -207,9 +210,9 @@ class Segment:
         return pl.concat(frames) if frames else pl.DataFrame(pl.from_arrow(self._reader.read_all()))
 
     def ending(self, column: str, above: int, upto: int) -> pl.DataFrame:
-        """The rows that end above one time and not above another."""
+        """The rows that end above one time and not above another. Those of later chapters first: of several rows of a key the newest."""
         frames = []
-        for chapter in self.chapters:
+        for chapter in reversed(self.chapters):
             if chapter.last <= above or chapter.first > upto:
                 continue
             whole = chapter.first > above and chapter.last <= upto
@@ -241,12 +244,15 @@ class _Filter:
 
 
 def rows_of_hashes(segment: Segment, hashes: Hashes) -> pa.RecordBatch | None:
-    """A segment's rows of some hashes (ascending), in order: what a peer that asks for keys is sent. None where there are none."""
+    """A segment's rows of some hashes (ascending), in order: what a peer that asks for keys is sent. None where there are none.
+
+    They are one chapter there, in which one row of a key is found: the one that ends last comes first.
+    """
     found = []
     possible = segment.may_have(hashes)
     if possible is not None:
         hashes = hashes[possible]
-    for chapter in segment.chapters:
+    for chapter in reversed(segment.chapters):
         for number, begin, end in blocks_with(chapter, hashes):
             block, probes = segment.block(number), hashes[begin:end]
             probes = probes[np.append(True, probes[1:] != probes[:-1])]
