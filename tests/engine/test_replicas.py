@@ -22,6 +22,7 @@ from meander.coordinate.routing import rebalance
 from meander.engine import compaction as compaction_module
 from meander.engine.compaction import still_holds
 from meander.engine.loop import Loop
+from meander.engine.siblings import Siblings
 from meander.state.store import DirStore
 
 COLUMNS = {"k": pl.Int64(), "v": pl.Int64(), "ts": pl.Datetime("us")}
@@ -362,6 +363,31 @@ def test_a_replica_that_is_restarted_under_its_own_name_calls_the_function_for_t
     assert calls[3:] == [("other", 4)], "what was said to be published is not published again"
     assert a.manifest.epoch == 4
     assert [int(name.rsplit("/", 1)[1]) for name in a.store.list("published/")] == [4]
+
+
+def test_a_replica_that_comes_back_late_does_not_call_for_an_epoch_that_another_has_called_for(tmp_path: Path) -> None:
+    """Who says that an epoch is published removes what said it of the one before. Other deletions may have failed meanwhile."""
+    calls: list[tuple[str, int]] = []
+
+    def start(name: str, life: str) -> Local:
+        flow = md.Flow("called")
+        flow.source("events", Script(COLUMNS, SCRIPT)).sink("out", md.foreach_batch(lambda frame, epoch: calls.append((life, epoch))))
+        return Local(flow, tmp_path / "state", replica=name)
+
+    a = start("a", "first")
+    with mock.patch.object(a.loop, "publish", side_effect=Killed), pytest.raises(Killed):
+        a.step()
+    with mock.patch.object(Siblings, "recover"):
+        late = start("a", "late")  # it has read the log, and not begun
+    b = start("b", "other")
+    delete = b.store.delete_all
+    kept = mock.patch.object(b.store, "delete_all", lambda names: delete([name for name in names if not name.startswith("staged/")]))
+    with kept, mock.patch.object(b.cohort, "is_alive", return_value=False):
+        for _ in range(3):
+            b.step()
+    assert calls == [("other", 1), ("other", 2), ("other", 3), ("other", 4)]
+    late.loop.siblings.recover()
+    assert len(calls) == 4
 
 
 @pytest.mark.parametrize(("kind", "epochs"), [("linked", 2), ("partitioned", 2), ("function", 2), ("linked", 100)])

@@ -260,9 +260,13 @@ class Siblings:
                 return True
             # By us: another process had our name, and died before it said that it has published the epoch.
             ours_to_do = manifest.by in (None, self.cohort.name) or not self.cohort.is_alive(manifest.by)
-            if ours_to_do and self.publish(manifest, self._by_one):
-                self._say_delivered(manifest.epoch)
-                return True
+            if ours_to_do:
+                if log.has_later_epoch():  # published by who committed that one, and said so: what said it has gone since
+                    self._delivered = manifest.epoch
+                    return True
+                if self.publish(manifest, self._by_one):
+                    self._say_delivered(manifest.epoch)
+                    return True
             if not wait or self.cohort.is_leaving:
                 return False
             self._clock.sleep(_POLL)
