@@ -54,10 +54,14 @@ def wide_flow(folder: Path, other: Path) -> tuple[md.Flow, dict[str, Any]]:
     )
     changed = totals.map_batches(double_and_drop, name="double", deterministic=True)
     buckets = changed.with_columns("key % 17 AS bucket", name="bucket").key_by("bucket")
-    by_bucket = buckets.aggregate(md.sum("total").alias("total"), md.max("n").alias("most"), md.last("key").alias("last"), name="by_bucket")
-    renamed = by_bucket.select("bucket AS key", "total AS value", name="renamed")
+    by_bucket = buckets.aggregate(md.sum("n").alias("rows"), md.max("total").alias("most"), md.count().alias("keys"), name="by_bucket")
+    renamed = by_bucket.select("bucket AS key", "most AS value", name="renamed")
     mixed = both.select("key", "value", name="narrow").union(renamed, name="mixed")
-    grand = mixed.with_columns("key % 3 AS third", name="third").key_by("third").aggregate(md.sum("value").alias("sum"), name="grand")
+    grand = (
+        mixed.with_columns("key % 3 AS third", name="third")
+        .key_by("third")
+        .aggregate(md.count().alias("n"), md.min("value").alias("low"), name="grand")
+    )
     names = both.key_by("name", "key").aggregate(
         md.count().alias("n"), md.min("value").alias("low"), md.sum("holes").alias("s"), name="names"
     )
