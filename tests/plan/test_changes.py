@@ -178,6 +178,18 @@ def test_a_function_in_front_of_an_aggregate_of_changes_must_be_repeatable() -> 
     totals.map_batches(keep, name="sure", deterministic=True).key_by("n").aggregate(md.count())
 
 
+def test_a_watermark_that_goes_by_the_clock_cannot_say_which_rows_are_gone() -> None:
+    """A row that was too far ahead when it came may be in time when it goes: then it would go without having come."""
+    _, stream = begin()
+    totals = stream.key_by("customer").aggregate(md.max("ts").alias("ts"), name="totals")
+    assert totals.watermark("ts").aggregate(md.count().alias("n")).name
+    limited = totals.watermark("ts", max_ahead="1h", name="limited")
+    limited.sink("out", Nowhere())
+    for behind in (lambda s: s.aggregate(md.count().alias("n")), lambda s: s.changes()):
+        with pytest.raises(FlowError, match=r"'limited' goes by the clock \(max_ahead\)"):
+            behind(limited)
+
+
 def test_a_log_of_changes_is_for_sinks_and_what_has_no_state() -> None:
     flow, stream = begin()
     log = stream.key_by("customer").aggregate(md.count().alias("n"), name="totals").changes(name="log")
