@@ -253,6 +253,21 @@ def test_a_chain_that_stays_as_it_is_goes_on_with_its_state() -> None:
         modify(before, [Insert("tap", Nowhere(), after="many")], StateRules(drop=("counts",)))
 
 
+def test_a_log_of_changes_is_another_log_where_what_it_is_told_begins_anew() -> None:
+    """Its rows of before are in it for good: nobody would take them back."""
+    before = chained(log=True).plan()
+    another = [Replace("counts", md.aggregate(md.max("customer").alias("c")))]
+    for changes in (another, [Become(chained(above=2, log=True).plan())], [Insert("tail", md.filter("c > 1"), after="counts")]):
+        with pytest.raises(FlowError, match=r"'log' is told .* give it another name, so that it is another log"):
+            modify(before, changes, StateRules(drop=BOTH))
+    modify(before, [*another, Remove("log"), Insert("log2", Changelog("change"), after="counts")], StateRules(drop=BOTH))
+
+
+def test_the_refusal_names_only_what_has_state_already() -> None:
+    with pytest.raises(FlowError, match=r"give drop_state=\['totals'\], so that they begin anew together"):
+        modify(chained().plan(), CHAINS["another aggregate behind"])
+
+
 def test_an_aggregate_cannot_go_on_where_its_input_becomes_changes() -> None:
     def flow(change: bool) -> md.Flow:
         flow, stream = begin()
