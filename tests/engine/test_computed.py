@@ -277,3 +277,10 @@ def test_aggregates_of_expressions_over_changes_can_be_changed_with_their_chain(
 def test_what_is_neither_text_nor_an_expression_is_refused(given: Any) -> None:
     with pytest.raises(FlowError, match="it is of a column's name, of SQL text, or of a Polars expression"):
         md.sum(given)
+
+
+def test_a_column_that_is_called_like_the_key_of_all_rows_is_refused() -> None:
+    rows = md.Flow("f").source("in", Script({"__all": pl.Int64()}, ()))
+    assert rows.key_by("__all").aggregate(md.count()).name
+    with pytest.raises(FlowError, match="a column is named '__all'"):
+        rows.aggregate(md.sum("__all"))

@@ -174,7 +174,8 @@ def compare(before: Layout, after: Layout, retired: Iterable[str] = ()) -> Compa
             continue
         was, meant = before.columns[name]
         if meaning != meant:
-            soft.append(f"state column '{name}' held {_word(meant)} and would hold {_word(meaning)}: choose another alias")
+            words = (meant, meaning) if _word(meant) == _word(meaning) else (_word(meant), _word(meaning))
+            soft.append(f"state column '{name}' held {words[0]} and would hold {words[1]}: choose another alias")
         elif dtype != was and is_wider(was, dtype):
             widened.append(name)
         elif dtype != was:
