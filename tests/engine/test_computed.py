@@ -232,3 +232,55 @@ def test_an_aggregate_without_a_key_can_be_changed_and_put_into_a_flow_that_runs
     assert md.read_state(tmp_path, "a").to_pylist() == [{"n": 4, "s": 1}]
     with pytest.raises(FlowError, match=r"it has no key; say by='column', .* or by=\[\]"):
         local.propose(Insert("c", md.aggregate(md.count()), after="time", before=[]))
+
+
+def test_the_state_of_an_aggregate_without_a_key_can_be_filled_and_upgraded(tmp_path: Path) -> None:
+    rules: dict[str, Any] = {
+        "backfill": {"a": {"more": 5}},
+        "upgrade": {"a": lambda rows: rows.with_columns(pl.lit(7, pl.Int64()).alias("more.n"))},
+    }
+    for rule, expected in (("backfill", 6), ("upgrade", 8)):
+        flow, out, folder = md.Flow("f"), md.memory(), tmp_path / rule
+        kept = [md.count().alias("n"), md.count_distinct("k").alias("kinds"), md.collect("n").alias("all")]
+        stream(flow, ROWS[:3], ROWS[3:]).aggregate(*kept, name="a").sink("out", out)
+        local = Local(flow, folder, ahead=False)
+        local.step()
+        trial = local.propose(Replace("a", md.aggregate(*kept, md.count().alias("more"))), **{rule: rules[rule]})
+        local.step()
+        trial.done.result(timeout=0)
+        local = Local(flow, folder, 1, ahead=False)
+        local.run()
+        assert md.read_state(folder, "a").to_pylist() == [{"n": 4, "kinds": 2, "all": [2, 3, 1], "more": expected}]
+
+
+def test_aggregates_of_expressions_over_changes_can_be_changed_with_their_chain(tmp_path: Path) -> None:
+    def flow(*more: Any, early: str = "n < 9") -> md.Flow:
+        flow = md.Flow("f")
+        few = stream(flow, ROWS[:2], ROWS[2:]).filter(early, name="few")
+        totals = few.key_by("k").aggregate(md.sum("n * 2").alias("total"), name="totals")
+        totals.aggregate(md.sum("total * 10").alias("sum"), *more, name="a").sink("out", md.memory())
+        return flow
+
+    Local(flow(), tmp_path).step()
+    local = Local(flow(early="n < 3"), tmp_path, apply=True)
+    local.run()
+    assert local.trial is not None
+    local.trial.done.result(timeout=0)
+    assert md.read_state(tmp_path, "a").to_pylist() == [{"sum": 120}]
+    most = md.max("total * 10").alias("most")
+    with pytest.raises(FlowError, match="must have been given all of them"):
+        Local(flow(most, early="n < 3"), tmp_path, apply=True)
+    Local(flow(most, early="n < 3"), tmp_path, apply={"drop_state": ["a", "totals"]}).run()
+
+
+@pytest.mark.parametrize("given", [3, None, ["n"]])
+def test_what_is_neither_text_nor_an_expression_is_refused(given: Any) -> None:
+    with pytest.raises(FlowError, match="it is of a column's name, of SQL text, or of a Polars expression"):
+        md.sum(given)
+
+
+def test_a_column_that_is_called_like_the_key_of_all_rows_is_refused() -> None:
+    rows = md.Flow("f").source("in", Script({"__all": pl.Int64()}, ()))
+    assert rows.key_by("__all").aggregate(md.count()).name
+    with pytest.raises(FlowError, match="a column is named '__all'"):
+        rows.aggregate(md.sum("__all"))

@@ -178,6 +178,18 @@ def test_a_function_in_front_of_an_aggregate_of_changes_must_be_repeatable() -> 
     totals.map_batches(keep, name="sure", deterministic=True).key_by("n").aggregate(md.count())
 
 
+def test_a_watermark_that_goes_by_the_clock_cannot_say_which_rows_are_gone() -> None:
+    """A row that was too far ahead when it came may be in time when it goes: then it would go without having come."""
+    _, stream = begin()
+    totals = stream.key_by("customer").aggregate(md.max("ts").alias("ts"), name="totals")
+    assert totals.watermark("ts").aggregate(md.count().alias("n")).name
+    limited = totals.watermark("ts", max_ahead="1h", name="limited")
+    limited.sink("out", Nowhere())
+    for behind in (lambda s: s.aggregate(md.count().alias("n")), lambda s: s.changes()):
+        with pytest.raises(FlowError, match=r"'limited' goes by the clock \(max_ahead\)"):
+            behind(limited)
+
+
 def test_a_log_of_changes_is_for_sinks_and_what_has_no_state() -> None:
     flow, stream = begin()
     log = stream.key_by("customer").aggregate(md.count().alias("n"), name="totals").changes(name="log")
@@ -239,6 +251,21 @@ def test_a_chain_that_stays_as_it_is_goes_on_with_its_state() -> None:
         modify(before, [Become(chained(log=True).plan())])
     with pytest.raises(FlowError, match="must have been given all of them"):
         modify(before, [Insert("tap", Nowhere(), after="many")], StateRules(drop=("counts",)))
+
+
+def test_a_log_of_changes_is_another_log_where_what_it_is_told_begins_anew() -> None:
+    """Its rows of before are in it for good: nobody would take them back."""
+    before = chained(log=True).plan()
+    another = [Replace("counts", md.aggregate(md.max("customer").alias("c")))]
+    for changes in (another, [Become(chained(above=2, log=True).plan())], [Insert("tail", md.filter("c > 1"), after="counts")]):
+        with pytest.raises(FlowError, match=r"'log' is told .* give it another name, so that it is another log"):
+            modify(before, changes, StateRules(drop=BOTH))
+    modify(before, [*another, Remove("log"), Insert("log2", Changelog("change"), after="counts")], StateRules(drop=BOTH))
+
+
+def test_the_refusal_names_only_what_has_state_already() -> None:
+    with pytest.raises(FlowError, match=r"give drop_state=\['totals'\], so that they begin anew together"):
+        modify(chained().plan(), CHAINS["another aggregate behind"])
 
 
 def test_an_aggregate_cannot_go_on_where_its_input_becomes_changes() -> None:

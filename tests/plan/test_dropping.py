@@ -70,3 +70,21 @@ def test_a_name_that_nothing_has_is_refused() -> None:
         FlowError, match="drop_state: 'bets' has no state; operators with state are totals, best, days; did you mean 'best'"
     ):
         fates(ADDED, drop=["bets"])
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        {"drop": 3},
+        {"drop": [3]},
+        {"drop": None},
+        {"upgrade": 3},
+        {"upgrade": {"totals": 3}},
+        {"backfill": [1]},
+        {"backfill": {"totals": 3}},
+    ],
+    ids=repr,
+)
+def test_rules_for_state_that_make_no_sense_are_refused_with_what_would(rules: Any) -> None:
+    with pytest.raises(FlowError, match=r"(it is the names of operators|it has a function for|it has the values of new aggregates)"):
+        StateRules(**rules)

@@ -56,6 +56,8 @@ class Agg:
     def of(cls, column: str | pl.Expr, **options: Any) -> Agg:
         """Of a column, of SQL text (which is known for what it is when the input's columns are), or of a Polars expression."""
         if not isinstance(column, pl.Expr):
+            if not isinstance(column, str):
+                raise FlowError(f"{cls.kind}({column!r}): it is of a column's name, of SQL text, or of a Polars expression")
             return cls(column, **options)
         if column.meta.is_column():
             return cls(column.meta.output_name(), **options)

@@ -71,6 +71,8 @@ def at_start(apply: bool | Mapping[str, Any], plan: Plan, identity: str) -> Requ
         raise ConfigError(f"apply: there is no option {unknown[0]!r}; there are {', '.join(_AT_START)}")
     rules = StateRules(apply.get("drop_state") or (), apply.get("upgrade") or {}, apply.get("backfill") or {})
     patience = seconds(apply.get("timeout", "60s")) or 3600.0
+    if (guard := apply.get("guard")) is not None and not callable(guard):
+        raise ConfigError(f"apply: guard={guard!r} is no function of the output before and after")
     return Request(identity, (Become(plan, apply.get("resume")),), rules, apply.get("author") or "", apply.get("guard"), patience)
 
 

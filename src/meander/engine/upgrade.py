@@ -18,7 +18,7 @@ from meander.plan.layout import layout_of
 from meander.state.hashing import Hashes
 from meander.state.manifest import Manifest, Table
 from meander.state.reading import map_segments, merge_rows
-from meander.state.segment import HASH, SegmentRef, encode_segment, ends_of
+from meander.state.segment import ALL, HASH, SegmentRef, encode_segment, ends_of
 from meander.state.store import Store
 from meander.state.table import conform
 
@@ -41,10 +41,12 @@ def rewrite_tables(
             hashes: Hashes = rows.get_column(HASH).to_numpy()
             state = conform(rows, old)
             upgraded = upgrades[name](state)
-            keys = {key: new[key] for key in table.keys}  # a key can become wider with the upgrade
+            hidden = [key for key in table.keys if key == ALL]  # of an aggregate without a key, which knows nothing of it
+            keys = {key: new[key] for key in table.keys if key not in hidden}  # a key can become wider with the upgrade
             if upgraded.height != rows.height or not conform(upgraded, keys).equals(conform(state, keys)):
                 raise FlowError(f"upgrade of '{name}': it must return every row of the state it is given, with its key, in order")
-            data = encode_segment(conform(upgraded, new).insert_column(0, pl.Series(HASH, hashes)), time=table.time)
+            made = [pl.Series(HASH, hashes), *(rows.get_column(key) for key in hidden), *conform(upgraded, new)]
+            data = encode_segment(pl.DataFrame(made), time=table.time)
             written = f"segments/{name}/{manifest.generation:08d}-{manifest.epoch:010d}-upgrade-{clock.new_id()}.arrow"
             store.put(written, data)
             ref = SegmentRef(written, rows.height, data.size, manifest.epoch, (1 << manifest.key_groups) - 1, ends_of(data))

@@ -29,13 +29,22 @@ def check_chains(before: Plan, after: Plan, fates: Mapping[str, Fate]) -> None:
         anew = [name for name in known if fates[name].kind in ("created", "dropped and begun anew")]
         if same and all(fates[name].kind == "kept" for name in known):
             continue
-        if len(anew) == len(known) and not (same and not reader.op.stateful):  # a log that stays has rows from before
+        stays = bool(was) and not reader.op.stateful
+        if len(anew) == len(known) and not stays:
             continue
+        told = (
+            f"{reader.op.kind} {reader.name!r} is told which rows of a stream of changes are gone: it must have been given all of them, as "
+        )
+        if len(anew) == len(known):
+            raise FlowError(
+                f"{told}they are now. It is a log, and has rows of before that nobody would take back; "
+                "give it another name, so that it is another log"
+            )
+        stored = sorted(name for name in known if fates[name].kind != "created")
         kept = ", ".join(repr(name) for name in known if name not in anew)
         raise FlowError(
-            f"{reader.op.kind} {reader.name!r} is told which rows of a stream of changes are gone: it must have been given all of them, as "
-            f"they are now. With this change {kept} would go on with what is stored, and tell it of others; "
-            f"give drop_state={sorted(known)!r}, so that they begin anew together"
+            f"{told}they are now. With this change {kept} would go on with what is stored, and tell it of others; "
+            f"give drop_state={stored!r}, so that they begin anew together"
         )
 
 

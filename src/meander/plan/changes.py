@@ -17,7 +17,7 @@ import polars as pl
 from meander.aggregates.changing import over_changes
 from meander.errors import FlowError
 from meander.plan.computed import with_computed
-from meander.plan.eventtime import END, START, SessionAggregate, WindowAggregate
+from meander.plan.eventtime import END, START, SessionAggregate, Watermark, WindowAggregate
 from meander.plan.joins import JoinLatest
 from meander.plan.operators import Aggregate, Filter, MapBatches, Operator, Select, Union, WithColumns, expect_inputs
 from meander.plan.rowwise import RANK, Latest, Top
@@ -193,6 +193,9 @@ def _passed_on(name: str, op: Operator, inputs: Sequence[Changes | None], schema
         return replace(changes, key=None, vanishes=True, unsaid=changes.unsaid or ("" if repeatable else unsaid))
     if isinstance(op, Filter):
         return replace(changes, vanishes=True)
+    if isinstance(op, Watermark):  # rows without a time do not pass
+        unsaid = f"{name!r} goes by the clock (max_ahead), and may let a row that is gone pass that it refused when it came"
+        return replace(changes, vanishes=True, unsaid=changes.unsaid or ("" if op.max_ahead is None else unsaid))
     if isinstance(op, Select | WithColumns) and changes.key is not None and not _keeps(op, changes.key, schemas[0]):
         return replace(changes, key=None)
     return changes

@@ -17,6 +17,7 @@ import polars as pl
 
 from meander.aggregates import Agg
 from meander.aggregates.changing import over_changes
+from meander.plan.computed import with_computed
 from meander.plan.eventtime import Time, WindowAggregate, time_of
 from meander.plan.graph import Plan
 from meander.plan.joins import Join, JoinLatest, SideTime
@@ -81,12 +82,13 @@ def layout_of(plan: Plan, name: str) -> Layout:
     node = plan.node(name)
     inputs = [plan.schema(one) for one in node.inputs]
     if isinstance(node.op, Aggregate) and node.inputs[0] in plan.changes:
-        over = [over_changes(agg, inputs[0]) for agg in node.op.aggs]
+        schema = with_computed(inputs[0], node.op.aggs)
+        over = [over_changes(agg, schema) for agg in node.op.aggs]
         meanings = {
             # The values of a bag are told apart as they are stored: a wider type is another one.
             f"{agg.name}.{part}": (spec.dtype, f"{agg.memory()}, {show_type(spec.dtype)}" if agg.bag else agg.memory())
             for agg in over
-            for part, spec in agg.parts(inputs[0]).items()
+            for part, spec in agg.parts(schema).items()
         }
         keys = {key: inputs[0][key] for key in node.op.keys}
         return Layout("aggregate over changes", keys, {ROWS: (pl.Int64(), "rows"), **meanings})
@@ -172,7 +174,8 @@ def compare(before: Layout, after: Layout, retired: Iterable[str] = ()) -> Compa
             continue
         was, meant = before.columns[name]
         if meaning != meant:
-            soft.append(f"state column '{name}' held {_word(meant)} and would hold {_word(meaning)}: choose another alias")
+            words = (meant, meaning) if _word(meant) == _word(meaning) else (_word(meant), _word(meaning))
+            soft.append(f"state column '{name}' held {words[0]} and would hold {words[1]}: choose another alias")
         elif dtype != was and is_wider(was, dtype):
             widened.append(name)
         elif dtype != was:

@@ -84,10 +84,25 @@ class StateRules:
     backfill: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Per operator and new aggregate, the state of keys from before: a value, or one per part of the state."""
 
+    def __post_init__(self) -> None:
+        drop, upgrade, backfill = (_anything(given) for given in (self.drop, self.upgrade, self.backfill))
+        names = [] if isinstance(drop, bool | str) else drop
+        if not isinstance(names, Collection) or not all(isinstance(name, str) for name in names):
+            raise FlowError(f"drop_state={drop!r}: it is the names of operators, or True")
+        if not isinstance(upgrade, Mapping) or not all(map(callable, upgrade.values())):
+            raise FlowError(f"upgrade={upgrade!r}: it has a function for an operator, as in {{'totals': fn}}")
+        if not isinstance(backfill, Mapping) or not all(isinstance(values, Mapping) for values in backfill.values()):
+            raise FlowError(f"backfill={backfill!r}: it has the values of new aggregates for an operator, as in {{'totals': {{'n': 0}}}}")
+
     @property
     def dropped(self) -> frozenset[str]:
         """The operators that are named."""
         return frozenset() if isinstance(self.drop, bool) else frozenset([self.drop] if isinstance(self.drop, str) else self.drop)
+
+
+def _anything(given: Any) -> Any:
+    """What callers may have given, whatever it should be."""
+    return given
 
 
 def modify(plan: Plan, changes: Iterable[Change], rules: StateRules | None = None) -> tuple[Plan, Effects]:

@@ -286,6 +286,8 @@ class Aggregate:
         (schema,) = expect_inputs(self.kind, name, inputs, 1)
         if not self.aggs:
             raise FlowError(f"aggregate {name!r}: it needs at least one aggregate, as in key_by('k').aggregate(count())")
+        if not self.keys and "__all" in schema:
+            raise FlowError(f"aggregate {name!r}: a column is named '__all', which is its own where it has no key; rename it first")
         return aggregated(self.keys, self.aggs, schema, name)
 
     def describe(self) -> str:
