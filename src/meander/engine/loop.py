@@ -264,7 +264,8 @@ class Loop:
         if self.siblings is not None:
             self.siblings.committed(entry, by_us)
         self._parts = replace(self._parts, plan=entry["plan"])  # with what is set aside now
-        if entry["drops"] or entry["floors"] or entry["forgets"] or entry["restarts"] or "unproven" in before.plan:
+        went = entry["drops"] or entry["floors"] or entry["forgets"] or entry["restarts"] or "unproven" in before.plan
+        if went or before.was_empty(entry["tables"]):
             self.tidy.dropped(before, manifest)
         self.input.release(decision.seen)
         self.housekeeping.do()
