@@ -254,6 +254,23 @@ def test_sliding_windows_and_sessions_go_by_the_clock_too(tmp_path: Path) -> Non
         assert emitted(out.table()) == sorted([of(a, b, *values) for a, b, values in expected], key=str)
 
 
+@pytest.mark.parametrize("window", [md.tumbling("10s", time="processing"), md.session("3s", time="processing")])
+def test_input_whose_turn_comes_after_an_epoch_without_input_is_of_no_earlier_time(tmp_path: Path, window: Any) -> None:
+    """As where Structured Streaming decides: between a batch and its turn, what is due by the clock closes."""
+    flow, out = clocked(window, (one(1), one(2)))
+    clock = Hand()
+    local = Local(flow, tmp_path, clock=clock, ahead=False)
+    assert local.step()
+    clock.at = 1_009.9
+    batch = local.loop.decide(local.manifest.epoch + 1, everything=True)
+    assert batch is not None
+    clock.at = 1_020.1
+    assert local.step(), "the first window closes"
+    assert local.loop.run_epoch(batch)
+    local.run(flush=True)
+    assert pl.DataFrame(pl.from_arrow(out.table())).get_column("n").to_list() == [1, 1]
+
+
 def test_a_flush_closes_windows_of_processing_time(tmp_path: Path) -> None:
     flow, out = clocked(md.tumbling("10s", time="processing"), (one(1),))
     local = Local(flow, tmp_path, clock=Hand())

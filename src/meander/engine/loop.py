@@ -227,8 +227,9 @@ class Loop:
     def run_epoch(self, decision: Decision) -> bool:
         """Run, commit and publish one epoch that somebody else decided."""
         with self._at_work, self._fenced_first():
-            # Counted here: an epoch without input may have come between the decision and its turn.
-            decision = self.timed_for(replace(decision, epoch=self.log.manifest.epoch + 1))
+            # Numbered and timed here: an epoch without input may have come between the decision and its turn.
+            last = self.log.manifest
+            decision = self.timed_for(replace(decision, epoch=last.epoch + 1, now=max(decision.now, last.now)))
             if not self.trials.run(decision, everything=False):
                 self._run_epoch(decision, None, lambda: None)
         return True
