@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any, ClassVar
+from unittest import mock
 
 import polars as pl
 import pytest
@@ -476,3 +477,34 @@ def test_a_table_that_was_empty_when_a_change_flushed_can_be_read_when_that_is_t
     local.step()
     assert "unproven" not in local.manifest.plan
     assert md.read_state(tmp_path, "w").num_rows == 0
+
+
+def test_what_a_sibling_merges_while_a_change_is_taken_back_is_not_lost(tmp_path: Path) -> None:
+    times = [[number] for number in range(14)]
+    flow, _ = flow_of(times, 6, grace="60s")
+    with constants(FEWEST=(compaction_module, 1000)):
+        local = Local(flow, tmp_path, 1, ahead=False)
+        local.step()
+        local.propose(SHORTER, BAD)
+        local.step()
+        a, b = (Local(flow, tmp_path, 1, replica=name, ahead=False) for name in "ab")
+        while a.manifest.epoch < 6:
+            a.step()
+        attempt, merged = a.loop.attempt, []
+
+        def meanwhile(*args: Any) -> Any:
+            outcome = attempt(*args)
+            b.loop.siblings.keep_up()
+            with constants(FEWEST=(compaction_module, 2)):
+                b.loop.housekeeping.compactor.consider(b.manifest, b.loop.routing, dict.fromkeys(b.loop.routing, 1))
+            b.loop.housekeeping.do()
+            merged.append(b.manifest.position)
+            return outcome
+
+        with mock.patch.object(a.loop, "attempt", meanwhile):
+            a.step()
+        assert merged
+        assert "unproven" not in a.manifest.plan, "it was taken back"
+        while a.step() and b.step():
+            assert not lost(a) | lost(b)
+        assert a.manifest.epoch == len(times)
