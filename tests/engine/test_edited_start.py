@@ -121,7 +121,7 @@ def test_what_cannot_be_applied_is_refused_and_drop_state_names_what_may_go(tmp_
     local.step()
     assert local.trial is not None
     assert local.trial.done.result(0).effects["drops"] == ["best", "totals"]
-    assert pl.read_parquet(tmp_path / "out" / "part-0000000003-*.parquet").sort("k").rows() == [(k, 1, 0) for k in range(3)]
+    assert pl.read_parquet(tmp_path / "out" / "part-0000000003-*.parquet").sort("k").rows() == [(k, 1, 2) for k in range(3)]
 
 
 def test_after_changes_while_it_ran_a_file_can_be_edited_again(tmp_path: Path) -> None:
