@@ -30,6 +30,18 @@ class Toggle(md.Processor):
         yield (state.n,)
 
 
+class Reminder(md.Processor):
+    output: ClassVar = {"n": "int64"}
+
+    def on_events(self, key: Any, rows: Any, state: Any, ctx: Any) -> Any:
+        if key == 1:
+            ctx.set_timer("1s")
+        return []
+
+    def on_timer(self, key: Any, timer: Any, state: Any, ctx: Any) -> Any:
+        return []
+
+
 class Wider(Toggle):
     m = md.value("int64", default=0)
 
@@ -84,3 +96,17 @@ def test_a_table_goes_on_after_it_was_merged_to_nothing_and_after_a_restart(tmp_
         again.run()
     assert [frame.rows() for frame in rest.epochs().values()][-3:] == [[(1, 7)], [(1, 0)], [(1, 7)]]
     assert all(segment.groups for segment in again.manifest.tables["p"].segments)
+
+
+def test_what_an_emptied_table_has_kept_for_its_columns_goes_when_it_has_rows_again(tmp_path: Path) -> None:
+    """Each timer fires in an epoch without input, behind which the mark stands still: in the next epoch no floor moves."""
+    flow, times = md.Flow("f"), range(0, 200, 10)
+    script = tuple(((0, ((1, 0, ts * SECOND), (2, 0, (ts + 5) * SECOND))),) for ts in times)
+    flow.source("a", Script(COLUMNS, script)).watermark("ts").key_by("k").process(Reminder, name="p").sink("out", md.memory())
+    local = Local(flow, tmp_path, 1, ahead=False)
+    for _ in times:
+        local.step()
+        assert sum(local.flush()) == 0
+        assert "p.event" not in local.stored
+    assert local.manifest.epoch == 2 * len(times)
+    assert len(local.store.list("segments/p.event/")) <= 4, "those of the epochs that are retained"

@@ -112,3 +112,12 @@ def test_a_limit_is_part_of_the_plan_and_its_absence_changes_no_digest() -> None
     assert plain.node("time").op.canonical() == "ts 0 None"
     assert plain.digest() != limited.digest()
     assert limited.node("time").op.describe() == "ts, grace 0ms, at most 1h ahead"
+
+
+@pytest.mark.parametrize("moment", [1_800_000_000_000, 9_000_000_000_000])
+def test_a_row_of_a_year_that_python_does_not_have_is_a_dead_letter_like_any_other(tmp_path: Path, moment: int) -> None:
+    """Such as where a number of milliseconds was taken for one of seconds."""
+    flow, out = flow_of((at(NOON - 30), at(moment), at(NOON - 1)), "1h")
+    Local(flow, tmp_path, clock=FakeClock(NOON)).run(flush=True)
+    assert sorted(row["n"] for row in out.table().to_pylist()) == [1, 1]
+    assert letters(tmp_path) == [("time", "the event time ts is more than 1h ahead of the clock")]

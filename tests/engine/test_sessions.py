@@ -254,6 +254,42 @@ def test_sliding_windows_and_sessions_go_by_the_clock_too(tmp_path: Path) -> Non
         assert emitted(out.table()) == sorted([of(a, b, *values) for a, b, values in expected], key=str)
 
 
+@pytest.mark.parametrize("window", [md.tumbling("10s", time="processing"), md.session("3s", time="processing")])
+def test_input_whose_turn_comes_after_an_epoch_without_input_is_of_no_earlier_time(tmp_path: Path, window: Any) -> None:
+    """As where Structured Streaming decides: between a batch and its turn, what is due by the clock closes."""
+    flow, out = clocked(window, (one(1), one(2)))
+    clock = Hand()
+    local = Local(flow, tmp_path, clock=clock, ahead=False)
+    assert local.step()
+    clock.at = 1_009.9
+    batch = local.loop.decide(local.manifest.epoch + 1, everything=True)
+    assert batch is not None
+    clock.at = 1_020.1
+    assert local.step(), "the first window closes"
+    assert local.loop.run_epoch(batch)
+    local.run(flush=True)
+    assert pl.DataFrame(pl.from_arrow(out.table())).get_column("n").to_list() == [1, 1]
+
+
+def test_a_backfill_of_windows_of_which_none_is_open_runs_no_epochs_by_the_clock(tmp_path: Path) -> None:
+    window = md.tumbling("10s", time="processing")
+    flow, _ = clocked(window, (one(1),))
+    clock = Hand()
+    local = Local(flow, tmp_path, clock=clock, ahead=False)
+    local.run()
+    clock.at = 1_011.0
+    local.run()
+    assert not local.stored
+    more = md.aggregate(*AGGREGATES, md.mean("v").alias("mean"), window=window, emit="closed")
+    trial = local.propose(md.Replace("w", more), backfill={"w": {"mean": {"n": 0, "sum": 0.0}}})
+    assert local.step()
+    epoch = trial.done.result(0).epoch
+    for _ in range(10):
+        clock.at += 11.0
+        local.run(flush=True)
+    assert local.manifest.epoch == epoch
+
+
 def test_a_flush_closes_windows_of_processing_time(tmp_path: Path) -> None:
     flow, out = clocked(md.tumbling("10s", time="processing"), (one(1),))
     local = Local(flow, tmp_path, clock=Hand())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any, ClassVar
+from unittest import mock
 
 import polars as pl
 import pytest
@@ -455,3 +456,55 @@ def test_what_the_marks_of_a_change_had_not_passed_closes_when_it_is_taken_back(
         local.run(flush=True)
         found.append({name: sorted(row for rows in output(outs, 0)[name].values() for row in rows) for name in ("windows", "sessions")})
     assert found[0] == found[1]
+
+
+def test_a_table_that_was_empty_when_a_change_flushed_can_be_read_when_that_is_taken_back(tmp_path: Path) -> None:
+    flow, count = md.Flow("f"), md.count().alias("n")
+    rows = flow.source("a", Script(COLUMNS, tuple(((0, ((1, v, ts * SECOND),)),) for v, ts in ((1, 1), (0, 30), (0, 31), (0, 32)))))
+    rows = rows.watermark("ts", grace="0s", name="time")
+    some = rows.filter("v > 0").key_by("k").window(md.tumbling("10s"))
+    some.aggregate(count, name="w", emit="update").sink("some", md.memory())
+    rows.key_by("k").window(md.tumbling("10s")).aggregate(count, name="all").sink("whole", md.memory())
+    late = tuple(((0, ((1, 1, 0),) if number == 3 else ()),) for number in range(4))
+    flow.source("b", Script(COLUMNS, late)).map_batches(same, name="m").sink("other", md.memory())
+    local = Local(flow, tmp_path, 1, ahead=False)
+    for _ in range(3):
+        local.step()
+    assert "w" not in local.stored
+    local.propose(md.Replace("w", md.aggregate(count, window=md.tumbling("10s"), emit="closed")), BAD)
+    assert any(local.flush())
+    assert "unproven" in local.manifest.plan
+    local.step()
+    assert "unproven" not in local.manifest.plan
+    assert md.read_state(tmp_path, "w").num_rows == 0
+
+
+def test_what_a_sibling_merges_while_a_change_is_taken_back_is_not_lost(tmp_path: Path) -> None:
+    times = [[number] for number in range(14)]
+    flow, _ = flow_of(times, 6, grace="60s")
+    with constants(FEWEST=(compaction_module, 1000)):
+        local = Local(flow, tmp_path, 1, ahead=False)
+        local.step()
+        local.propose(SHORTER, BAD)
+        local.step()
+        a, b = (Local(flow, tmp_path, 1, replica=name, ahead=False) for name in "ab")
+        while a.manifest.epoch < 6:
+            a.step()
+        attempt, merged = a.loop.attempt, []
+
+        def meanwhile(*args: Any) -> Any:
+            outcome = attempt(*args)
+            b.loop.siblings.keep_up()
+            with constants(FEWEST=(compaction_module, 2)):
+                b.loop.housekeeping.compactor.consider(b.manifest, b.loop.routing, dict.fromkeys(b.loop.routing, 1))
+            b.loop.housekeeping.do()
+            merged.append(b.manifest.position)
+            return outcome
+
+        with mock.patch.object(a.loop, "attempt", meanwhile):
+            a.step()
+        assert merged
+        assert "unproven" not in a.manifest.plan, "it was taken back"
+        while a.step() and b.step():
+            assert not lost(a) | lost(b)
+        assert a.manifest.epoch == len(times)

@@ -86,7 +86,7 @@ def both(some: Mapping[str, Table], others: Mapping[str, Table]) -> dict[str, Ta
     found = dict(some)
     for name, table in others.items():
         segments = (*found[name].segments, *table.segments) if name in found else table.segments
-        unique = {s.name: s for s in segments if s.groups}
+        unique = {s.name: s for s in segments if s.groups} or {s.name: s for s in segments[:1]}  # one stays, for the table's columns
         found[name] = replace(found.get(name, table), segments=tuple(sorted(unique.values(), key=lambda s: s.sequence)))
     return found
 

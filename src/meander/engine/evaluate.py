@@ -12,6 +12,7 @@ import json
 from dataclasses import dataclass
 
 import numpy as np
+import polars as pl
 
 from meander.engine.rows import Rows, joined
 from meander.errors import BadInput, FlowError
@@ -75,7 +76,7 @@ def _apply_to_good_rows(node: Node, rows: Rows, error: Exception, dead: list[Dea
         begin, end, reason = pending.pop()
         if end - begin == 1:
             bad.append(begin)
-            content = json.dumps(rows.frame.row(begin, named=True), default=str)[:CONTENT_LIMIT]
+            content = content_of(rows.frame, begin)[:CONTENT_LIMIT]
             dead.append(DeadLetter(node.name, rows.position(begin), f"{type(reason).__name__}: {reason}", content))
             continue
         middle = (begin + end) // 2
@@ -117,3 +118,19 @@ def _message(node: Node, rows: Rows, error: Exception, epoch: int, strict: bool)
             more = f" (and {len(found) - 1} more rows)" if len(found) > 1 else ""
             return f"operator '{node.name}', epoch {epoch}, row {first.position}: {first.reason}{more}; the row is {first.content}"
     return f"operator '{node.name}', epoch {epoch}, rows of {place}: {type(error).__name__}: {error}"
+
+
+_PER_SECOND = {"ms": 1_000, "us": 1_000_000}
+_YEAR_1, _YEAR_9999 = -62_135_510_400, 253_402_128_000
+"""Their first and last second, with a day to spare for time zones."""
+
+
+def content_of(frame: pl.DataFrame, row: int) -> str:
+    """A row as a dead letter has it; times of years that Python does not have as the numbers that they are."""
+    one = frame.slice(row, 1)
+    for name, dtype in one.schema.items():
+        if isinstance(dtype, pl.Datetime) and (per_second := _PER_SECOND.get(dtype.time_unit)) is not None:
+            number = one.get_column(name).to_physical()
+            if not number.is_between(_YEAR_1 * per_second, _YEAR_9999 * per_second).fill_null(value=True).all():
+                one = one.with_columns(number)
+    return json.dumps(one.row(0, named=True), default=str)

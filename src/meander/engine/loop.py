@@ -227,8 +227,9 @@ class Loop:
     def run_epoch(self, decision: Decision) -> bool:
         """Run, commit and publish one epoch that somebody else decided."""
         with self._at_work, self._fenced_first():
-            # Counted here: an epoch without input may have come between the decision and its turn.
-            decision = self.timed_for(replace(decision, epoch=self.log.manifest.epoch + 1))
+            # Numbered and timed here: an epoch without input may have come between the decision and its turn.
+            last = self.log.manifest
+            decision = self.timed_for(replace(decision, epoch=last.epoch + 1, now=max(decision.now, last.now)))
             if not self.trials.run(decision, everything=False):
                 self._run_epoch(decision, None, lambda: None)
         return True
@@ -264,7 +265,8 @@ class Loop:
         if self.siblings is not None:
             self.siblings.committed(entry, by_us)
         self._parts = replace(self._parts, plan=entry["plan"])  # with what is set aside now
-        if entry["drops"] or entry["floors"] or entry["forgets"] or entry["restarts"] or "unproven" in before.plan:
+        went = entry["drops"] or entry["floors"] or entry["forgets"] or entry["restarts"] or "unproven" in before.plan
+        if went or before.was_empty(entry["tables"]):
             self.tidy.dropped(before, manifest)
         self.input.release(decision.seen)
         self.housekeeping.do()
@@ -356,7 +358,7 @@ class Loop:
 
     def timed_for(self, decision: Decision) -> Decision:
         """A decision as the plan in force needs it."""
-        return replace(decision, late=lates(self._parts.timed, self._setup.rewritten.view(self.log.manifest), decision.epoch))
+        return replace(decision, late=lates(self._parts.timed, self._rewritten.view(self.log.manifest), decision.epoch))
 
     def reached(self, manifest: Manifest) -> dict[str, int]:
         """Per operator in force that follows watermarks, the mark up to which things close next."""
@@ -367,14 +369,23 @@ class Loop:
         """A routing table for an operator that is new."""
         return spread(self.log.manifest.key_groups, self._asked)
 
-    def as_if_never(self, unproven: Json, parts: Parts) -> Rewritten:
+    @property
+    def _rewritten(self) -> Rewritten:
+        """What the next epoch does to the state as it is now."""
+        return self._setup.rewritten(self.log.manifest)
+
+    def as_if_never(self, unproven: Json, parts: Parts) -> Callable[[Manifest], Rewritten]:
         """The tables, times and floors of a plan when the change on top of it is taken back: nothing was dropped for that one."""
-        manifest, known = self._setup.rewritten.view(self.log.manifest), parts.tables()
-        tables = {name: table for name, table in former_tables(manifest, unproven).items() if name in known}
-        stored = self.log.manifest.tables
-        other = {name: table for name, table in tables.items() if stored.get(name) != table}
-        forgets = tuple(name for name in stored if name not in tables or name in other)
-        return Rewritten(forgets, other, not_closed(unproven["times"], manifest.times), unproven["flushed"])
+        so_far, known = self._setup.rewritten, parts.tables()
+
+        def rewritten(now: Manifest) -> Rewritten:
+            manifest = so_far(now).view(now)
+            tables = {name: table for name, table in former_tables(manifest, unproven).items() if name in known}
+            other = {name: table for name, table in tables.items() if now.tables.get(name) != table}
+            forgets = tuple(name for name in now.tables if name not in tables or name in other)
+            return Rewritten(forgets, other, not_closed(unproven["times"], manifest.times), unproven["flushed"])
+
+        return rewritten
 
     def output(self, outcome: Outcome) -> dict[str, pl.DataFrame]:
         """What an epoch that is not committed would publish, per sink."""
@@ -537,7 +548,7 @@ class Loop:
 
     def _begin(self, decision: Decision, prepared: Any, last: bool) -> Callable[[], Outcome] | None:
         try:
-            return self._runner.begin(decision, self._setup.rewritten.view(self.log.manifest), self.routing, prepared)
+            return self._runner.begin(decision, self._rewritten.view(self.log.manifest), self.routing, prepared)
         except Unavailable:
             raise
         except Retryable:
@@ -546,8 +557,9 @@ class Loop:
             return None
 
     def _entry(self, decision: Decision, outcome: Outcome) -> Json:
-        timed, before = self._parts.timed, self._setup.rewritten.view(self.log.manifest)
-        segments = {name: [ref.to_json() for ref in table.segments] for name, table in self._setup.rewritten.tables.items()}
+        timed, rewritten = self._parts.timed, self._rewritten
+        before = rewritten.view(self.log.manifest)
+        segments = {name: [ref.to_json() for ref in table.segments] for name, table in rewritten.tables.items()}
         for name, added in outcome.segments.items():
             segments.setdefault(name, []).extend(added)
         evict = evictions(timed, before, decision.now, decision.flush)
@@ -570,8 +582,8 @@ class Loop:
             "batch": decision.batch,
             "routing": self.routing,
             "asked": self._asked,
-            "tables": {name: self._added(name, added) for name, added in segments.items()},
-            "forgets": list(self._setup.rewritten.forgets),
+            "tables": {name: self._added(name, added, rewritten.tables.get(name)) for name, added in segments.items()},
+            "forgets": list(rewritten.forgets),
             "restarts": list(self._setup.restarts),
             "drops": drops,
             "floors": floors(timed, after, evict, decision.now, decision.epoch),
@@ -597,9 +609,9 @@ class Loop:
         table = before.tables.get(name, Table(kept.keys, (), kept.time))
         return replace(table, segments=(*table.segments, *(SegmentRef.from_json(s) for s in outcome.segments.get(name, ()))))
 
-    def _added(self, name: str, segments: list[Any]) -> Json:
+    def _added(self, name: str, segments: list[Any], rewritten: Table | None) -> Json:
         """What an entry says of a table that has new segments. One that is rewritten begins where it is over already."""
-        kept, rewritten = self._kept[name], self._setup.rewritten.tables.get(name)
+        kept = self._kept[name]
         ends = {} if kept.time is None else {"time": kept.time, **({} if rewritten is None else {"floor": rewritten.floor})}
         return {"keys": kept.keys, "segments": segments, **ends}
 

@@ -7,7 +7,6 @@ and prepare what goes to later stateful operators. What these do is behind one c
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -21,7 +20,7 @@ from meander.connect.parquet import encode_parquet
 from meander.connect.sink import RefusesRows
 from meander.coordinate.routing import groups_of
 from meander.engine.compiled import Compiled
-from meander.engine.evaluate import DeadLetter, evaluate
+from meander.engine.evaluate import DeadLetter, content_of, evaluate
 from meander.engine.marks import micros_of, reached
 from meander.engine.messages import Control, Lookup, Report
 from meander.engine.operators.contract import Emitted, Partial, Seat, Stateful
@@ -363,8 +362,7 @@ class StageTask:
             raise BadInput(f"operator '{operator}', epoch {self.control.common.epoch}, row {rows.position(0)}: {reason}")
         if mine:
             for row in range(rows.frame.height):
-                content = json.dumps(rows.frame.row(row, named=True), default=str)
-                self._dead.append(DeadLetter(operator, rows.position(row), reason, content))
+                self._dead.append(DeadLetter(operator, rows.position(row), reason, content_of(rows.frame, row)))
 
     def _write_segment(self, table: str, kept: Kept, rows: pl.DataFrame, groups: int) -> None:
         if rows.height == 0:

@@ -72,7 +72,8 @@ NOTHING = Rewritten()
 class Once:
     """What the first epoch of a changed plan does to the state, and no later one."""
 
-    rewritten: Rewritten = NOTHING
+    rewritten: Callable[[Manifest], Rewritten] = lambda manifest: NOTHING
+    """Given the last manifest: siblings may merge what it names until the epoch is committed."""
     restarts: tuple[str, ...] = ()
 
 
@@ -87,7 +88,7 @@ class Setup:
     cursors: dict[str, Cursor]
     restarts: tuple[str, ...] = ()
     """Sources that begin at their beginning with the first epoch."""
-    rewritten: Rewritten = NOTHING
+    rewritten: Callable[[Manifest], Rewritten] = lambda manifest: NOTHING
 
 
 @dataclass
@@ -324,7 +325,8 @@ class Trials:
             kept = loop.input.cursors.get(name) if name not in trial.swaps else None
             cursors[name] = kept or loop.input.open(name, source, anew=name in trial.restarts)
         routing = {name: loop.routing.get(name) or loop.route_new() for name in trial.parts.keyed}
-        return Setup(trial.parts, trial.program, routing, cursors, trial.restarts, trial.rewrite(manifest))
+        made = trial.rewrite(manifest)
+        return Setup(trial.parts, trial.program, routing, cursors, trial.restarts, lambda _: made)
 
     def _watched(self, trial: Trial, decision: Decision) -> Outcome:
         deadline = self._clock.monotonic() + trial.patience

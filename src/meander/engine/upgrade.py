@@ -49,6 +49,7 @@ def rewrite_tables(
             data = encode_segment(pl.DataFrame(made), time=table.time)
             written = f"segments/{name}/{manifest.generation:08d}-{manifest.epoch:010d}-upgrade-{clock.new_id()}.arrow"
             store.put(written, data)
-            ref = SegmentRef(written, rows.height, data.size, manifest.epoch, (1 << manifest.key_groups) - 1, ends_of(data))
+            groups = (1 << manifest.key_groups) - 1 if rows.height else 0  # one without rows is there for its columns
+            ref = SegmentRef(written, rows.height, data.size, manifest.epoch, groups, ends_of(data))
             tables[name] = replace(table, segments=(ref,))
     return Rewritten((*gone, *tables), tables)

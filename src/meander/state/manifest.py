@@ -30,7 +30,7 @@ their own, in ``unproven``, and what is above one of them stays in the store.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -266,6 +266,10 @@ class Manifest:
     def tables_of(self, operator: str) -> list[Table]:
         """The operator's own table and those of its aggregates' values."""
         return [table for name, table in self.tables.items() if operator_of(name) == operator]
+
+    def was_empty(self, tables: Iterable[str]) -> bool:
+        """Whether nothing is left of one of these tables: what it has kept for its columns goes with the next segment."""
+        return any(not s.groups for name in tables if name in self.tables for s in self.tables[name].segments)
 
     def segment_names(self) -> set[str]:
         names = {s.name for table in self.tables.values() for s in table.segments}
