@@ -365,6 +365,12 @@ def test_a_replica_that_is_restarted_under_its_own_name_calls_the_function_for_t
     assert [int(name.rsplit("/", 1)[1]) for name in a.store.list("published/")] == [4]
 
 
+def without_staged(local: Local) -> Any:
+    """Staged files are not removed for a while."""
+    delete = local.store.delete_all
+    return mock.patch.object(local.store, "delete_all", lambda names: delete([name for name in names if not name.startswith("staged/")]))
+
+
 def test_a_replica_that_comes_back_late_does_not_call_for_an_epoch_that_another_has_called_for(tmp_path: Path) -> None:
     """Who says that an epoch is published removes what said it of the one before. Other deletions may have failed meanwhile."""
     calls: list[tuple[str, int]] = []
@@ -380,14 +386,38 @@ def test_a_replica_that_comes_back_late_does_not_call_for_an_epoch_that_another_
     with mock.patch.object(Siblings, "recover"):
         late = start("a", "late")  # it has read the log, and not begun
     b = start("b", "other")
-    delete = b.store.delete_all
-    kept = mock.patch.object(b.store, "delete_all", lambda names: delete([name for name in names if not name.startswith("staged/")]))
-    with kept, mock.patch.object(b.cohort, "is_alive", return_value=False):
+    with without_staged(b), mock.patch.object(b.cohort, "is_alive", return_value=False):
         for _ in range(3):
             b.step()
     assert calls == [("other", 1), ("other", 2), ("other", 3), ("other", 4)]
     late.loop.siblings.recover()
     assert len(calls) == 4
+
+
+def test_a_committer_whose_function_fails_for_long_does_not_call_it_when_another_has_gone_on(tmp_path: Path) -> None:
+    calls: list[tuple[str, int]] = []
+    failed: list[int] = []
+
+    def start(name: str) -> Local:
+        def call(frame: pl.DataFrame, epoch: int) -> None:
+            if name == "a" and epoch == 2 and not failed:
+                failed.append(epoch)
+                with without_staged(b), mock.patch.object(b.cohort, "is_alive", return_value=False):  # so long that it seems to be dead
+                    b.step()
+                    b.step()
+                raise OSError("the database is away")
+            calls.append((name, epoch))
+
+        flow = md.Flow("called")
+        flow.source("events", Script(COLUMNS, SCRIPT)).sink("out", md.foreach_batch(call))
+        return Local(flow, tmp_path / "state", replica=name)
+
+    a, b = start("a"), start("b")
+    a.step()
+    a.step()
+    assert failed
+    assert calls[:3] == [("a", 1), ("b", 2), ("b", 3)]
+    assert [epoch for _, epoch in calls] == sorted(epoch for _, epoch in calls)
 
 
 @pytest.mark.parametrize(("kind", "epochs"), [("linked", 2), ("partitioned", 2), ("function", 2), ("linked", 100)])
