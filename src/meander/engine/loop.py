@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 import polars as pl
 
 from meander.clock import Clock
-from meander.connect.sink import Sink, StagedGone
+from meander.connect.sink import Sink
 from meander.coordinate.routing import spread
 from meander.coordinate.watermarks import heard_from
 from meander.engine.aside import former_tables, not_closed, set_aside
@@ -617,19 +617,11 @@ class Loop:
 
     def publish(self, manifest: Manifest, sinks: Sequence[str] | None = None) -> None:
         """Make the last epoch's output visible, of some sinks or of all."""
-        self.patience.persevere(
-            lambda: publish(self._store, self._in_force.sinks, manifest, sinks), self._look_again, self._let_others_lead, self._leaves
-        )
+        again = self._check_owner if self.siblings is None else self.siblings.look_again
+        work = partial(publish, self._store, self._in_force.sinks, manifest, sinks)
+        self.patience.persevere(work, again, self._let_others_lead, self._leaves)
         if sinks is None:
             self._published = manifest.epoch
-
-    def _look_again(self) -> None:
-        """Before an epoch is published once more. Where it took long, a sibling may have published it, and later ones."""
-        self._check_owner()
-        if self.siblings is not None:
-            with contextlib.suppress(Retryable):
-                if self.log.has_later_epoch():
-                    raise StagedGone("a later epoch is committed, so this one is published")
 
     def _check_owner(self) -> None:
         """Fenced where another run has replaced this one: then it is that one's to publish."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from meander.connect.sink import StagedGone, is_done_by_one
 from meander.engine.cohort import Cohort, choices_in, choices_of
 from meander.engine.epoch import Decision, Outcome
 from meander.engine.parts import in_force
+from meander.errors import Retryable
 from meander.state.log import Taken
 from meander.state.manifest import Json, Manifest
 
@@ -247,6 +249,13 @@ class Siblings:
             if not self._loop.log.has_later_epoch():
                 raise
             return False
+
+    def look_again(self) -> None:
+        """Before an epoch is published once more. Where it took long, another one may have published it, and later ones."""
+        with contextlib.suppress(Retryable):
+            self._loop.log.check_owner()
+            if self._loop.log.has_later_epoch():
+                raise StagedGone("a later epoch is committed, so this one is published")
 
     def stand_in(self, wait: bool) -> bool:
         """Publish the last epoch in sinks that one replica publishes, if the process that committed it died before it did. ``wait`` for it.
