@@ -210,7 +210,7 @@ BAD: list[tuple[Callable[[Stream], object], list[str]]] = [
      ["aggregate 't': two columns would be named 'count'", ".alias(...)"]),
     (lambda s: s.key_by("customer").aggregate(md.count().alias("customer"), name="t"), ["two columns would be named 'customer'"]),
     (lambda s: s.key_by("customer", "customer").aggregate(md.count(), name="t"), ["key column 'customer' is given twice"]),
-    (lambda s: s.key_by("customer").aggregate(pl.len()), ["is not an aggregate; use count()"]),  # type: ignore[arg-type]
+    (lambda s: s.key_by("customer").aggregate(pl.len()), ["is not an aggregate", "use md.count()"]),  # type: ignore[arg-type]
     (lambda s: s.key_by("customer").aggregate(md.quantile("amount", 50)), ["quantile(amount): q is 50; it must be between 0 and 1"]),
     (lambda s: s.filter("amount > 0", name="orders"),
      ["filter 'orders': there is already a source of that name", "or make a new md.Flow(...) if you ran this cell again"]),

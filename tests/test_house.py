@@ -20,7 +20,7 @@ LONGEST_FILE = 640
 BANNED_NAMES = {"utils", "util", "helpers", "helper", "common", "core", "base", "manager", "misc"}
 
 # A room is a module or a package directly under meander; "meander" itself is the public face.
-GROUND = {"errors", "clock", "durable", "settings", "metrics", "outcomes", "processes"}
+GROUND = {"errors", "clock", "durable", "settings", "metrics", "outcomes", "processes", "familiar"}
 VOCABULARY = {"aggregates", "sketches", "windows", "processor"}
 BELOW_ENGINE = GROUND | VOCABULARY | {"plan", "state", "connect", "coordinate"}
 BELOW_FLOW = BELOW_ENGINE | {"engine", "replicate", "control", "run"}
@@ -35,6 +35,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "metrics": {"errors", "clock"},
     "outcomes": set(),
     "processes": set(),
+    "familiar": set(),  # the names of other libraries, for messages
     "sketches": GROUND,
     "aggregates": GROUND | {"sketches"},
     "windows": GROUND,

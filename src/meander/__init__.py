@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from meander.aggregates import (
     Aggregator,
+    avg,
     collect,
     count,
     count_distinct,
@@ -28,6 +29,7 @@ from meander.connect.generator import generator
 from meander.connect.memory import memory
 from meander.connect.partitioned import parquet
 from meander.errors import BadInput, Busy, ConfigError, Corrupted, Divergent, Fenced, FlowError, MeanderError, Rejected, Retryable
+from meander.familiar import names as _names
 from meander.flow import Flow, KeyedStream, Stream
 from meander.outcomes import Progress
 from meander.plan.become import Become
@@ -73,6 +75,7 @@ __all__ = [
     "Stream",
     "aggregate",
     "autoscale",
+    "avg",
     "collect",
     "console",
     "count",
@@ -120,4 +123,9 @@ def __getattr__(name: str) -> Any:
         from meander.connect.spark_stream import spark_stream
 
         return spark_stream
-    raise AttributeError(f"module 'meander' has no attribute '{name}'")
+    raise _names.unknown_name("module 'meander'", name, _names.MODULE, __all__)
+
+
+def __dir__() -> list[str]:
+    """The public names, for completion."""
+    return [*__all__, "__version__"]

@@ -17,15 +17,18 @@ from meander.aggregates import Agg, Aggregator, as_agg
 from meander.connect.sink import Sink
 from meander.connect.source import Source
 from meander.errors import FlowError
+from meander.familiar.names import FLOW, KEYED, STREAM, WINDOWED, NoTable, Suggests
+from meander.familiar.values import no_column_name, no_sink, no_source, no_stream
 from meander.plan.changes import Changelog, check_changes, find_changes
 from meander.plan.computed import resolved
 from meander.plan.eventtime import HasLate, Late, SessionAggregate, Time, WindowAggregate, no_time, time_of
 from meander.plan.explain import explain
-from meander.plan.expressions import Expression, parse, parse_all, text_of
+from meander.plan.expressions import Expression, flat, parse, parse_all, text_of
 from meander.plan.graph import Node, Plan, check_name
 from meander.plan.joins import Columns, Input, Matching, as_matching, plan_join, plan_join_latest, read_bounds
 from meander.plan.operators import Aggregate, BatchFunction, Filter, Operator, Select, SinkOp, SourceOp, Union, WithColumns
 from meander.plan.processing import Process, as_processor
+from meander.plan.reshape import plan_drop, plan_explode, plan_rename
 from meander.plan.rowwise import Deduplicate, Latest, Top, WindowTop, names_of, ranked
 from meander.plan.schemas import KEY_TYPES, is_key_type, missing_column, show_schema
 from meander.plan.tables import Table, join_static
@@ -38,8 +41,10 @@ if TYPE_CHECKING:
     from meander.run import Run
 
 
-class Flow:
+class Flow(Suggests):
     """A dataflow under construction. Its name is part of what it stores: keep it."""
+
+    _instead = FLOW
 
     def __init__(self, name: str) -> None:
         check_name("flow", name)
@@ -48,6 +53,10 @@ class Flow:
         self._schemas: dict[str, pl.Schema] = {}
 
     def source(self, name: str, source: Source) -> Stream:
+        """The rows of a source, under a name: ``flow.source("orders", md.files("in/"))``."""
+        check_name("source", name)
+        if not hasattr(source, "cursor"):
+            raise FlowError(f"source {name!r}: {no_source(source)}")
         return self._add(SourceOp(source), name)
 
     def plan(self) -> Plan:
@@ -123,6 +132,8 @@ class Flow:
                 "or make a new md.Flow(...) if you ran this cell again"
             )
         for stream in inputs:
+            if not isinstance(stream, Stream):
+                raise FlowError(f"{op.kind} {name!r}: {no_stream(stream)}")
             if stream.flow is not self:
                 raise FlowError(f"{op.kind} {name!r}: its input {stream.name!r} belongs to another flow ({stream.flow.name!r})")
         node = Node(name, op, tuple(stream.name for stream in inputs))
@@ -139,8 +150,10 @@ class Flow:
         return f"{kind}_{number}"
 
 
-class Stream:
+class Stream(NoTable):
     """The rows that leave one operator. Streams can be used more than once: each use gets all rows."""
+
+    _instead = STREAM
 
     def __init__(self, flow: Flow, name: str) -> None:
         self.flow = flow
@@ -157,13 +170,37 @@ class Stream:
         """Only the rows where the predicate is true."""
         return self.flow._add(Filter(parse(predicate, self.schema), text_of((predicate,), {})), name, self)
 
-    def with_columns(self, *exprs: Expression, name: str | None = None, **named: Expression) -> Stream:
+    def where(self, predicate: Expression, name: str | None = None) -> Stream:
+        """The same as ``filter``, under the name that it has in SQL and PySpark."""
+        return self.filter(predicate, name)
+
+    def with_columns(self, *exprs: Expression | Sequence[Expression], name: str | None = None, **named: Expression) -> Stream:
         """New columns beside the old; a column of the same name is replaced."""
         return self.flow._add(WithColumns(parse_all(exprs, named, self.schema), text_of(exprs, named)), name, self)
 
-    def select(self, *exprs: Expression, name: str | None = None) -> Stream:
+    def select(self, *exprs: Expression | Sequence[Expression], name: str | None = None) -> Stream:
         """These columns only."""
         return self.flow._add(Select(parse_all(exprs, {}, self.schema), text_of(exprs, {})), name, self)
+
+    def drop(self, *columns: str | Sequence[str], name: str | None = None) -> Stream:
+        """All columns but these: ``orders.drop("note", "internal")``."""
+        return self.flow._add(plan_drop(tuple(flat(columns)), self.schema, f"drop after {self.name!r}"), name, self)
+
+    def rename(self, names: Mapping[str, str], name: str | None = None) -> Stream:
+        """All columns, some of them under other names: ``orders.rename({"amount": "total"})``.
+
+        Rename the column of the time before ``watermark`` names it.
+        """
+        return self.flow._add(plan_rename(names, self.schema, f"rename after {self.name!r}"), name, self)
+
+    def explode(self, *columns: str, keep_empty: bool = False, name: str | None = None) -> Stream:
+        """A row for every item of a list: ``posts.explode("tags")``. All other columns are repeated.
+
+        Several columns are taken apart together; their lists must have equal lengths, or the row is a dead letter. A row whose (first)
+        list is empty or null is dropped; with ``keep_empty=True`` it stays, with a null.
+        """
+        op = plan_explode(tuple(flat(columns)), keep_empty, f"explode after {self.name!r}")
+        return self.flow._add(op, name, self)
 
     def map_batches(
         self,
@@ -230,6 +267,9 @@ class Stream:
         input is cut into epochs: only operators without state, and sinks, may follow.
         """
         return self.flow._add(Changelog(column), name, self)
+
+    def _columns(self) -> list[str]:
+        return list(self.schema) if "flow" in vars(self) else []
 
     def _time(self, what: str) -> Time:
         """The time of its rows, or FlowError where they have none."""
@@ -332,7 +372,7 @@ class Stream:
     ) -> Matching:
         what = f"{kind} after {self.name!r}"
         if not isinstance(other, Stream):
-            raise FlowError(f"{what}: {other!r} is not a stream; for a table that does not change there is join_static")
+            raise FlowError(f"{what}: {no_stream(other)}")
         if other.flow is not self.flow:
             raise FlowError(f"{what}: the stream {other.name!r} belongs to another flow ({other.flow.name!r})")
         return as_matching(on, left_on, right_on, suffix, what, nulls_equal)
@@ -364,7 +404,7 @@ class Stream:
                 )
             return given.meta.output_name()
         if not isinstance(given, str):
-            raise FlowError(f"key_by after {self.name!r}: {given!r} is not a column's name; columns are {show_schema(self.schema)}")
+            raise FlowError(f"key_by after {self.name!r}: {no_column_name(given)}; columns are {show_schema(self.schema)}")
         return given
 
     def aggregate(self, *aggs: Agg | Aggregator, name: str | None = None) -> Stream:
@@ -389,12 +429,17 @@ class Stream:
 
     def sink(self, name: str, sink: Sink) -> Flow:
         """Ends the stream; returns the flow."""
+        check_name("sink", name)
+        if not hasattr(sink, "publish"):
+            raise FlowError(f"sink {name!r}: {no_sink(sink)}")
         self.flow._add(SinkOp(sink), name, self)
         return self.flow
 
 
-class KeyedStream:
+class KeyedStream(NoTable):
     """A stream with a key: what comes next keeps state per key."""
+
+    _instead = KEYED
 
     def __init__(self, stream: Stream, keys: tuple[str, ...]) -> None:
         self.stream = stream
@@ -458,8 +503,10 @@ class KeyedStream:
         return self.stream.flow._add(Top(self.keys, n, columns, downs, ties), name, self.stream)
 
 
-class WindowedStream:
+class WindowedStream(NoTable):
     """A stream cut into windows of time."""
+
+    _instead = WINDOWED
 
     def __init__(self, stream: Stream, keys: tuple[str, ...], window: Window | Session) -> None:
         if not isinstance(window, Window | Session):

@@ -14,6 +14,7 @@ from meander.coordinate.migration import check_strategy
 from meander.coordinate.routing import slots_of
 from meander.engine.picture import show_epoch, show_executors, show_holding, show_operators, show_scaling, show_stages
 from meander.errors import ConfigError, Rejected, Retryable
+from meander.familiar.names import RUN, Suggests
 from meander.outcomes import Migrated, Progress, Rescaled
 from meander.plan.become import Become
 from meander.plan.effects import Effects
@@ -47,12 +48,14 @@ class Planned(Protocol):
     def plan(self) -> Plan: ...
 
 
-class Run:
+class Run(Suggests):
     """A running flow: ask it, change it, stop it.
 
     The flow runs in a thread of its own (unless ``trigger=None``: then only in ``process_available``). A failure stops it, is said on
     standard error at once, and is raised by the next call that waits for it, ``stop`` and the end of a ``with`` block included.
     """
+
+    _instead = RUN
 
     def __init__(self, name: str, opened: Opened, settings: Settings, clock: Clock) -> None:
         self.name = name

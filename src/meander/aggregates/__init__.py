@@ -16,8 +16,8 @@ from meander.aggregates.user import Aggregator, as_agg
 from meander.errors import FlowError
 
 __all__ = [
-    "Agg", "Aggregator", "Part", "as_agg", "collect", "count", "count_distinct", "first", "last", "max", "mean", "min", "quantile", "std",
-    "sum", "top_k", "var",
+    "Agg", "Aggregator", "Part", "as_agg", "avg", "collect", "count", "count_distinct", "first", "last", "max", "mean", "min", "quantile",
+    "std", "sum", "top_k", "var",
 ]  # fmt: skip
 
 
@@ -46,6 +46,12 @@ def max(column: str | pl.Expr) -> Agg:
 
 
 def mean(column: str | pl.Expr) -> Agg:
+    """The arithmetic mean, Float64."""
+    return Mean.of(column)
+
+
+def avg(column: str | pl.Expr) -> Agg:
+    """The same as ``mean``, under the name that it has in SQL."""
     return Mean.of(column)
 
 

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import polars as pl
 
 from meander.errors import FlowError
+from meander.familiar.values import named
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +58,7 @@ class Agg:
         """Of a column, of SQL text (which is known for what it is when the input's columns are), or of a Polars expression."""
         if not isinstance(column, pl.Expr):
             if not isinstance(column, str):
-                raise FlowError(f"{cls.kind}({column!r}): it is of a column's name, of SQL text, or of a Polars expression")
+                raise FlowError(f"{cls.kind}({named(column)}): it is of a column's name, of SQL text, or of a Polars expression")
             return cls(column, **options)
         if column.meta.is_column():
             return cls(column.meta.output_name(), **options)

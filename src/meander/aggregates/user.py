@@ -14,6 +14,7 @@ import polars as pl
 
 from meander.aggregates.contract import Agg, Part
 from meander.errors import FlowError
+from meander.familiar.values import no_aggregate
 from meander.plan.code import code_of
 
 
@@ -139,4 +140,4 @@ def as_agg(given: Agg | Aggregator) -> Agg:
         return given
     if isinstance(given, Aggregator):
         return Custom(user=given)
-    raise FlowError(f"{given!r} is not an aggregate; use count(), sum('column'), ... or an instance of a subclass of Aggregator")
+    raise FlowError(no_aggregate(given))

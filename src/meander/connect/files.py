@@ -35,6 +35,10 @@ from meander.connect.file_splits import ARCHIVE, FilesCursor, Limits
 from meander.connect.schema_text import TYPES, as_columns
 from meander.connect.source import Batch
 from meander.errors import ConfigError, FlowError
+from meander.familiar.values import named, no_path
+from meander.plan.schemas import did_you_mean
+
+_PYTHON: dict[object, str] = {int: "long", float: "double", bool: "boolean", bytes: "binary"}
 
 
 @dataclass(frozen=True)
@@ -93,14 +97,14 @@ def files(
     ``after="archive"`` moves a file into the subfolder ``_archive`` when its epoch is committed and published, which keeps the folder
     small and new files quickly found; nobody else can read all of the folder then. What is in the archive is yours to delete.
     """
-    text = os.fspath(path)
+    text = _one_folder(path)
     if "://" in text:
         raise ConfigError(f"files({text!r}): only folders of a mounted file system are read; mount it, or use spark_stream")
     if format not in FORMATS:
         raise ConfigError(f"files({text!r}, format={format!r}): unknown format; there are {', '.join(FORMATS)}")
     folder = os.path.abspath(text)
     if not os.path.isdir(folder):
-        raise ConfigError(f"files({text!r}): {folder} is not a folder; create it, or fix the path")
+        raise ConfigError(_no_folder(text, folder))
     for name, limit in (("files", max_files_per_epoch), ("rows", max_rows_per_epoch), ("bytes", max_bytes_per_epoch)):
         if limit is not None and limit < 1:
             raise ConfigError(f"files({text!r}, max_{name}_per_epoch={limit}): must be at least 1, or None for no limit")
@@ -113,6 +117,27 @@ def files(
         raise FlowError(f"files({text!r}): optional columns {sorted(unknown)} are not in the schema; it has {', '.join(schema)}")
     limits = Limits(max_files_per_epoch, max_rows_per_epoch, max_bytes_per_epoch)
     return FilesSource(folder, format, columns, limits, float(settle), tuple(optional), _archives(after, folder, text))
+
+
+def _one_folder(path: object) -> str:
+    if isinstance(path, list | tuple | set):
+        shown = " and ".join(f"md.files({one!r}, ...)" for one in list(path)[:2]) or "md.files('in/', ...)"
+        raise ConfigError(f"files: one folder is read, and {named(path)} is given; make a source of each, {shown}, and write a.union(b)")
+    if not isinstance(path, str | os.PathLike):
+        raise ConfigError(no_path("files", path, "md.files('in/')"))
+    return os.fspath(path)
+
+
+def _no_folder(text: str, folder: str) -> str:
+    parent = os.path.dirname(text) or "."
+    if os.path.isfile(folder):
+        return f"files({text!r}): this is a file, and a folder is needed: all files in it are read, and those that come; write {parent!r}"
+    if set("*?[") & set(text):
+        return (
+            f"files({text!r}): patterns are not understood, a folder is needed: write {parent!r}. All its files are read but those whose "
+            "names begin with '.' or '_'; keep other files out of it"
+        )
+    return f"files({text!r}): {folder} is not a folder; create it, or fix the path"
 
 
 def _archives(after: str, folder: str, text: str) -> bool:
@@ -141,13 +166,14 @@ def _first_schema(folder: str, text: str, format: str) -> Mapping[str, Any]:
 def _dtype(name: str, kind: Any, format: str) -> pl.DataType:
     if isinstance(kind, str):
         if kind.lower() not in TYPES:
-            raise FlowError(f"column {name!r}: unknown type {kind!r}; there are {', '.join(TYPES)}, and every Polars type")
+            known = ", ".join(TYPES)
+            raise FlowError(f"column {name!r}: unknown type {kind!r}; there are {known}, and every Polars type{did_you_mean(kind, TYPES)}")
         dtype = TYPES[kind.lower()]
     elif isinstance(kind, pl.DataType):
         dtype = kind
     elif isinstance(kind, type) and issubclass(kind, pl.DataType):
         dtype = kind()
     else:
-        raise FlowError(f"column {name!r}: {kind!r} is not a type; give a name such as 'string' or a Polars type")
+        raise FlowError(f"column {name!r}: {kind!r} is not a type; give a name such as {_PYTHON.get(kind, 'string')!r} or a Polars type")
     file_rows.check_readable(name, dtype, format)
     return dtype

@@ -24,6 +24,7 @@ import polars as pl
 from meander.connect import wikipedia
 from meander.connect.source import Batch, Choice, Split
 from meander.errors import ConfigError
+from meander.plan.schemas import did_you_mean
 
 SPLIT_ROWS = 250_000
 _DEFAULT_ROWS_PER_EPOCH = 1_000_000
@@ -280,7 +281,7 @@ def generator(
     they are chosen (0 for key_value: all alike; 1 for wikipedia).
     """
     if kind not in _KINDS:
-        raise ConfigError(f"generator({kind!r}): unknown kind; there are {', '.join(_KINDS)}")
+        raise ConfigError(f"generator({kind!r}): unknown kind; there are {', '.join(_KINDS)}{did_you_mean(str(kind), _KINDS)}")
     if raw and kind != "wikipedia":
         raise ConfigError(f"generator({kind!r}, raw=True): only 'wikipedia' has raw lines")
     keys = keys if keys is not None else (1000 if kind == "key_value" else len(wikipedia.SERVERS))

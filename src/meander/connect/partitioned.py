@@ -28,6 +28,7 @@ from meander.connect.parquet import ParquetSink, encode_parquet, publish_one
 from meander.connect.sink import Staged
 from meander.durable import sync_folder
 from meander.errors import ConfigError, Corrupted, FlowError
+from meander.familiar.values import no_path
 
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 _LENGTH = 8
@@ -142,6 +143,8 @@ def parquet(path: str | os.PathLike[str], partition_by: str | Sequence[str] | No
 
     A start publishes the last epoch again: where its files were moved away, they come back under the same names.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise ConfigError(no_path("parquet", path, "md.parquet('out/')"))
     text = os.fspath(path)
     if "://" in text:
         raise ConfigError(f"parquet({text!r}): only folders of this machine's file systems are supported; mount it, or use foreach_batch")

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from meander.engine.rows import Rows, joined
+from meander.engine.rows import UNIT, Rows, joined
 from meander.errors import BadInput, FlowError
 from meander.plan.graph import Node
-from meander.plan.operators import Filter, MapBatches, Select, WithColumns
+from meander.plan.operators import Filter, MapBatches, Select, WithColumns, conform
 
 CONTENT_LIMIT = 10_000
 """Characters of a row that a dead letter keeps."""
@@ -59,6 +59,10 @@ def _apply(node: Node, rows: Rows) -> Rows:
     assert isinstance(op, MapBatches), f"operator '{node.name}' is not stateless"
     if rows.units is not None and not op.row_local:
         return joined([Rows(op.apply(part.frame), part.unit, place=part.place, sign=rows.sign) for part in rows.by_unit()], rows.place)
+    if rows.units is not None and op.carries:  # as many rows may leave as came, and other ones
+        made = op.fn(rows.frame.with_columns(pl.Series(UNIT, rows.units, pl.UInt64)))
+        frame = made.drop(UNIT) if op.schema is None else conform(made.drop(UNIT), op.schema)
+        return Rows(frame, None, made.get_column(UNIT).to_numpy(), place=rows.place, sign=rows.sign)
     result = op.apply(rows.frame)
     if result.height == rows.frame.height:
         return rows.with_frame(result)

@@ -33,7 +33,7 @@ from meander.engine.placement import Placement
 from meander.engine.probe import probe_store
 from meander.engine.resumption import plan_before, put_plan, put_started, resume_plan
 from meander.engine.scaling import Autoscaler, LoadMeter
-from meander.engine.session import is_local, prepare_context
+from meander.engine.session import is_local, prepare_context, session_options
 from meander.engine.session import spark as make_session
 from meander.engine.stage import DEAD_LETTERS
 from meander.engine.steward_compaction import StewardCompactor
@@ -75,6 +75,7 @@ def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: 
     What can be refused is refused before a Spark is started, which takes its time. ``edited`` asks that the flow that the store holds
     becomes this one, where it is one that was never in force there.
     """
+    own = None if hasattr(session, "sparkContext") else session_options(session)
     compiled = compile_plan(plan)
     if settings.replica is not None:
         _check_can_be_replicated(compiled, settings)
@@ -89,8 +90,8 @@ def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: 
     previous = _lock(store, clock, settings.takeover, shared)
     close: list[Callable[[], None]] = []
     try:
-        made: Any = None if session is not None else make_session()
-        context: SparkContext = (made if session is None else session).sparkContext
+        made: Any = None if own is None else make_session(**own)
+        context: SparkContext = (session if own is None else made).sparkContext
         prepare_context(context)
         probe_store(store, context, clock)
         if previous is None and newest_generation(store) != seen:  # somebody else started while Spark did, and nothing kept them off

@@ -6,14 +6,16 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
+from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from meander.engine.placement import Executor
 from meander.errors import ConfigError
+from meander.familiar.values import no_session
 
 SETTINGS = {
     "spark.ui.enabled": "false",
@@ -62,9 +64,33 @@ def spark(master: str | None = None, app_name: str = "meander", **settings: str)
             raise ConfigError(
                 "Spark needs a Java 17 or 21 runtime: install one (for instance openjdk-17-jre-headless) or set JAVA_HOME"
             ) from error
+        reason = _reason(error)
+        if reason is not None:
+            raise ConfigError(f"Spark did not start on master {chosen!r}: {reason}") from error
         raise
     session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+def session_options(given: object) -> dict[str, str]:
+    """The arguments of ``spark`` that somebody gave in the place of a session: none, a master, or a dict of them."""
+    if given is None:
+        return {}
+    if isinstance(given, str):
+        return {"master": given}
+    if isinstance(given, Mapping) and all(isinstance(key, str) for key in given):
+        return dict(given)
+    raise ConfigError(no_session(given))
+
+
+def _reason(error: Exception) -> str | None:
+    """What a JVM says for itself, and what to do; None where it is not Spark's start that failed."""
+    if not isinstance(error, Py4JJavaError):
+        return None
+    text = str(error.java_exception).splitlines()[0] if error.java_exception is not None else str(error)
+    if "stopped SparkContext" in text or "unresponsive" in text:
+        return "no master answers there; is it running, and is that its address?"
+    return text
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import polars as pl
 from meander.aggregates import Agg
 from meander.aggregates.by_time import follows_order
 from meander.errors import FlowError
+from meander.familiar.values import no_column_name
 from meander.plan.operators import Aggregate, Union, aggregated, expect_inputs
 from meander.plan.schemas import missing_column, show_schema
 from meander.plan.windows import Session, Window, show_duration
@@ -74,10 +75,15 @@ class Watermark:
 
     def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
         (schema,) = expect_inputs(self.kind, name, inputs, 1)
+        if not isinstance(self.column, str):
+            raise FlowError(f"watermark {name!r}: {no_column_name(self.column)}; columns are {show_schema(schema)}")
         if self.column not in schema:
             raise FlowError(f"watermark {name!r}: {missing_column(self.column, schema)}")
         if not isinstance(schema[self.column], pl.Datetime):
-            raise FlowError(f"watermark {name!r}: column {self.column!r} is {schema[self.column]}; it must be a Datetime: cast it first")
+            raise FlowError(
+                f"watermark {name!r}: column {self.column!r} is {schema[self.column]}; it must be a Datetime: "
+                f"{make_time(self.column, schema[self.column])}"
+            )
         return schema
 
     def describe(self) -> str:
@@ -215,6 +221,19 @@ def time_of(nodes: Sequence[Node], schemas: Mapping[str, pl.Schema], name: str) 
         return Time(first.column, first.shift, frozenset().union(*(t.marks for t in known)), max(t.delay for t in known))
 
     return find(name)
+
+
+def make_time(column: str, dtype: pl.DataType) -> str:
+    """How a column becomes a time, for who reads a message.
+
+    >>> make_time("ts", pl.String())
+    "cast it first, as in .with_columns(pl.col('ts').str.to_datetime('%Y-%m-%d %H:%M:%S'))"
+    """
+    if dtype == pl.String:
+        return f"cast it first, as in .with_columns(pl.col({column!r}).str.to_datetime('%Y-%m-%d %H:%M:%S'))"
+    if dtype.is_integer() or dtype.is_float():
+        return f"cast it first, as in .with_columns(pl.from_epoch({column!r}, 'ms'))"
+    return f"cast it first, as in .with_columns(pl.col({column!r}).cast(pl.Datetime('us')))"
 
 
 def no_time(operator: str, stream: str, schema: pl.Schema) -> FlowError:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import polars as pl
 
 from meander.errors import FlowError
+from meander.familiar.values import no_expression
 
 Expression = pl.Expr | str
 _CLOCK = re.compile(r"\b(now\s*\(|current_(timestamp|date|time)\b)", re.IGNORECASE)
@@ -15,8 +17,10 @@ _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def parse_all(exprs: tuple[Expression, ...], named: Mapping[str, Expression], schema: pl.Schema | None = None) -> tuple[pl.Expr, ...]:
-    return (*(parse(expr, schema) for expr in exprs), *(parse(expr, schema).alias(name) for name, expr in named.items()))
+def parse_all(
+    exprs: tuple[Expression | Sequence[Expression], ...], named: Mapping[str, Expression], schema: pl.Schema | None = None
+) -> tuple[pl.Expr, ...]:
+    return (*(parse(expr, schema) for expr in flat(exprs)), *(parse(expr, schema).alias(name) for name, expr in named.items()))
 
 
 def parse(given: Expression, schema: pl.Schema | None = None) -> pl.Expr:
@@ -24,7 +28,7 @@ def parse(given: Expression, schema: pl.Schema | None = None) -> pl.Expr:
     if isinstance(given, pl.Expr):
         return given
     if not isinstance(given, str):
-        raise FlowError(f"{given!r} is neither SQL text nor a Polars expression; wrap a constant in pl.lit(...)")
+        raise FlowError(no_expression(given))
     if _PLAIN.fullmatch(given) or (schema is not None and given in schema):
         return pl.col(given)
     if (clock := _CLOCK.search(_QUOTED.sub("", given))) is not None:
@@ -39,11 +43,24 @@ def parse(given: Expression, schema: pl.Schema | None = None) -> pl.Expr:
         ) from error
 
 
+def flat(given: Iterable[Any]) -> Iterator[Any]:
+    """Expressions that came one by one, or in lists, as PySpark and Polars take them, too.
+
+    >>> list(flat(("a", ["b", "c"])))
+    ['a', 'b', 'c']
+    """
+    for one in given:
+        if isinstance(one, list | tuple):
+            yield from one
+        else:
+            yield one
+
+
 def is_name(text: str) -> bool:
     """Whether a text is the name of one column, and no expression. A column may have other names, too."""
     return _PLAIN.fullmatch(text) is not None
 
 
-def text_of(exprs: tuple[Expression, ...], named: Mapping[str, Expression]) -> str:
+def text_of(exprs: tuple[Expression | Sequence[Expression], ...], named: Mapping[str, Expression]) -> str:
     """What the user wrote, for explain and status."""
-    return ", ".join([*map(str, exprs), *(f"{expr} as {name}" for name, expr in named.items())])
+    return ", ".join([*map(str, flat(exprs)), *(f"{expr} as {name}" for name, expr in named.items())])

@@ -19,6 +19,7 @@ from typing import Any
 import polars as pl
 
 from meander.errors import FlowError
+from meander.familiar.values import named
 from meander.plan.changes import Changes, check_changes, find_changes
 from meander.plan.operators import MapBatches, Operator, SinkOp, SourceOp
 from meander.plan.schemas import did_you_mean
@@ -124,6 +125,8 @@ class Plan:
 
 
 def check_name(kind: str, name: str) -> None:
+    if not isinstance(name, str):
+        raise FlowError(f"{kind}: its name comes first, as text, such as 'orders'; {named(name)} is none")
     if not _NAME.fullmatch(name):
         raise FlowError(
             f"{kind} {name!r}: not a valid name; a name becomes a folder name: a letter, then up to 62 letters, digits, '_' or '-'"

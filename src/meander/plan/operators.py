@@ -197,6 +197,8 @@ class MapBatches:
     schema: pl.Schema | None = None
     row_local: bool = True
     deterministic: bool = False
+    carries: ClassVar[bool] = False
+    """Whether it takes any other columns along, row by row: an operator of ours, that may give a row none or several."""
     learned: bool = False
     """Whether the schema is what the function did to a frame without rows: where its input changes, it is learned again."""
 
@@ -382,7 +384,10 @@ def _check(exprs: tuple[pl.Expr, ...], schema: pl.Schema, kind: str, name: str, 
                     raise FlowError(f"{kind} {name!r}: {missing_column(column, schema)}") from error
         raise FlowError(f"{kind} {name!r}: {_first_line(error)}; columns are {show_schema(schema)}") from error
     except Exception as error:
-        raise FlowError(f"{kind} {name!r}: {_first_line(error)}; columns are {show_schema(schema)}") from error
+        said = _first_line(error)
+        if "'date/datetime/time' to a string" in said:
+            said = "a time is compared with text; write TIMESTAMP '2024-01-31 12:00:00' in SQL, or pl.datetime(2024, 1, 31, 12)"
+        raise FlowError(f"{kind} {name!r}: {said}; columns are {show_schema(schema)}") from error
 
 
 def _first_line(error: Exception) -> str:

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import polars as pl
 
 from meander.errors import BadInput, FlowError
+from meander.familiar.values import no_table
 from meander.plan.code import code_of
 from meander.plan.joins import Matching
 from meander.plan.operators import MapBatches, expect_inputs
@@ -74,6 +75,7 @@ class JoinStatic(MapBatches):
     """Rows with those of a table that have an equal key."""
 
     kind: ClassVar[str] = "join_static"
+    carries: ClassVar[bool] = True
 
     @property
     def lookup(self) -> Lookup:
@@ -110,7 +112,7 @@ def join_static(table: Table, matching: Matching, how: str, what: str) -> JoinSt
         made_by = ""
         if not isinstance(table, pl.DataFrame):
             if not callable(table):
-                raise FlowError(f"{what}: {table!r} is no table; give a polars DataFrame, the path of a Parquet or CSV file, or a function")
+                raise FlowError(f"{what}: {no_table(table)}")
             made_by, table = code_of(table), table()
             if not isinstance(table, pl.DataFrame):
                 raise FlowError(f"{what}: the function returned {type(table).__name__}; it must return a polars DataFrame")

@@ -18,6 +18,7 @@ from meander.clock import Clock, SystemClock
 from meander.connect.memory import MemorySink
 from meander.connect.spool import SpoolSink, empty_spool
 from meander.errors import ConfigError, Retryable
+from meander.familiar.names import RUN, Suggests
 from meander.plan.graph import Plan
 from meander.plan.operators import SinkOp
 from meander.replicate.ballot import find_zookeeper
@@ -41,12 +42,14 @@ class Planned(Protocol):
     def plan(self) -> Plan: ...
 
 
-class Replicas:
+class Replicas(Suggests):
     """Several processes that run one flow, each on a Spark of its own: ask them, change their number, stop them.
 
     This process has no Spark; a thread of it watches the replicas and brings back what dies. They end with it, also where it is told to end
     (SIGTERM, a closed terminal), unless it is killed: then they go on, and the next ``flow.start`` on the store takes them up.
     """
+
+    _instead = RUN
 
     def __init__(self, name: str, store: Store, supervisor: Supervisor, clock: Clock, at_end: Callable[[], None] = lambda: None) -> None:
         self.name = name

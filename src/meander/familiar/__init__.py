@@ -1,0 +1,1 @@
+"""What people write who know PySpark, Polars or pandas, and what it is here. For messages."""
