@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from meander.aggregates import (
+    Agg,
     Aggregator,
     avg,
     collect,
@@ -30,26 +32,31 @@ from meander.connect.memory import memory
 from meander.connect.partitioned import parquet
 from meander.errors import BadInput, Busy, ConfigError, Corrupted, Divergent, Fenced, FlowError, MeanderError, Rejected, Retryable
 from meander.familiar import names as _names
-from meander.flow import Flow, KeyedStream, Stream
-from meander.outcomes import Progress
+from meander.flow import Flow, KeyedStream, Stream, WindowedStream
+from meander.outcomes import Migrated, Progress, Rescaled
 from meander.plan.become import Become
+from meander.plan.effects import Effects
 from meander.plan.modify import Insert, Remove, Replace
 from meander.plan.unplaced import aggregate, filter, map_batches, process, select, watermark, with_columns
 from meander.plan.windows import session, sliding, tumbling
 from meander.processor import Processor, list_of, map_of, value
 from meander.replicate.handle import Replicas
 from meander.run import Run
-from meander.settings import autoscale
+from meander.settings import Autoscale, autoscale
 from meander.state.reading import read_dead_letters, read_state
 
 if TYPE_CHECKING:
     from meander.connect.spark_stream import spark_stream as spark_stream
+    from meander.engine.loop import EpochDone as EpochDone
+    from meander.engine.modification import Modified as Modified
     from meander.engine.session import spark as spark
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Agg",
     "Aggregator",
+    "Autoscale",
     "sliding",
     "tumbling",
     "BadInput",
@@ -58,6 +65,8 @@ __all__ = [
     "ConfigError",
     "Corrupted",
     "Divergent",
+    "Effects",
+    "EpochDone",
     "Fenced",
     "Flow",
     "Insert",
@@ -66,13 +75,17 @@ __all__ = [
     "FlowError",
     "KeyedStream",
     "MeanderError",
+    "Migrated",
+    "Modified",
     "Processor",
     "Progress",
     "Rejected",
     "Replicas",
+    "Rescaled",
     "Retryable",
     "Run",
     "Stream",
+    "WindowedStream",
     "aggregate",
     "autoscale",
     "avg",
@@ -113,17 +126,21 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """``spark`` and ``spark_stream`` import PySpark, which tasks and pure users of the state should not wait for."""
-    if name == "spark":
-        from meander.engine.session import spark
+_LAZY = {
+    "EpochDone": "meander.engine.open",
+    "Modified": "meander.engine.modification",
+    "spark": "meander.engine.session",
+    "spark_stream": "meander.connect.spark_stream",
+}
+"""Names whose modules import PySpark, for which tasks and readers of state should not wait."""
 
-        return spark
-    if name == "spark_stream":
-        from meander.connect.spark_stream import spark_stream
 
-        return spark_stream
-    raise _names.unknown_name("module 'meander'", name, _names.MODULE, __all__)
+if not TYPE_CHECKING:  # which would take every name for one that is there
+
+    def __getattr__(name: str) -> Any:
+        if name in _LAZY:
+            return getattr(import_module(_LAZY[name]), name)
+        raise _names.unknown_name("module 'meander'", name, _names.MODULE, __all__)
 
 
 def __dir__() -> list[str]:

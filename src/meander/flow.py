@@ -8,8 +8,7 @@ raises FlowError on the line that is wrong; nothing runs before ``start``. Texts
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, overload
+from typing import Any, NoReturn
 
 import polars as pl
 
@@ -17,7 +16,7 @@ from meander.aggregates import Agg, Aggregator, as_agg
 from meander.connect.sink import Sink
 from meander.connect.source import Source
 from meander.errors import FlowError
-from meander.familiar.names import FLOW, KEYED, STREAM, WINDOWED, NoTable, Suggests
+from meander.familiar.names import FLOW, KEYED, STREAM, WINDOWED, NoTable
 from meander.familiar.values import no_column_name, no_sink, no_source, no_stream
 from meander.plan.changes import Changelog, check_changes, find_changes
 from meander.plan.computed import resolved
@@ -35,13 +34,10 @@ from meander.plan.tables import Table, join_static
 from meander.plan.unplaced import map_batches, watermark
 from meander.plan.windows import Session, Window, micros
 from meander.processor import Processor
-
-if TYPE_CHECKING:
-    from meander.replicate.handle import Replicas
-    from meander.run import Run
+from meander.starting import Startable
 
 
-class Flow(Suggests):
+class Flow(Startable):
     """A dataflow under construction. Its name is part of what it stores: keep it."""
 
     _instead = FLOW
@@ -74,54 +70,6 @@ class Flow(Suggests):
             return self.explain()
         except FlowError as error:
             return f"<Flow '{self.name}', not complete: {', '.join(self._nodes)}; {error}>"
-
-    @overload
-    def start(self, store: str | Path, *, replicas: None = None, **options: Any) -> Run: ...
-    @overload
-    def start(self, store: str | Path, *, replicas: int, **options: Any) -> Replicas: ...
-    def start(self, store: str | Path, *, replicas: int | None = None, **options: Any) -> Run | Replicas:
-        """Run the flow with its state in ``store``, a folder: a new one, or the one of this flow's last run, after which it goes on.
-
-        Returns at once, with a ``Run``. Options, all of them by name:
-
-        - ``spark``: the session to run on; by default a local one on all cores is started.
-        - ``trigger`` (0): the time between the starts of two epochs, as ``"5 seconds"``, ``"500ms"`` or in seconds; 0 for one epoch
-          after the other; None for only when asked to, by ``run.process_available()``.
-        - ``parallelism`` (2): the slots of every stateful operator. May differ from that of the last run; results do not depend on it.
-        - ``strict`` (False): stop at the first bad row instead of writing it to the dead letters.
-        - ``dead_letters``: the folder of the dead letters; by default inside the store, where ``md.read_dead_letters`` looks.
-        - ``apply`` (False): where this flow is an edited version of the one that the store holds, change that one into it, as ``run.apply``
-          does: with the first epoch, on probation. Rejected is raised where it fails, and the store stays with the flow as it was. A
-          dict has the options of ``run.apply``: ``apply={"drop_state": ["totals"]}``. A flow that was in force there before is started
-          as without.
-        - ``takeover`` (False): take the store from a run that still looks alive. That run is fenced: it can commit nothing more.
-        - ``retain_epochs`` (64): how many past epochs ``md.read_state(..., epoch=n)`` can read.
-        - ``key_groups`` (128): into how many parts keys are divided, a power of two, and the upper limit of the parallelism. It is
-          fixed when a store is made.
-        - ``latency_file``: write one line per event there: when it came in and how long it took, in milliseconds.
-        - ``idle_poll`` (0.2): the time between two looks at sources that had nothing.
-        - ``small_epochs`` (True): let an epoch with little input do without the exchange. Results are the same either way.
-        - ``work_ahead`` (True): begin the next epoch's first stage while an epoch runs, where input for it is waiting.
-        - ``patience`` (None): how long the run holds while its store does not answer, such as "10min"; None: until it does, or the run
-          is stopped. Then it ends with what was not answered.
-        - ``autoscale``: let the number of slots follow the load, as ``md.autoscale(target_utilisation=0.7, min=1, max=8)`` says.
-        - ``state_mode`` ("hybrid"): where reads of state go: the executor's cache, then its peers, then the store; "local" reads own
-          copies only, "remote" the store only. What is durable is the same in all of them.
-        - ``clock``: where time and ids come from, for tests.
-        - ``replicas``: have so many processes run it together, each on a Spark of its own (``spark``: its master, or a dict of the
-          arguments of ``md.spark``), so that the output goes on if one dies. Returns ``Replicas``, which watches them.
-        - ``replication`` ("leaderless"): how replicas agree: who comes first decides, or, with "leader", one that ZooKeeper elects.
-        - ``zookeeper``: where that is, as ``"host:port"``; with ``replicas`` one is started if none is said.
-        - ``leader_timeout`` (4): after so many seconds without a sign of life a leader is replaced.
-        - ``replica``: the name of this run among replicas that somebody else starts.
-        """
-        if replicas is not None:
-            from meander.replicate.handle import start_replicas
-
-            return start_replicas(self, store, replicas, **options)
-        from meander.run import start  # the engine imports Spark, which writing a flow must not
-
-        return start(self, store, **options)
 
     def _add(self, op: Operator, name: str | None, *inputs: Stream) -> Stream:
         name = self._free_name(op.kind) if name is None else name

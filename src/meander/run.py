@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, Unpack, overload
 
 from meander.clock import Clock, SystemClock
 from meander.coordinate.migration import check_strategy
@@ -19,6 +19,7 @@ from meander.outcomes import Migrated, Progress, Rescaled
 from meander.plan.become import Become
 from meander.plan.effects import Effects
 from meander.plan.modify import Change, Given, Insert, Remove, Replace, StateFunction, StateRules
+from meander.plan.options import ForAll, ForOne, Guard
 from meander.plan.told import changes_told
 from meander.settings import Settings, seconds
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from meander.engine.loop import EpochDone
     from meander.engine.modification import Modified
     from meander.engine.open import Opened
-    from meander.engine.trials import Guard, Trial
+    from meander.engine.trials import Trial
     from meander.plan.graph import Plan
 
 Result = TypeVar("Result")
@@ -141,23 +142,55 @@ class Run(Suggests):
             operator, before, parallelism, moved.groups, strategy, moved.epoch, fetched, tuple(moved.failures), moved.from_store
         )
 
+    @overload
+    def replace(
+        self, name: str, operator: Given, resume: bool | None = None, *, dry_run: Literal[True], **options: Unpack[ForOne]
+    ) -> Effects: ...
+    @overload
+    def replace(self, name: str, operator: Given, resume: bool | None = None, **options: Unpack[ForOne]) -> Modified: ...
     def replace(self, name: str, operator: Given, resume: bool | None = None, **options: Any) -> Modified | Effects:
         """Put another operator, source or sink in the place of one, while the flow runs: ``run.replace("positive", md.filter("a > 10"))``.
 
         ``resume`` is for sources: whether the new one goes on where the old one is. For the options see ``modify``.
         """
-        return self.modify([Replace(name, operator, resume)], **_for_one(name, options))
+        done: Modified | Effects = self.modify([Replace(name, operator, resume)], **_for_one(name, options))
+        return done
 
+    @overload
+    def insert(
+        self,
+        name: str,
+        operator: Given,
+        after: str,
+        before: str | Sequence[str] | None = None,
+        *,
+        dry_run: Literal[True],
+        **options: Unpack[ForOne],
+    ) -> Effects: ...
+    @overload
+    def insert(
+        self, name: str, operator: Given, after: str, before: str | Sequence[str] | None = None, **options: Unpack[ForOne]
+    ) -> Modified: ...
     def insert(
         self, name: str, operator: Given, after: str, before: str | Sequence[str] | None = None, **options: Any
     ) -> Modified | Effects:
         """Put a new operator behind ``after``, in front of all that read it or only of ``before``; a sink there is a tap."""
-        return self.modify([Insert(name, operator, after, before)], **_for_one(name, options))
+        done: Modified | Effects = self.modify([Insert(name, operator, after, before)], **_for_one(name, options))
+        return done
 
+    @overload
+    def remove(self, name: str, *, dry_run: Literal[True], **options: Unpack[ForOne]) -> Effects: ...
+    @overload
+    def remove(self, name: str, **options: Unpack[ForOne]) -> Modified: ...
     def remove(self, name: str, **options: Any) -> Modified | Effects:
         """Take an operator out: who read it reads what it read. One that keeps state needs ``drop_state=True``."""
-        return self.modify([Remove(name)], **_for_one(name, options))
+        done: Modified | Effects = self.modify([Remove(name)], **_for_one(name, options))
+        return done
 
+    @overload
+    def modify(self, changes: Sequence[Change], *, dry_run: Literal[True], **options: Unpack[ForAll]) -> Effects: ...
+    @overload
+    def modify(self, changes: Sequence[Change], **options: Unpack[ForAll]) -> Modified: ...
     def modify(
         self,
         changes: Sequence[Change],
@@ -196,12 +229,17 @@ class Run(Suggests):
             trial = self._between_epochs(lambda: modifier.propose(request), timeout)
             return self._await(trial, seconds(timeout))
 
+    @overload
+    def apply(self, flow: Planned, resume: bool | None = None, *, dry_run: Literal[True], **options: Unpack[ForAll]) -> Effects: ...
+    @overload
+    def apply(self, flow: Planned, resume: bool | None = None, **options: Unpack[ForAll]) -> Modified: ...
     def apply(self, flow: Planned, resume: bool | None = None, **options: Any) -> Modified | Effects:
         """Become another version of the flow: all that differs, as one change.
 
         ``resume`` is for sources that differ in more than their columns: whether they go on where the ones before are.
         """
-        return self.modify([Become(flow.plan(), resume)], **options)
+        done: Modified | Effects = self.modify([Become(flow.plan(), resume)], **options)
+        return done
 
     def modify_as_told(self, told: Mapping[str, Any], code: bytes | None = None) -> dict[str, Any]:
         """The same for changes that come as plain data (see ``plan.told``), or as ``code``; the answer is plain data, too.

@@ -26,7 +26,7 @@ from meander.engine.loop import Loop
 from meander.engine.marks import evictions
 from meander.engine.parts import Parts, in_force
 from meander.engine.resumption import adopt_plan, put_known, put_plan
-from meander.engine.trials import Guard, Rewritten, Setup, Trial
+from meander.engine.trials import Rewritten, Setup, Trial
 from meander.engine.upgrade import rewrite_tables
 from meander.errors import ConfigError, FlowError, Rejected, Retryable
 from meander.plan.become import Become
@@ -37,6 +37,7 @@ from meander.plan.joins import JoinLatest
 from meander.plan.layout import owing, untold
 from meander.plan.modify import Change, StateRules, modify
 from meander.plan.operators import MapBatches, SourceOp
+from meander.plan.options import Guard
 from meander.plan.places import bring, elsewhere
 from meander.settings import seconds
 from meander.state.history import read_history, read_record

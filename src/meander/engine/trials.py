@@ -29,6 +29,7 @@ from meander.connect.source import Cursor
 from meander.engine.epoch import Decision, Outcome
 from meander.engine.parts import in_force
 from meander.errors import Fenced, MeanderError, Rejected, Retryable, Unavailable
+from meander.plan.options import Guard
 from meander.state.manifest import Json, Manifest, Table, operator_of
 
 if TYPE_CHECKING:
@@ -39,7 +40,6 @@ _ATTEMPTS = 2
 _LONGEST = 16
 """Epochs with rows after which a change is taken for proven to which none of them came: nothing is begun ahead of one on probation."""
 Frames = dict[str, pl.DataFrame]
-Guard = Callable[[Frames, Frames], object]
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,195 @@
+"""``Flow.start``: the options of a run, each with its name and its type, so that editors and type checkers know them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, overload
+
+from meander.clock import Clock
+from meander.errors import ConfigError
+from meander.familiar.names import Suggests
+from meander.plan.graph import Plan
+from meander.plan.options import Guard
+from meander.plan.schemas import did_you_mean
+from meander.settings import Autoscale
+
+if TYPE_CHECKING:
+    from meander.plan.modify import StateFunction
+    from meander.replicate.handle import Replicas
+    from meander.run import Run
+
+
+class SparkSession(Protocol):
+    """What is needed of a Spark session: its context. Known by this alone, so that writing a flow does not import Spark."""
+
+    @property
+    def sparkContext(self) -> Any: ...  # Spark's own name
+
+
+class Apply(TypedDict, total=False):
+    """What may be said of an edited flow that is started: see ``Run.modify`` for what each means."""
+
+    resume: bool | None
+    drop_state: bool | str | Sequence[str]
+    upgrade: Mapping[str, StateFunction]
+    backfill: Mapping[str, Mapping[str, Any]]
+    guard: Guard
+    author: str
+    timeout: float | str | None
+
+
+class Startable(Suggests):
+    """What can be started: the part of ``Flow`` that runs it."""
+
+    name: str
+
+    def plan(self) -> Plan:
+        raise NotImplementedError
+
+    @overload
+    def start(
+        self,
+        store: str | Path,
+        *,
+        replicas: None = None,
+        spark: SparkSession | str | Mapping[str, str] | None = None,
+        trigger: float | str | None = 0.0,
+        parallelism: int = 2,
+        strict: bool = False,
+        dead_letters: str | Path | None = None,
+        apply: bool | Apply = False,
+        takeover: bool = False,
+        retain_epochs: int = 64,
+        key_groups: int = 128,
+        latency_file: str | Path | None = None,
+        idle_poll: float | str = 0.2,
+        small_epochs: bool = True,
+        work_ahead: bool = True,
+        patience: float | str | None = None,
+        autoscale: Autoscale | None = None,
+        state_mode: Literal["hybrid", "local", "remote"] = "hybrid",
+        clock: Clock | None = None,
+        replica: str | None = None,
+        replication: Literal["leaderless", "leader"] = "leaderless",
+        zookeeper: str | None = None,
+        leader_timeout: float | str = 4.0,
+    ) -> Run: ...
+
+    @overload
+    def start(
+        self,
+        store: str | Path,
+        *,
+        replicas: int,
+        spark: str | Mapping[str, str] | None = None,
+        trigger: float | str = 0.0,
+        parallelism: int = 2,
+        strict: bool = False,
+        dead_letters: str | Path | None = None,
+        apply: bool | Apply = False,
+        takeover: bool = False,
+        retain_epochs: int = 64,
+        key_groups: int = 128,
+        latency_file: str | Path | None = None,
+        idle_poll: float | str = 0.2,
+        small_epochs: bool = True,
+        work_ahead: bool = True,
+        patience: float | str | None = None,
+        state_mode: Literal["hybrid", "local", "remote"] = "hybrid",
+        clock: Clock | None = None,
+        replication: Literal["leaderless", "leader"] = "leaderless",
+        zookeeper: str | None = None,
+        leader_timeout: float | str = 4.0,
+    ) -> Replicas: ...
+
+    def start(
+        self,
+        store: str | Path,
+        *,
+        replicas: int | None = None,
+        spark: SparkSession | str | Mapping[str, str] | None = None,
+        trigger: float | str | None = 0.0,
+        parallelism: int = 2,
+        strict: bool = False,
+        dead_letters: str | Path | None = None,
+        apply: bool | Apply = False,
+        takeover: bool = False,
+        retain_epochs: int = 64,
+        key_groups: int = 128,
+        latency_file: str | Path | None = None,
+        idle_poll: float | str = 0.2,
+        small_epochs: bool = True,
+        work_ahead: bool = True,
+        patience: float | str | None = None,
+        autoscale: Autoscale | None = None,
+        state_mode: Literal["hybrid", "local", "remote"] = "hybrid",
+        clock: Clock | None = None,
+        replica: str | None = None,
+        replication: Literal["leaderless", "leader"] = "leaderless",
+        zookeeper: str | None = None,
+        leader_timeout: float | str = 4.0,
+        **unknown: Any,
+    ) -> Run | Replicas:
+        """Run the flow with its state in ``store``, a folder: a new one, or the one of this flow's last run, after which it goes on.
+
+        Returns at once, with a ``Run``. Options, all of them by name:
+
+        - ``spark``: the session to run on, or its master, such as ``"local[4]"``, or a dict of the arguments of ``md.spark``; by default a
+          local one on all cores is started. One that is started for the run is ``run.spark``.
+        - ``trigger`` (0): the time between the starts of two epochs, as ``"5 seconds"``, ``"500ms"`` or in seconds; 0 for one epoch
+          after the other; None for only when asked to, by ``run.process_available()``.
+        - ``parallelism`` (2): the slots of every stateful operator. May differ from that of the last run; results do not depend on it.
+        - ``strict`` (False): stop at the first bad row instead of writing it to the dead letters.
+        - ``dead_letters``: the folder of the dead letters; by default inside the store, where ``md.read_dead_letters`` looks.
+        - ``apply`` (False): where this flow is an edited version of the one that the store holds, change that one into it, as ``run.apply``
+          does: with the first epoch, on probation. Rejected is raised where it fails, and the store stays with the flow as it was. A
+          dict has the options of ``run.apply``: ``apply={"drop_state": ["totals"]}``. A flow that was in force there before is started
+          as without.
+        - ``takeover`` (False): take the store from a run that still looks alive. That run is fenced: it can commit nothing more.
+        - ``retain_epochs`` (64): how many past epochs ``md.read_state(..., epoch=n)`` can read.
+        - ``key_groups`` (128): into how many parts keys are divided, a power of two, and the upper limit of the parallelism. It is
+          fixed when a store is made.
+        - ``latency_file``: write one line per event there: when it came in and how long it took, in milliseconds.
+        - ``idle_poll`` (0.2): the time between two looks at sources that had nothing.
+        - ``small_epochs`` (True): let an epoch with little input do without the exchange. Results are the same either way.
+        - ``work_ahead`` (True): begin the next epoch's first stage while an epoch runs, where input for it is waiting.
+        - ``patience`` (None): how long the run holds while its store does not answer, such as "10min"; None: until it does, or the run
+          is stopped. Then it ends with what was not answered.
+        - ``autoscale``: let the number of slots follow the load, as ``md.autoscale(target_utilisation=0.7, min=1, max=8)`` says.
+        - ``state_mode`` ("hybrid"): where reads of state go: the executor's cache, then its peers, then the store; "local" reads own
+          copies only, "remote" the store only. What is durable is the same in all of them.
+        - ``clock``: where time and ids come from, for tests.
+        - ``replicas``: have so many processes run it together, each on a Spark of its own (``spark``: its master, or a dict of the
+          arguments of ``md.spark``), so that the output goes on if one dies. Returns ``Replicas``, which watches them.
+        - ``replication`` ("leaderless"): how replicas agree: who comes first decides, or, with "leader", one that ZooKeeper elects.
+        - ``zookeeper``: where that is, as ``"host:port"``; with ``replicas`` one is started if none is said.
+        - ``leader_timeout`` (4): after so many seconds without a sign of life a leader is replaced.
+        - ``replica``: the name of this run among replicas that somebody else starts.
+        """
+        given = dict(locals())
+        if unknown:
+            raise ConfigError(_unknown(next(iter(unknown))))
+        options = {name: given[name] for name, default in defaults().items() if name != "replicas" and given[name] is not default}
+        for name in ("dead_letters", "latency_file"):
+            if isinstance(options.get(name), Path):
+                options[name] = str(options[name])
+        if replicas is not None:
+            from meander.replicate.handle import start_replicas
+
+            return start_replicas(self, store, replicas, **options)
+        from meander.run import start  # the engine imports Spark, which writing a flow must not
+
+        return start(self, store, **options)
+
+
+def defaults() -> dict[str, Any]:
+    """The options of ``start``, and what each is if nothing is said."""
+    parameters = inspect.signature(Startable.start).parameters.values()
+    return {parameter.name: parameter.default for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY}
+
+
+def _unknown(name: str) -> str:
+    known = sorted(defaults())
+    return f"unknown option {name!r}{did_you_mean(name, known)}; options are {', '.join(known)}"
