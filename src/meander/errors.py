@@ -17,31 +17,46 @@ A message names the object, says what is there instead, and what to do next.
 
 
 class MeanderError(Exception):
-    """The one class to catch for everything Meander raises on purpose."""
+    """The one class to catch for everything Meander raises on purpose.
+
+    Example: ``try: flow.start("state/")`` … ``except md.MeanderError as error: print(error)``.
+    """
 
 
 class FlowError(MeanderError):
-    """The flow cannot run as written: nothing was started, or nothing of the epoch that showed it was committed."""
+    """The flow cannot run as written: nothing was started, or nothing of the epoch that showed it was committed.
+
+    Example: ``flow.source("orders", "in/")`` raises ``md.FlowError``.
+    """
 
 
 class Rejected(MeanderError):
-    """A modification failed in its first epoch: nothing of that was committed, and the flow goes on as it was."""
+    """A modification failed in its first epoch: nothing of that was committed, and the flow goes on as it was.
+
+    Example: ``except md.Rejected`` around ``run.replace("clean", md.map_batches(fix))``.
+    """
 
 
 class BadInput(MeanderError):
-    """Strict mode met a row or a file that cannot be processed."""
+    """Strict mode met a row or a file that cannot be processed: ``except md.BadInput`` around a run with ``strict=True``."""
 
 
 class ConfigError(MeanderError):
-    """A setting, a URL or the machine is not what is needed."""
+    """A setting, a URL or the machine is not what is needed: ``md.files("no/such/folder")`` raises ``md.ConfigError``."""
 
 
 class Busy(MeanderError):
-    """Another live run has the store, or another process the port; nothing was touched."""
+    """Another live run has the store, or another process the port; nothing was touched.
+
+    Example: ``except md.Busy`` around ``flow.start("state/")``.
+    """
 
 
 class Retryable(MeanderError):
-    """The store or an executor did not answer; the same call may succeed later."""
+    """The store or an executor did not answer; the same call may succeed later.
+
+    Example: ``raise md.Retryable("the database is away")`` in a function of ``md.foreach_batch(write)``, to be called again.
+    """
 
 
 class Unavailable(Retryable):
@@ -54,12 +69,15 @@ class Unavailable(Retryable):
 
 
 class Divergent(MeanderError):
-    """Replicas have computed different things from the same input: this one has stopped."""
+    """Replicas have computed different things from the same input: this one has stopped.
+
+    Example: ``except md.Divergent`` around ``run.await_termination()``.
+    """
 
 
 class Fenced(MeanderError):
-    """A newer generation owns the store."""
+    """A newer generation owns the store: ``except md.Fenced`` around ``run.await_termination()``."""
 
 
 class Corrupted(MeanderError):
-    """Stored data contradicts itself, or a source changed after it was decided."""
+    """Stored data contradicts itself, or a source changed after it was decided: ``except md.Corrupted`` around ``flow.start("state/")``."""

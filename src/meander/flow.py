@@ -38,7 +38,10 @@ from meander.starting import Startable
 
 
 class Flow(Startable):
-    """A dataflow under construction. Its name is part of what it stores: keep it."""
+    """A dataflow under construction. Its name is part of what it stores: keep it.
+
+    Example: ``flow = md.Flow("orders")``.
+    """
 
     _instead = FLOW
 
@@ -56,11 +59,14 @@ class Flow(Startable):
         return self._add(SourceOp(source), name)
 
     def plan(self) -> Plan:
-        """The flow as it is now, validated as a whole, as version 1."""
+        """The flow as it is now, validated as a whole, as version 1: ``flow.plan().nodes``."""
         return Plan(1, self.name, tuple(self._nodes.values()))
 
     def explain(self) -> str:
-        """The plan as text: stages, operators, columns."""
+        """The plan as text: stages, operators, columns.
+
+        Example: ``print(flow.explain())``.
+        """
         return explain(self.plan())
 
     def __repr__(self) -> str:
@@ -99,7 +105,10 @@ class Flow(Startable):
 
 
 class Stream(NoTable):
-    """The rows that leave one operator. Streams can be used more than once: each use gets all rows."""
+    """The rows that leave one operator. Streams can be used more than once: each use gets all rows.
+
+    Example: ``orders = flow.source("orders", md.files("in/"))`` is a ``md.Stream``.
+    """
 
     _instead = STREAM
 
@@ -115,19 +124,22 @@ class Stream(NoTable):
         return f"<Stream '{self.name}' of flow '{self.flow.name}': {show_schema(self.schema)}>"
 
     def filter(self, predicate: Expression, name: str | None = None) -> Stream:
-        """Only the rows where the predicate is true."""
+        """Only the rows where the predicate is true: ``orders.filter("amount > 0")``, ``orders.filter(pl.col("amount") > 0)``."""
         return self.flow._add(Filter(parse(predicate, self.schema), text_of((predicate,), {})), name, self)
 
     def where(self, predicate: Expression, name: str | None = None) -> Stream:
-        """The same as ``filter``, under the name that it has in SQL and PySpark."""
+        """The same as ``filter``, under the name that it has in SQL and PySpark.
+
+        Example: ``orders.where("amount > 0")``.
+        """
         return self.filter(predicate, name)
 
     def with_columns(self, *exprs: Expression | Sequence[Expression], name: str | None = None, **named: Expression) -> Stream:
-        """New columns beside the old; a column of the same name is replaced."""
+        """New columns beside the old; a column of the same name is replaced: ``orders.with_columns(cents="amount * 100")``."""
         return self.flow._add(WithColumns(parse_all(exprs, named, self.schema), text_of(exprs, named)), name, self)
 
     def select(self, *exprs: Expression | Sequence[Expression], name: str | None = None) -> Stream:
-        """These columns only."""
+        """These columns only: ``orders.select("customer", "amount * 100 as cents")``."""
         return self.flow._add(Select(parse_all(exprs, {}, self.schema), text_of(exprs, {})), name, self)
 
     def drop(self, *columns: str | Sequence[str], name: str | None = None) -> Stream:
@@ -162,6 +174,8 @@ class Stream(NoTable):
 
         The function must treat every row for itself (unless ``row_local=False``): how rows are cut into frames
         is not defined. Its output columns are ``schema``, or learned by calling it on a frame without rows.
+
+        Example: ``orders.map_batches(lambda frame: frame.drop_nulls())``.
         """
         return self.flow._add(map_batches(fn, schema, row_local, deterministic), name, self)
 
@@ -180,6 +194,8 @@ class Stream(NoTable):
 
         One row with a time in 2099 makes all others late. With ``max_ahead="1h"`` a row whose time is more than an hour ahead of the clock
         at which it is taken in is a dead letter, and does not count for the watermark. Not for clocks that are simulated.
+
+        Example: ``orders.watermark("ts", grace="5s")``.
         """
         return self.flow._add(watermark(column, grace, idle, max_ahead), name, self)
 
@@ -193,6 +209,8 @@ class Stream(NoTable):
         Too late is what was for something that had closed before the row's epoch: behind the watermark of before the last epoch.
 
         An operator with two inputs has late rows of each: ``side`` is 0 or 1.
+
+        Example: ``per_window.late().sink("late", md.parquet("late/"))``.
         """
         node = self.flow._nodes[self.name]
         if not isinstance(node.op, HasLate) or not node.op.has_late:
@@ -213,6 +231,8 @@ class Stream(NoTable):
         A row that is gone equals, in every other column, one that had come. So the table that the stream stands for is, whatever the order,
         ``SELECT * EXCLUDE change FROM log GROUP BY ALL HAVING sum(change) > 0``. How many rows there are on the way depends on how the
         input is cut into epochs: only operators without state, and sinks, may follow.
+
+        Example: ``totals.changes().sink("log", md.parquet("log/"))``.
         """
         return self.flow._add(Changelog(column), name, self)
 
@@ -227,7 +247,7 @@ class Stream(NoTable):
         return time
 
     def union(self, *others: Stream, name: str | None = None) -> Stream:
-        """The rows of all; all must have the same columns."""
+        """The rows of all; all must have the same columns: ``orders.union(returns)``."""
         return self.flow._add(Union(), name, self, *others)
 
     def join(
@@ -329,7 +349,10 @@ class Stream(NoTable):
         return Input(self.name, self.schema, time_of(tuple(self.flow._nodes.values()), self.flow._schemas, self.name))
 
     def key_by(self, *columns: str | pl.Expr | Sequence[str | pl.Expr]) -> KeyedStream:
-        """The key of what comes next: one or more columns, by name."""
+        """The key of what comes next: one or more columns, by name.
+
+        Example: ``orders.key_by("customer")``.
+        """
         names: list[str] = []
         for given in columns:
             names.extend(self._key(one) for one in (given if isinstance(given, list | tuple) else (given,)))
@@ -376,7 +399,7 @@ class Stream(NoTable):
         raise FlowError(f"process after {self.name!r}: the stream has no key; write key_by(...) first, as in key_by('k').process(Visits)")
 
     def sink(self, name: str, sink: Sink) -> Flow:
-        """Ends the stream; returns the flow."""
+        """Ends the stream; returns the flow: ``totals.sink("out", md.parquet("out/"))``."""
         check_name("sink", name)
         if not hasattr(sink, "publish"):
             raise FlowError(f"sink {name!r}: {no_sink(sink)}")
@@ -385,7 +408,10 @@ class Stream(NoTable):
 
 
 class KeyedStream(NoTable):
-    """A stream with a key: what comes next keeps state per key."""
+    """A stream with a key: what comes next keeps state per key.
+
+    Example: ``orders.key_by("customer")`` is a ``md.KeyedStream``.
+    """
 
     _instead = KEYED
 
@@ -397,18 +423,23 @@ class KeyedStream(NoTable):
         return f"<KeyedStream by {', '.join(self.keys)} of {self.stream!r}>"
 
     def aggregate(self, *aggs: Agg | Aggregator, name: str | None = None) -> Stream:
-        """One row per key touched and epoch: the key columns and the new values."""
+        """One row per key touched and epoch: the key columns and the new values.
+
+        Example: ``orders.key_by("customer").aggregate(md.count(), md.sum("amount").alias("total"))``.
+        """
         return self.stream._aggregate(self.keys, aggs, name)
 
     def process(self, processor: Processor | type[Processor], name: str | None = None) -> Stream:
         """Python code with state per key: a subclass of ``md.Processor``, or an object of one.
 
         The rows that leave it have the key columns and the columns of the processor's ``output``.
+
+        Example: ``orders.key_by("customer").process(Visits)``.
         """
         return self.stream.flow._add(Process(self.keys, as_processor(processor)), name, self.stream)
 
     def window(self, window: Window | Session) -> WindowedStream:
-        """Windows of time per key: ``md.tumbling("10s")``, ``md.sliding("10s", "2s")``, ``md.session("30s")``."""
+        """Windows of time per key: ``orders.key_by("customer").window(md.tumbling("10s"))``; also ``md.sliding``, ``md.session``."""
         return WindowedStream(self.stream, self.keys, window)
 
     def deduplicate(self, ttl: float | str | None = None, name: str | None = None) -> Stream:
@@ -452,7 +483,7 @@ class KeyedStream(NoTable):
 
 
 class WindowedStream(NoTable):
-    """A stream cut into windows of time."""
+    """A stream cut into windows of time: ``orders.key_by("customer").window(md.tumbling("10s"))`` is a ``md.WindowedStream``."""
 
     _instead = WINDOWED
 
@@ -470,6 +501,8 @@ class WindowedStream(NoTable):
         ``lateness`` keeps windows that long after they close: a late row within it makes them come again, changed.
 
         Sessions can grow and become one: what comes out of a key later replaces what came out before and begins within it.
+
+        Example: ``orders.window(md.tumbling("10s")).aggregate(md.count())``.
         """
         if emit not in ("closed", "update"):
             raise FlowError(f"window after {self.stream.name!r}: emit={emit!r}; there are 'closed' and 'update'")

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Progress(NamedTuple):
-    """What was processed since the last call."""
+    """What was processed since the last call: ``run.process_available().rows_in`` is of a ``md.Progress``."""
 
     epochs: int
     rows_in: int
@@ -15,7 +15,7 @@ class Progress(NamedTuple):
 
 
 class Rescaled(NamedTuple):
-    """A rescaling that is in force."""
+    """A rescaling that is in force: ``run.rescale("totals", 4).moved`` is of a ``md.Rescaled``."""
 
     operator: str
     before: int
@@ -34,7 +34,7 @@ class Rescaled(NamedTuple):
 
 
 class Migrated(NamedTuple):
-    """A migration that is in force."""
+    """A migration that is in force: ``run.migrate("totals", "1").epoch`` is of a ``md.Migrated``."""
 
     operators: tuple[str, ...]
     executor: str

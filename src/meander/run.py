@@ -54,6 +54,8 @@ class Run(Suggests):
 
     The flow runs in a thread of its own (unless ``trigger=None``: then only in ``process_available``). A failure stops it, is said on
     standard error at once, and is raised by the next call that waits for it, ``stop`` and the end of a ``with`` block included.
+
+    Example: ``with flow.start("state/") as run: print(run.status())``, where ``run`` is a ``md.Run``.
     """
 
     _instead = RUN
@@ -100,6 +102,8 @@ class Run(Suggests):
         What comes during the call may be left for the next one.
         ``flush`` closes what is still open in event time; a flow without event time has nothing open. Rows that come later for what it
         has closed are late.
+
+        Example: ``print(run.process_available().rows_in)``.
         """
         self._turn(self._driver.look)
         while self._turn(lambda: self._driver.step(everything=True)):
@@ -112,7 +116,10 @@ class Run(Suggests):
         return Progress(done.get("epochs", 0), done.get("rows_in", 0), done.get("rows_out", 0), done.get("dead_letters", 0))
 
     def await_termination(self, timeout: float | str | None = None) -> bool:
-        """Wait until the flow has ended (its sources are exhausted, or it was stopped). False where the timeout came first."""
+        """Wait until the flow has ended (its sources are exhausted, or it was stopped). False where the timeout came first.
+
+        Example: ``run.await_termination(timeout="1h")``.
+        """
         if self._settings.trigger is None:
             raise ConfigError("this run has trigger=None: it runs only in process_available(), there is nothing to wait for")
         self._thread.join(seconds(timeout))
@@ -124,6 +131,8 @@ class Run(Suggests):
 
         Returns when it is in force. ``strategy`` says how the new owners get the state that moves: ``"eager"``, ``"lazy"``,
         ``"prefetch"`` or ``"hybrid"``.
+
+        Example: ``run.rescale("totals", 4)``.
         """
         routing = self._loop.routing
         if operator not in routing:
@@ -174,7 +183,10 @@ class Run(Suggests):
     def insert(
         self, name: str, operator: Given, after: str, before: str | Sequence[str] | None = None, **options: Any
     ) -> Modified | Effects:
-        """Put a new operator behind ``after``, in front of all that read it or only of ``before``; a sink there is a tap."""
+        """Put a new operator behind ``after``, in front of all that read it or only of ``before``; a sink there is a tap.
+
+        Example: ``run.insert("large", md.filter("amount > 100"), after="orders")``.
+        """
         done: Modified | Effects = self.modify([Insert(name, operator, after, before)], **_for_one(name, options))
         return done
 
@@ -183,7 +195,10 @@ class Run(Suggests):
     @overload
     def remove(self, name: str, **options: Unpack[ForOne]) -> Modified: ...
     def remove(self, name: str, **options: Any) -> Modified | Effects:
-        """Take an operator out: who read it reads what it read. One that keeps state needs ``drop_state=True``."""
+        """Take an operator out: who read it reads what it read. One that keeps state needs ``drop_state=True``.
+
+        Example: ``run.remove("large")``.
+        """
         done: Modified | Effects = self.modify([Remove(name)], **_for_one(name, options))
         return done
 
@@ -212,6 +227,8 @@ class Run(Suggests):
 
         ``drop_state`` names operators whose state may go (True: whatever cannot go on with it); ``upgrade`` has for an operator a
         function from its state rows to the new ones; ``backfill`` the values of new aggregates for keys from before.
+
+        Example: ``run.modify([md.Remove("large"), md.Replace("clean", md.filter("amount > 0"))])``.
         """
         rules = StateRules(drop_state, upgrade or {}, backfill or {})
         modifier = self._modifier
@@ -237,6 +254,8 @@ class Run(Suggests):
         """Become another version of the flow: all that differs, as one change.
 
         ``resume`` is for sources that differ in more than their columns: whether they go on where the ones before are.
+
+        Example: ``run.apply(edited_flow)``.
         """
         done: Modified | Effects = self.modify([Become(flow.plan(), resume)], **options)
         return done
@@ -244,7 +263,7 @@ class Run(Suggests):
     def modify_as_told(self, told: Mapping[str, Any], code: bytes | None = None) -> dict[str, Any]:
         """The same for changes that come as plain data (see ``plan.told``), or as ``code``; the answer is plain data, too.
 
-        ``code`` is what ``engine.coded`` packs. It is run: only for callers who may.
+        ``code`` is what ``engine.coded`` packs. It is run: only for callers who may. The HTTP API calls ``run.modify_as_told(told)``.
         """
         from meander.engine.coded import Coded, unpack_coded
 
@@ -255,7 +274,10 @@ class Run(Suggests):
         return found
 
     def modifications(self) -> list[dict[str, Any]]:
-        """All modifications that were ever asked for, the oldest first: by whom, what, with which code, and what has become of them."""
+        """All modifications that were ever asked for, the oldest first: by whom, what, with which code, and what has become of them.
+
+        Example: ``run.modifications()[-1]``.
+        """
         assert self._modifier is not None
         return self._modifier.history()
 
@@ -271,6 +293,8 @@ class Run(Suggests):
 
         Other operators stay where they are. ``strategy`` as in ``rescale``: with ``"prefetch"`` the executor's cache is filled first; with
         ``"hybrid"`` small segments are brought first and the others after it, while keys that are needed earlier come one by one.
+
+        Example: ``run.migrate("totals", "1")``.
         """
         names = [operators] if isinstance(operators, str) else list(operators)
         routing = self._loop.routing
@@ -289,7 +313,7 @@ class Run(Suggests):
         )
 
     def evacuate(self, executor: str, timeout: float | str | None = "60s") -> None:
-        """Move all slots away from an executor, before its machine goes. In force from the next epoch on."""
+        """Move all slots away from an executor, before its machine goes. In force from the next epoch on: ``run.evacuate("1")``."""
         self._between_epochs(lambda: self._placement.evacuate(str(executor)), timeout)
 
     def status(self) -> dict[str, Any]:
@@ -299,6 +323,8 @@ class Run(Suggests):
         state and their key-group map (``routing``: the slot of every key group); ``executors`` say how many slots each has.
         ``waiting`` is about how many rows the sources have to give; ``autoscaler`` its newest decision, and why. ``holding`` is None, or
         says since when the flow waits for a store that does not answer, for how many seconds, and to which call.
+
+        Example: ``run.status()["epoch"]``.
         """
         manifest, plan = self._loop.log.manifest, self._plan
         recent = list(self._recent)
@@ -342,6 +368,8 @@ class Run(Suggests):
         On another host than loopback changes need ``token``, sent as a bearer token; without one that is refused. ``port=0`` takes a free
         one; the result's ``url`` says which. ``on_stop`` is what ``POST /stop`` does instead of ``stop()``. Who brings ``code_token``
         may change the flow, and send Python code that it runs; without one nobody can.
+
+        Example: ``run.serve(port=9008).url``.
         """
         from meander.control.server import Server  # the web framework, which a flow without a server need not wait for
 
@@ -355,7 +383,10 @@ class Run(Suggests):
         return self._server
 
     def push_metrics(self, gateway: str, every: float | str = "10s") -> None:
-        """Push the metrics of ``/metrics`` to a Prometheus Pushgateway while the flow runs, and once more when it has stopped."""
+        """Push the metrics of ``/metrics`` to a Prometheus Pushgateway while the flow runs, and once more when it has stopped.
+
+        Example: ``run.push_metrics("http://127.0.0.1:9091")``.
+        """
         from meander.control.push import Pusher
 
         if self._pusher is not None:
@@ -366,13 +397,18 @@ class Run(Suggests):
         self._pusher = Pusher(self, gateway, interval, self._clock, self._settings.replica)
 
     def on_epoch(self, listener: Callable[[EpochDone], None]) -> None:
-        """Call a function after every epoch, in the flow's thread. For progress displays and measurements."""
+        """Call a function after every epoch, in the flow's thread. For progress displays and measurements.
+
+        Example: ``run.on_epoch(lambda done: print(done.epoch))``.
+        """
         self._listeners.append(listener)
 
     def stop(self) -> None:
         """Finish the epoch that is running, then end. The store can be started again at once.
 
         Raises what the flow failed with, unless another call has done so: nobody should take a failed run for a finished one.
+
+        Example: ``run.stop()``.
         """
         self._end()
         if not self._told:

@@ -104,7 +104,10 @@ def seconds(value: float | str | None) -> float | None:
 
 @dataclass(frozen=True)
 class Autoscale:
-    """How the number of slots follows the load. Made by ``autoscale``, which says what the fields mean."""
+    """How the number of slots follows the load. Made by ``autoscale``, which says what the fields mean.
+
+    Example: ``md.autoscale(min=1, max=8)`` gives a ``md.Autoscale``.
+    """
 
     target_utilisation: float = 0.7
     min: int = 1

@@ -134,7 +134,7 @@ class Startable(Suggests):
     ) -> Run | Replicas:
         """Run the flow with its state in ``store``, a folder: a new one, or the one of this flow's last run, after which it goes on.
 
-        Returns at once, with a ``Run``. Options, all of them by name:
+        Returns at once, with a ``Run``: ``flow.start("state/", parallelism=4, trigger="1s")``. Options, all of them by name:
 
         - ``spark``: the session to run on, or its master, such as ``"local[4]"``, or a dict of the arguments of ``md.spark``; by default a
           local one on all cores is started. One that is started for the run is ``run.spark``.

@@ -22,7 +22,10 @@ __all__ = [
 
 
 def count(column: str | pl.Expr | None = None, where: str | pl.Expr | None = None) -> Agg:
-    """Rows, or with a column those where it is not null, or those for which a condition holds: ``count(where="amount > 10")``."""
+    """Rows, or with a column those where it is not null, or those for which a condition holds: ``count(where="amount > 10")``.
+
+    Example: ``md.count().alias("n")``.
+    """
     if where is not None:
         if column is not None:
             raise FlowError(f"count({column}, where={where}): give one of them; where={where!r} may say that the column is not null")
@@ -31,69 +34,78 @@ def count(column: str | pl.Expr | None = None, where: str | pl.Expr | None = Non
 
 
 def sum(column: str | pl.Expr) -> Agg:
-    """Int64 of signed integers, UInt64 of unsigned, Float64 of floats; null if there is nothing but nulls."""
+    """Int64 of signed integers, UInt64 of unsigned, Float64 of floats; null if there is nothing but nulls.
+
+    Example: ``md.sum("amount").alias("total")``, ``md.sum("price * quantity")``.
+    """
     return Sum.of(column)
 
 
 def min(column: str | pl.Expr) -> Agg:
-    """The smallest value; NaN only if there is nothing else."""
+    """The smallest value; NaN only if there is nothing else: ``md.min("amount")``."""
     return Extreme.of(column, fold="min")
 
 
 def max(column: str | pl.Expr) -> Agg:
-    """The largest value; NaN only if there is nothing else."""
+    """The largest value; NaN only if there is nothing else: ``md.max("amount")``."""
     return Extreme.of(column, fold="max")
 
 
 def mean(column: str | pl.Expr) -> Agg:
-    """The arithmetic mean, Float64."""
+    """The arithmetic mean, Float64: ``md.mean("amount")``."""
     return Mean.of(column)
 
 
 def avg(column: str | pl.Expr) -> Agg:
-    """The same as ``mean``, under the name that it has in SQL."""
+    """The same as ``mean``, under the name that it has in SQL.
+
+    Example: ``md.avg("amount")``.
+    """
     return Mean.of(column)
 
 
 def var(column: str | pl.Expr) -> Agg:
-    """Sample variance (n - 1); null below two values."""
+    """Sample variance (n - 1); null below two values: ``md.var("amount")``."""
     return Var.of(column)
 
 
 def std(column: str | pl.Expr) -> Agg:
-    """Sample standard deviation; null below two values."""
+    """Sample standard deviation; null below two values: ``md.std("amount")``."""
     return Var.of(column, root=True)
 
 
 def first(column: str | pl.Expr) -> Agg:
-    """The first value that is not null, in the order of rows."""
+    """The first value that is not null, in the order of rows: ``md.first("amount")``."""
     return Extreme.of(column, fold="first")
 
 
 def last(column: str | pl.Expr) -> Agg:
-    """The last value that is not null, in the order of rows."""
+    """The last value that is not null, in the order of rows: ``md.last("amount")``."""
     return Extreme.of(column, fold="last")
 
 
 def count_distinct(column: str | pl.Expr, approximate: bool = False) -> Agg:
-    """Different values. Exact keeps every one of them; approximate keeps 1,024 hashes and errs by some 3%."""
+    """Different values. Exact keeps every one of them; approximate keeps 1,024 hashes and errs by some 3%.
+
+    Example: ``md.count_distinct("customer", approximate=True)``.
+    """
     return ApproximateCountDistinct.of(column) if approximate else CountDistinct.of(column)
 
 
 def quantile(column: str | pl.Expr, q: float) -> Agg:
-    """The value at rank q, within 1% of it, from a sketch of bounded size. NaN counts for nothing."""
+    """The value at rank q, within 1% of it, from a sketch of bounded size. NaN counts for nothing: ``md.quantile("amount", 0.99)``."""
     if not 0.0 <= q <= 1.0:
         raise FlowError(f"quantile({column}): q is {q}; it must be between 0 and 1")
     return Quantile.of(column, q=float(q))
 
 
 def top_k(column: str | pl.Expr, k: int) -> Agg:
-    """The k largest values, largest first."""
+    """The k largest values, largest first: ``md.top_k("amount", 3)``."""
     if k < 1:
         raise FlowError(f"top_k({column}): k is {k}; it must be at least 1")
     return TopK.of(column, k=k)
 
 
 def collect(column: str | pl.Expr) -> Agg:
-    """All values that are not null, in the order of rows. Grows without bound."""
+    """All values that are not null, in the order of rows. Grows without bound: ``md.collect("product")``."""
     return Collect.of(column)

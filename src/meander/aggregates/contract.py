@@ -41,7 +41,10 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Agg:
-    """An aggregate under a name. ``alias`` returns a renamed copy."""
+    """An aggregate under a name. ``alias`` returns a renamed copy.
+
+    Example: ``md.sum("amount").alias("total")`` is a ``md.Agg``.
+    """
 
     kind: ClassVar[str] = "aggregate"
     keeps: ClassVar[str | None] = None

@@ -57,5 +57,8 @@ class ConsoleSink:
 
 
 def console(rows: int = 20) -> ConsoleSink:
-    """A sink that prints the first ``rows`` rows of every epoch."""
+    """A sink that prints the first ``rows`` rows of every epoch.
+
+    Example: ``orders.sink("seen", md.console(rows=5))``.
+    """
     return ConsoleSink(rows)

@@ -41,5 +41,5 @@ class DiscardSink:
 
 
 def discard() -> DiscardSink:
-    """A sink that counts its rows and keeps none."""
+    """A sink that counts its rows and keeps none: ``orders.sink("nowhere", md.discard())``."""
     return DiscardSink()

@@ -96,6 +96,8 @@ def files(
     then it is null. An explicit null is a null.
     ``after="archive"`` moves a file into the subfolder ``_archive`` when its epoch is committed and published, which keeps the folder
     small and new files quickly found; nobody else can read all of the folder then. What is in the archive is yours to delete.
+
+    Example: ``md.files("in/", format="json", schema={"customer": "string", "amount": "double"})``.
     """
     text = _one_folder(path)
     if "://" in text:

@@ -81,6 +81,8 @@ def foreach_batch(fn: Function) -> ForeachBatchSink:
     """A sink that calls ``fn(frame: pl.DataFrame, epoch: int)`` on the driver, at least once per epoch with rows.
 
     ``fn`` must ignore an epoch that is not above the last one it stored: after a failure the last epoch is passed again.
+
+    Example: ``totals.sink("db", md.foreach_batch(lambda frame, epoch: print(epoch, frame.height)))``.
     """
     if not callable(fn):
         raise FlowError(f"foreach_batch: {fn!r} is not a function; give one that takes (frame, epoch)")

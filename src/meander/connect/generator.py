@@ -279,6 +279,8 @@ def generator(
     ``events`` is how many there are in all (None: without end), ``rate`` how many per second become available (None: all at
     once). ``keys`` is the number of distinct keys (1,000) or server names (300), ``skew`` the exponent of Zipf's law by which
     they are chosen (0 for key_value: all alike; 1 for wikipedia).
+
+    Example: ``md.generator("key_value", rate=1000)``.
     """
     if kind not in _KINDS:
         raise ConfigError(f"generator({kind!r}): unknown kind; there are {', '.join(_KINDS)}{did_you_mean(str(kind), _KINDS)}")

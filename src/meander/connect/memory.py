@@ -86,5 +86,8 @@ class MemorySink:
 
 
 def memory() -> MemorySink:
-    """A sink whose rows are read back with ``.table()`` or ``.frame()``."""
+    """A sink whose rows are read back with ``.table()`` or ``.frame()``.
+
+    Example: ``rows = md.memory()``, ``totals.sink("out", rows)``, then ``rows.frame()``.
+    """
     return MemorySink()

@@ -54,7 +54,7 @@ _EPOCH_ATTEMPTS = 5
 
 @dataclass(frozen=True)
 class EpochDone:
-    """What listeners are told after each epoch."""
+    """What listeners are told after each epoch: ``run.on_epoch(lambda done: print(done.epoch))`` prints that of a ``md.EpochDone``."""
 
     epoch: int
     decision: Decision

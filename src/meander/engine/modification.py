@@ -78,7 +78,7 @@ def at_start(apply: bool | Mapping[str, Any], plan: Plan, identity: str) -> Requ
 
 
 class Modified(NamedTuple):
-    """A modification that is in force."""
+    """A modification that is in force: ``run.replace("positive", md.filter("amount > 10")).epoch`` is of a ``md.Modified``."""
 
     id: str
     version: int

@@ -47,6 +47,8 @@ def spark(master: str | None = None, app_name: str = "meander", **settings: str)
     """A Spark session that suits Meander: an embedded local one, or on ``master``.
 
     ``settings`` are Spark's own, with underscores for dots: ``spark(master="local[4]", spark_driver_memory="4g")``.
+
+    Example: ``md.spark(master="local[4]")``.
     """
     chosen = master or f"local[{os.cpu_count() or 2}]"
     # Spark gives up at the first failure of a task in local mode unless told otherwise.

@@ -35,7 +35,7 @@ class Fate:
 
 @dataclass(frozen=True)
 class Effects:
-    """What a modification does to a plan."""
+    """What a modification does to a plan: ``run.remove("large", dry_run=True)`` gives ``md.Effects``."""
 
     version: int
     """Of the plan that it makes."""

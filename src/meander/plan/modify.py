@@ -34,7 +34,7 @@ StateFunction = Callable[[pl.DataFrame], pl.DataFrame]
 
 @dataclass(frozen=True, eq=False)
 class Replace:
-    """Another operator, source or sink under the same name."""
+    """Another operator, source or sink under the same name: ``md.Replace("positive", md.filter("amount > 10"))``."""
 
     name: str
     op: Given
@@ -49,7 +49,10 @@ class Replace:
 
 @dataclass(frozen=True, eq=False)
 class Insert:
-    """A new operator behind ``after``: in front of all that read it, or only of ``before``. A sink takes a copy of the rows there."""
+    """A new operator behind ``after``: in front of all that read it, or only of ``before``. A sink takes a copy of the rows there.
+
+    Example: ``md.Insert("large", md.filter("amount > 100"), after="orders")``.
+    """
 
     name: str
     op: Given
@@ -62,7 +65,10 @@ class Insert:
 
 @dataclass(frozen=True, eq=False)
 class Remove:
-    """Without this operator: who read it reads what it read."""
+    """Without this operator: who read it reads what it read.
+
+    Example: ``md.Remove("large")``.
+    """
 
     name: str
 

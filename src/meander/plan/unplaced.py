@@ -107,12 +107,18 @@ def aggregate(
 
 
 def process(processor: Processor | type[Processor], by: str | Sequence[str] | None = None) -> UnplacedProcess:
-    """A processor without a place, for ``run.replace`` and ``run.insert``. Without ``by`` its key is that of what it replaces."""
+    """A processor without a place, for ``run.replace`` and ``run.insert``. Without ``by`` its key is that of what it replaces.
+
+    Example: ``md.process(Visits, by="customer")``.
+    """
     return UnplacedProcess(as_processor(processor), _names(by))
 
 
 def watermark(column: str, grace: float | str = 0, idle: float | str | None = None, max_ahead: float | str | None = None) -> Watermark:
-    """A watermark without a place, for ``run.replace`` and ``run.insert``; see ``Stream.watermark``."""
+    """A watermark without a place, for ``run.replace`` and ``run.insert``; see ``Stream.watermark``.
+
+    Example: ``md.watermark("ts", grace="10s")``.
+    """
     limit = None if idle is None else micros(idle, "watermark idle")
     furthest = None if max_ahead is None else micros(max_ahead, "watermark max_ahead", least=0)
     return Watermark(column, micros(grace, "watermark grace", least=0), limit, furthest)
@@ -123,24 +129,36 @@ def _names(given: str | Sequence[str] | None) -> tuple[str, ...] | None:
 
 
 def filter(predicate: Expression) -> Filter:
-    """A filter without a place, for ``run.replace`` and ``run.insert``."""
+    """A filter without a place, for ``run.replace`` and ``run.insert``.
+
+    Example: ``md.filter("amount > 10")``.
+    """
     return Filter(parse(predicate), text_of((predicate,), {}))
 
 
 def with_columns(*exprs: Expression, **named: Expression) -> WithColumns:
-    """New columns without a place, for ``run.replace`` and ``run.insert``."""
+    """New columns without a place, for ``run.replace`` and ``run.insert``.
+
+    Example: ``md.with_columns(cents="amount * 100")``.
+    """
     return WithColumns(parse_all(exprs, named), text_of(exprs, named))
 
 
 def select(*exprs: Expression) -> Select:
-    """A choice of columns without a place, for ``run.replace`` and ``run.insert``."""
+    """A choice of columns without a place, for ``run.replace`` and ``run.insert``.
+
+    Example: ``md.select("customer", "amount")``.
+    """
     return Select(parse_all(exprs, {}), text_of(exprs, {}))
 
 
 def map_batches(
     fn: BatchFunction, schema: Mapping[str, Any] | None = None, row_local: bool = True, deterministic: bool = False
 ) -> MapBatches:
-    """A Python function without a place, for ``run.replace`` and ``run.insert``; see ``Stream.map_batches``."""
+    """A Python function without a place, for ``run.replace`` and ``run.insert``; see ``Stream.map_batches``.
+
+    Example: ``md.map_batches(fix)``.
+    """
     if not callable(fn):
         raise FlowError(f"map_batches: {fn!r} is not a function from polars DataFrame to polars DataFrame")
     try:

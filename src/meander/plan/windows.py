@@ -102,13 +102,18 @@ def tumbling(size: float | str, offset: float | str = 0, time: str = "event") ->
 
     >>> tumbling("10s").describe(), tumbling("1m", time="processing").describe()
     ('tumbling(10s)', 'tumbling(1m, processing time)')
+
+    Example: ``md.tumbling("10s")``.
     """
     length = micros(size, "tumbling")
     return Window(length, length, signed_micros(offset, "tumbling") % length, _clock("tumbling", time))
 
 
 def sliding(size: float | str, step: float | str, offset: float | str = 0, time: str = "event") -> Window:
-    """A window of ``size`` every ``step``: a row is in size / step of them."""
+    """A window of ``size`` every ``step``: a row is in size / step of them.
+
+    Example: ``md.sliding("10s", "2s")``.
+    """
     length, every = micros(size, "sliding"), micros(step, "sliding")
     if length % every:
         raise FlowError(f"sliding({size!r}, {step!r}): the size must be a multiple of the step")
@@ -122,6 +127,8 @@ def session(gap: float | str, time: str = "event") -> Session:
 
     >>> session("30s").describe()
     'session(30s)'
+
+    Example: ``md.session("30s")``.
     """
     return Session(micros(gap, "session"), _clock("session", time))
 

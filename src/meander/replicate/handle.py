@@ -47,6 +47,8 @@ class Replicas(Suggests):
 
     This process has no Spark; a thread of it watches the replicas and brings back what dies. They end with it, also where it is told to end
     (SIGTERM, a closed terminal), unless it is killed: then they go on, and the next ``flow.start`` on the store takes them up.
+
+    Example: ``with flow.start("state/", replicas=2) as replicas: replicas.await_termination()`` is how one gets ``md.Replicas``.
     """
 
     _instead = RUN
@@ -66,7 +68,7 @@ class Replicas(Suggests):
         return self._supervisor.replicas()
 
     def status(self) -> dict[str, Any]:
-        """What the flow is doing, as plain data."""
+        """What the flow is doing, as plain data: ``replicas.status()["epoch"]``."""
         manifest = read_manifest(self._store)
         return {
             "flow": self.name,
@@ -78,19 +80,22 @@ class Replicas(Suggests):
         }
 
     def add(self, count: int = 1, timeout: float | str | None = "5min") -> list[str]:
-        """More replicas. Returns their names when they are at work."""
+        """More replicas. Returns their names when they are at work: ``replicas.add(1)``."""
         return self._wait(self._supervisor.add(count), timeout)
 
     def drain(self, name: str, timeout: float | str | None = "5min") -> None:
-        """Let a replica finish its epoch and leave for good."""
+        """Let a replica finish its epoch and leave for good: ``replicas.drain("b")``."""
         self._wait(self._supervisor.drain(name), timeout)
 
     def restart(self, name: str | None = None, timeout: float | str | None = None) -> None:
-        """Restart one replica, or all, one after the other, each when the one before has caught up."""
+        """Restart one replica, or all, one after the other, each when the one before has caught up: ``replicas.restart("b")``."""
         self._wait(self._supervisor.restart(name), timeout)
 
     def await_termination(self, timeout: float | str | None = None) -> bool:
-        """Wait until the flow has ended: its sources are exhausted. False where the timeout came first. Raises where no replica is left."""
+        """Wait until the flow has ended: its sources are exhausted. False where the timeout came first. Raises where no replica is left.
+
+        Example: ``replicas.await_termination()``.
+        """
         self._thread.join(seconds(timeout))
         self._check()
         return not self._thread.is_alive()
@@ -99,6 +104,8 @@ class Replicas(Suggests):
         """Let every replica finish its epoch and end; one that does not within half a minute is killed, which loses and doubles nothing.
 
         Raises what the flow failed with, unless another call has done so.
+
+        Example: ``replicas.stop()``.
         """
         self._end()
         if not self._told:
@@ -118,7 +125,7 @@ class Replicas(Suggests):
         return f"<Replicas of flow '{self.name}': {shown}>"
 
     def await_start(self) -> None:
-        """Until the first replica is at work; raises where none can be."""
+        """Until the first replica is at work; raises where none can be: ``replicas.await_start()``."""
         while not self._supervisor.at_work:
             if self._supervisor.over or not self._thread.is_alive():
                 self._end()

@@ -26,7 +26,10 @@ _ATTEMPTS = 5
 
 
 def read_state(store: str | Path, operator: str, epoch: int | None = None) -> pa.Table:
-    """An operator's state as a table: its key columns and its finished values, at the newest epoch or a retained one."""
+    """An operator's state as a table: its key columns and its finished values, at the newest epoch or a retained one.
+
+    Example: ``md.read_state("state/", "totals").to_pandas()``.
+    """
     opened = open_store(store)
     refuse_file(opened)
     return read_operator(opened, operator, epoch)
@@ -60,7 +63,10 @@ def read_operator(store: Store, operator: str, epoch: int | None = None) -> pa.T
 
 
 def read_dead_letters(store: str | Path) -> pa.Table:
-    """The rows that could not be processed: epoch, operator, position, reason and content. For the default dead-letter folder."""
+    """The rows that could not be processed: epoch, operator, position, reason and content. For the default dead-letter folder.
+
+    Example: ``md.read_dead_letters("state/").to_pylist()``.
+    """
     opened = open_store(store)
     folder = opened.local("dead_letters")
     if folder is None:
