@@ -272,10 +272,13 @@ class Stream(NoTable):
         before the last epoch) are late: see ``late(side=...)``. A bound that a row itself has is a condition, below the largest that there
         can be: ``within=("0s", "1h"), where="ts_right <= expires"``. Without ``within`` all rows are kept for good.
 
-        ``how`` is inner, left, right or full: a row that finds no partner comes out when none can come any more, with nulls, up to a second
-        (or a 16th of the interval) after that. A null key equals no other, unless ``nulls_equal``. ``where`` is a condition on the joined
-        row: a pair for which it fails is a dead letter, and no pair. Key columns come out once, under the left's names; other columns
-        of the right that have a name of the left get the ``suffix``.
+        ``how`` is inner, left, right, full, semi or anti. In an outer join a row that finds no partner comes out with nulls, when none can
+        come any more. A semi join gives out every left row that has a partner, once, when its first one is there; an anti join those that
+        have none, when none can come any more. Both have the columns of the left alone.
+
+        A null key equals no other, unless ``nulls_equal``. ``where`` is a condition on the joined row: a pair for which it fails is a dead
+        letter, and no pair. Key columns come out once, under the left's names; other columns of the right that have a name of the left
+        get the ``suffix``.
 
         The result's time is the left's (in a right join the right's); with ``time="column"`` it is the later of both, in a column of its
         own, which a full join or one without ``within`` needs if windows are to follow.

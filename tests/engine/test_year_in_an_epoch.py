@@ -43,6 +43,8 @@ OPERATORS: dict[str, tuple[Build, int]] = {
     "sessions": (lambda left, right: left.key_by("k").window(md.session("10s")).aggregate(md.count().alias("n"), name="op"), 1),
     "interval join": (lambda left, right: left.join(right, on="k", within="10s", name="op"), 2),
     "outer interval join": (lambda left, right: left.join(right, on="k", within="10s", how="full", name="op"), 4),
+    "semi join": (lambda left, right: left.join(right.filter("v % 2 = 0"), on="k", within="10s", how="semi", name="op"), 2),
+    "anti join": (lambda left, right: left.join(right.filter("v % 2 = 0"), on="k", within="10s", how="anti", name="op"), 2),
     "as-of join": (lambda left, right: left.join_latest(right, on="k", as_of=True, name="op"), 2),
     "deduplicate": (lambda left, right: left.deduplicate("k", ttl="10s", name="op"), 1),
     "processor with timers": (lambda left, right: left.key_by("k").process(Sleeper, name="op"), 2),

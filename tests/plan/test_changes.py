@@ -36,6 +36,8 @@ GROWS: dict[str, Callable[[md.Stream], md.Stream]] = {
     "the best of windows": lambda s: s.key_by("customer").window(TEN).top(2, by="amount", name="op"),
     "deduplicate": lambda s: s.deduplicate("customer", name="op"),
     "join": lambda s: s.join(s.select("customer", "ts AS at", "ts"), on="customer", within="1s", name="op"),
+    "semi join": lambda s: s.join(s.select("customer", "ts"), on="customer", within="1s", how="semi", name="op"),
+    "anti join": lambda s: s.join(s.select("customer", "ts"), on="customer", within="1s", how="anti", name="op"),
     "join with the latest": lambda s: s.join_latest(s.select("customer", "ts AS at"), on="customer", name="op"),
     "process": lambda s: s.key_by("customer").process(Visits, name="op").select("customer", "n AS amount"),
 }
@@ -64,6 +66,7 @@ TAKES_NONE: dict[str, Callable[[md.Stream, md.Stream], md.Stream]] = {
     "latest": lambda s, _: s.key_by("customer").latest(name="behind"),
     "process": lambda s, _: s.key_by("customer").process(Visits, name="behind"),
     "join": lambda s, other: s.join(other, on="customer", name="behind"),
+    "semi join": lambda s, other: s.join(other, on="customer", how="semi", name="behind"),
     "join on the right": lambda s, other: other.join(s, on="customer", name="behind"),
     "join with the latest": lambda s, other: s.join_latest(other, on="customer", name="behind"),
 }

@@ -126,6 +126,7 @@ def test_state_goes_on(case: str) -> None:
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "bounds": ({"join": {"within": "20s"}}, r"join 'pairs' cannot go on with its state: its bounds was"),
     "how": ({"join": {"how": "left"}}, r"join 'pairs'.*its how was inner and would be left"),
+    "a join becomes a semi join": ({"join": {"how": "semi"}}, r"join 'pairs'.*its how was inner and would be semi"),
     "a join by event time": ({"latest": {"as_of": True}}, r"join_latest 'newest'.*its by was arrival"),
     "other input": ({"extra": True}, r"join 'pairs'.*its input was"),
     "top n": ({"top": 4}, r"top 'best' cannot go on with its state: what it stores may be another thing"),
@@ -158,6 +159,12 @@ def test_a_new_variable_with_a_default_is_filled() -> None:
         became({"processor": Defaulted}, backfill={"counted": {"few": 3}})
     with pytest.raises(FlowError, match="held a value with the default 0"):
         became({"processor": OtherDefault}, backfill={"counted": {"n": 3}})
+
+
+def test_a_semi_join_without_a_bound_gets_no_condition_on_rows_that_it_has_not_kept() -> None:
+    before, after = (flow_of({"within": None, "how": "semi", **more}).plan() for more in ({}, {"where": "v > w"}))
+    with pytest.raises(FlowError, match="kept of the right was the first row of each key and would be all rows"):
+        modify(before, [Become(after)], StateRules())
 
 
 def test_rows_of_a_join_are_not_rewritten() -> None:

@@ -19,6 +19,8 @@ from meander.plan.schemas import KEY_TYPES, is_key_type, missing_column
 from meander.plan.windows import Window, micros, show_duration, signed_micros
 
 HOWS = ("inner", "left", "right", "full")
+FILTERING = ("semi", "anti")
+"""Rows of the left that have, or have not, a partner on the right, without its columns."""
 Columns = str | Sequence[str]
 
 
@@ -129,13 +131,18 @@ class Join:
     @property
     def outer(self) -> tuple[bool, bool]:
         """Whether rows of the left, and of the right, come out also without a partner."""
-        return self.how in ("left", "full"), self.how in ("right", "full")
+        return self.how in ("left", "full", "anti"), self.how in ("right", "full")
+
+    @property
+    def filters(self) -> bool:
+        """Whether rows of the left come out as they are, once, and the right side only tells which."""
+        return self.how in FILTERING
 
     def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
         left, right = expect_inputs(self.kind, name, inputs, 2)
         what = f"join {name!r}"
         self.matching.check(left, right, what)
-        output = dict(self.matching.schema(left, right, what))
+        output = dict(left if self.filters and self.where is None else self.matching.schema(left, right, what))
         if self.times is not None:
             for time, schema in zip(self.times, (left, right), strict=True):
                 time.check(schema, what)
@@ -157,7 +164,8 @@ class Join:
                 self.where.output_schema([schema], name)
             except FlowError as error:
                 raise FlowError(f"{what}: where: {error}") from error
-        return schema
+        own = () if self.window is None else (START, END)
+        return pl.Schema({name: schema[name] for name in dict.fromkeys((*left, *own))}) if self.filters else schema
 
     def time_after(self, inputs: Sequence[Time | None]) -> Time | None:
         """Behind the marks by as much as a stored row can be older than what arrives."""
@@ -173,7 +181,7 @@ class Join:
         waits = (max(0, high) if self.outer[0] else 0, max(0, -low) if self.outer[1] else 0)
         if self.time is not None:
             return Time(self.time, first.shift, marks, delay + max(waits))
-        if self.how in ("inner", "left"):
+        if self.how in ("inner", "left", *FILTERING):
             return Time(first.column, first.shift, marks, delay + max(waits[0], high, 0))
         if self.how == "right":
             return Time(self.right_time or self.times[1].column, second.shift, marks, delay + max(waits[1], -low, 0))
@@ -280,16 +288,18 @@ def plan_join(
 ) -> Join:
     """The operator for what was asked, or FlowError that says why there is none."""
     what = f"join after {left.name!r}" if window is None else f"join of windows after {left.name!r}"
-    if how not in HOWS:
-        raise FlowError(f"{what}: how={how!r}; there are {', '.join(HOWS)}")
+    if how not in (*HOWS, *FILTERING):
+        raise FlowError(f"{what}: how={how!r}; there are {', '.join((*HOWS, *FILTERING))}")
+    if how in FILTERING and time is not None:
+        raise FlowError(f"{what}: time={time!r} is the later of the times of a pair, and a {how} join gives out no pairs: leave it out")
     if window is not None and (not isinstance(window, Window) or window.size != window.step or window.clock != "event"):
         raise FlowError(f"{what}: it needs windows of event time, side by side: md.tumbling('10s'); for others there is join(within=...)")
-    if bounds is None and how != "inner":
+    if bounds is None and how not in ("inner", "semi"):
         raise FlowError(f"{what}: how={how!r} needs within=...: without it a partner can always come, and no row would ever come out alone")
     if window is not None:
         matching = replace(matching, reserved=(START, END))
     matching.check(left.schema, right.schema, what)
-    schema = dict(matching.schema(left.schema, right.schema, what))
+    schema = dict(left.schema if how in FILTERING and where is None else matching.schema(left.schema, right.schema, what))
     times, right_time = None, None
     if bounds is not None or time is not None:
         times = (left.timed(what), right.timed(what))

@@ -112,6 +112,8 @@ def layout_of(plan: Plan, name: str) -> Layout:
         bounds = "; ".join(map(str, (join.bounds, join.window, join.times)))
         if join.times is None:
             follows = {}
+        if join.how == "semi" and join.bounds is None:  # without a condition the first row of a key tells as much as all
+            came["kept of the right"] = "the first row of each key" if join.where is None else "all rows"
         return Layout("join", rest={"key": join.matching.describe(), "how": join.how, "bounds": bounds, **follows, **came})
     if isinstance(node.op, JoinLatest):
         if node.op.times is None:  # what it keeps of the right has no time, and of the left nothing is kept

@@ -71,7 +71,7 @@ class Branch:
 
     name: str
     kind: str
-    """plain, totals, window, session, chain, dedup, process, join, windowjoin, latest, brackets, ladder"""
+    """plain, totals, window, session, chain, dedup, process, join, windowjoin, semi, anti, latest, brackets, ladder"""
     source: str = "a"
     keyed: bool = True
     size: int = 10
@@ -221,6 +221,8 @@ def grow(branch: Branch, streams: dict[str, Any]) -> Any:
     other = streams["b"]
     if branch.kind == "join":
         return rows.join(other, on="k", within="4s", name=name)
+    if branch.kind in ("semi", "anti"):
+        return rows.join(other, on="k", within=("-4s", "2s"), how=branch.kind, name=name)
     if branch.kind == "windowjoin":
         return rows.window(md.tumbling("10s")).join(other, on="k", name=name)
     return rows.join_latest(other, on="k", how="left", name=name)
@@ -244,6 +246,8 @@ def draw(rng: random.Random, about: Kind) -> Version:
         "process",
         "join",
         "windowjoin",
+        "semi",
+        "anti",
         "latest",
     ]
     if about is MERGING and rng.random() < 0.8:
@@ -252,7 +256,7 @@ def draw(rng: random.Random, about: Kind) -> Version:
     for number in range(1 if about is MERGING else rng.choice((1, 1, 1, 2, 2))):
         kind = rng.choice(kinds)
         branch = Branch(f"b{number}", kind)
-        if kind in ("join", "windowjoin", "latest"):
+        if kind in ("join", "windowjoin", "semi", "anti", "latest"):
             names = ["a", "b"]
         if kind == "window":
             size, step = rng.choice(((10, 5), (8, 2), (6, 2)) if about is PROBATION else ((10, 10), (10, 5), (8, 2), (4, 4), (6, 3)))

@@ -60,7 +60,7 @@ class Fold:
             model = self._model(branch.name, branch.kind)
             if isinstance(model, Join):
                 both = ("a and b",) if "a and b" in self.marks else ("a", "b")
-                turn.late = min(self._mark(name, "late", real) for name in both)
+                turn.late, turn.evict = (min(self._mark(name, which, real) for name in both) for which in ("late", "mark"))
                 found[f"{branch.name}_out"] = model.both(turn, rows["b"], branch)
             else:
                 found[f"{branch.name}_out"] = model.turn(turn, branch)

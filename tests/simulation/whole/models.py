@@ -339,6 +339,32 @@ class Join(Model):
         return self.refused
 
 
+@dataclass
+class SemiJoin(Join):
+    """Rows of the left with a partner from 4 s before them to 2 s after, or without one, each once."""
+
+    floor: int = NEVER
+
+    def both(self, turn: Turn, others: Out, branch: Branch) -> Out:
+        anti = branch.kind == "anti"
+        late, evict = max(turn.late, self.floor), max(turn.evict, self.floor)
+        evict = FOREVER if anti and turn.flush else evict
+        left, right = self.sides
+        kept = [[row for row in rows if row[4] >= late] for rows in (turn.rows, others)]
+        self.refused += len(turn.rows) + len(others) - len(kept[0]) - len(kept[1])
+        left += kept[0]
+        right += kept[1]
+        met = [x for x in left if any(x[1] == y[1] and -4 * SECOND <= y[4] - x[4] <= 2 * SECOND for y in right)]
+        left[:] = [x for x in left if x not in met]
+        if anti and turn.flush:
+            closed = [row[4] + high * SECOND + 1 for rows, high in ((left, 2), (right, 4)) for row in rows]
+            self.floor = max(self.floor, *closed, NEVER)
+        over = [x for x in left if x[4] + 2 * SECOND < evict]
+        left[:] = [x for x in left if x not in over]
+        right[:] = [y for y in right if y[4] + 4 * SECOND >= evict]
+        return over if anti else met
+
+
 MODELS: dict[str, Any] = {
     "plain": Plain,
     "totals": Totals,
@@ -351,5 +377,7 @@ MODELS: dict[str, Any] = {
     "process": Process,
     "join": Join,
     "windowjoin": Join,
+    "semi": SemiJoin,
+    "anti": SemiJoin,
     "latest": Join,
 }

@@ -13,6 +13,7 @@ from meander.engine.operators.joins import make_join
 from meander.engine.operators.latest import make_latest
 from meander.engine.operators.place import Place
 from meander.engine.operators.processing import make_processing
+from meander.engine.operators.semi_joins import make_filtering
 from meander.engine.operators.sessions import make_sessions
 from meander.engine.operators.top import make_top
 from meander.engine.operators.window_top import make_window_top
@@ -24,6 +25,11 @@ from meander.plan.operators import Aggregate
 from meander.plan.processing import Process
 from meander.plan.rowwise import Deduplicate, Latest, Top, WindowTop
 
+
+def _make_any_join(place: Place, op: Join) -> Stateful:
+    return make_filtering(place, op) if op.filters else make_join(place, op)
+
+
 _MAKERS: dict[type[Any], Callable[[Place, Any], Stateful]] = {
     Aggregate: make_aggregation,
     WindowAggregate: make_windows,
@@ -32,7 +38,7 @@ _MAKERS: dict[type[Any], Callable[[Place, Any], Stateful]] = {
     Latest: make_latest,
     Top: make_top,
     WindowTop: make_window_top,
-    Join: make_join,
+    Join: _make_any_join,
     JoinLatest: make_join_latest,
     Process: make_processing,
 }

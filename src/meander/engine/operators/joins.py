@@ -10,15 +10,15 @@ Rows of a window are as if all were at its last microsecond, and their times mus
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import polars as pl
 
-from meander.engine.evaluate import CONTENT_LIMIT, DeadLetter
+from meander.engine.evaluate import CONTENT_LIMIT, DeadLetter, content_of, values_of
 from meander.engine.operators.contract import Emitted, Mask, Partial, Seat, Stateful, Timing
 from meander.engine.operators.desk import Desk
 from meander.engine.operators.pairing import Keys, Numbers, distinct, number_keys, numbered, pair_up, stretches, times_of
@@ -243,20 +243,27 @@ class Joining(Stateful):
         self, desk: Desk, left: pl.DataFrame, right: pl.DataFrame, hashes: Hashes, first: Numbers, second: Numbers, out: Found
     ) -> Index:
         """Rows of both sides to rows of the join. Returns where the condition holds."""
-        others = [
-            right.get_column(column).alias(self.sides[1].names[column]) for column in right.columns if column not in self.sides[1].keys
-        ]
-        whole = self._timed(pl.DataFrame([*left.get_columns(), *others]), left, right)
+        whole = self._whole(left, right)
         kept = np.arange(whole.height)
         if self.op.where is not None and whole.height:
-            kept = np.flatnonzero(self._meets(desk, self.op.where, whole))
+            meets, failures = self._meets(self.op.where, whole)
+            for row, error in failures:
+                self._refuse(desk, self.op.where, whole, row, error)
+            kept = np.flatnonzero(meets)
             whole = whole[kept]
         out.add(whole, hashes[kept], first[kept], second[kept])
         return kept
 
-    def _meets(self, desk: Desk, where: Filter, whole: pl.DataFrame) -> Mask:
-        """For which pairs the condition holds. Where it fails on some, these are found by halves: they are dead letters, and no pairs."""
+    def _whole(self, left: pl.DataFrame, right: pl.DataFrame) -> pl.DataFrame:
+        """Pairs, with the columns that a condition can be about."""
+        side = self.sides[1]
+        others = [right.get_column(column).alias(side.names[column]) for column in right.columns if column not in side.keys]
+        return self._timed(pl.DataFrame([*left.get_columns(), *others]), left, right)
+
+    def _meets(self, where: Filter, whole: pl.DataFrame) -> tuple[Mask, list[tuple[int, pl.exceptions.PolarsError]]]:
+        """For which pairs the condition holds, and on which it fails, in their order: these are found by halves."""
         meets = np.zeros(whole.height, np.bool_)
+        failures = []
         pending = [(0, whole.height)]
         while pending:
             begin, end = pending.pop()
@@ -267,13 +274,17 @@ class Joining(Stateful):
                     middle = (begin + end) // 2
                     pending += [(middle, end), (begin, middle)]
                     continue
-                pair = whole.row(begin, named=True)
-                key = tuple(pair[column] for column in self.keys) if len(self.keys) > 1 else pair[self.keys[0]]
-                position, reason = f"{self.name} key {key!r}", f"where {where.describe()}: {type(error).__name__}: {error}"
-                if desk.strict:
-                    raise BadInput(f"operator '{self.name}', epoch {desk.epoch}, a pair of key {key!r}: {reason}") from error
-                desk.dead.append(DeadLetter(self.name, position, reason, json.dumps(pair, default=str)[:CONTENT_LIMIT]))
-        return meets
+                failures.append((begin, error))
+        return meets, failures
+
+    def _refuse(self, desk: Desk, where: Filter, whole: pl.DataFrame, row: int, error: pl.exceptions.PolarsError) -> None:
+        """A pair on which the condition fails is a dead letter, and no pair."""
+        pair = values_of(whole, row)
+        key = tuple(pair[column] for column in self.keys) if len(self.keys) > 1 else pair[self.keys[0]]
+        position, reason = f"{self.name} key {key!r}", f"where {where.describe()}: {type(error).__name__}: {error}"
+        if desk.strict:
+            raise BadInput(f"operator '{self.name}', epoch {desk.epoch}, a pair of key {key!r}: {reason}") from error
+        desk.dead.append(DeadLetter(self.name, position, reason, content_of(whole, row)[:CONTENT_LIMIT]))
 
     def _timed(self, whole: pl.DataFrame, left: pl.DataFrame | None, right: pl.DataFrame | None) -> pl.DataFrame:
         """With the times that the join adds."""
@@ -346,6 +357,11 @@ class JoinReader:
 
 
 def make_join(place: Place, op: Join) -> Joining:
+    return Joining(**told(place, op))
+
+
+def told(place: Place, op: Join) -> dict[str, Any]:
+    """What a join is told, of whichever kind it is."""
     schemas = [place.schema(side) for side in (0, 1)]
     left, right = (tuple(schema) for schema in schemas)
     low, high = op.bounds or (0, 0)
@@ -377,4 +393,4 @@ def make_join(place: Place, op: Join) -> Joining:
         follows = Timing(first.marks | second.marks, max(first.delay, second.delay), flushes=any(op.outer))
     dtype = schemas[0][op.times[0].column] if op.times is not None else None
     zoned = dtype if isinstance(dtype, pl.Datetime) else None
-    return Joining(**place.common(matching.left_on), op=op, sides=sides, follows=follows, zoned=zoned)
+    return {**place.common(matching.left_on), "op": op, "sides": sides, "follows": follows, "zoned": zoned}

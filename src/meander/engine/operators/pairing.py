@@ -82,6 +82,16 @@ def pair_up(keys: Numbers, times: Times, other_keys: Numbers, other_times: Times
     return mine, line.order[np.repeat(first - (np.cumsum(counts) - counts), counts) + np.arange(len(mine))]
 
 
+def have_partner(keys: Numbers, times: Times, other_keys: Numbers, other_times: Times, low: int, high: int) -> npt.NDArray[np.bool_]:
+    """Which rows ``pair_up`` would find a partner for.
+
+    >>> have_partner(np.array([0, 1, 0]), np.array([10, 10, 14]), np.array([1, 0, 0]), np.array([13, 12, 13]), 0, 2)
+    array([ True, False, False])
+    """
+    line = Line(other_keys, other_times)
+    return line.find(keys, times + high, "right") > line.find(keys, times + low, "left")
+
+
 def stretches(keys: Numbers, times: Times, low: int, high: int) -> tuple[Numbers, Times, Times]:
     """Where partners of rows can be, whose time is in [time + low, time + high]: keys, and the first and last times of stretches.
 
@@ -122,7 +132,12 @@ def distinct(numbers: Numbers | Index, below: int) -> Index:
 
 def times_of(frame: pl.DataFrame, column: str, shift: int) -> Times:
     """Times in microseconds, kept where sums with them are safe. A time that is null is before all others, and so late."""
-    found: Times = frame.get_column(column).dt.epoch("us").fill_null(-_FAR).to_numpy()
+    values = frame.get_column(column)
+    if values.dtype == pl.Datetime("ms"):  # in microseconds some of them have no number
+        values = values.to_physical().clip(-_FAR // 1000, _FAR // 1000) * 1000
+    else:
+        values = values.dt.epoch("us")
+    found: Times = values.fill_null(-_FAR).to_numpy()
     return np.clip(found, -_FAR, _FAR) + shift
 
 
