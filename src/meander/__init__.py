@@ -32,8 +32,9 @@ from meander.flow import Flow, KeyedStream, Stream
 from meander.outcomes import Progress
 from meander.plan.become import Become
 from meander.plan.modify import Insert, Remove, Replace
+from meander.plan.sessions import session
 from meander.plan.unplaced import aggregate, filter, map_batches, process, select, watermark, with_columns
-from meander.plan.windows import session, sliding, tumbling
+from meander.plan.windows import sliding, tumbling
 from meander.processor import Processor, list_of, map_of, value
 from meander.replicate.handle import Replicas
 from meander.run import Run

@@ -104,7 +104,7 @@ def tumbling(size: float | str, offset: float | str = 0, time: str = "event") ->
     ('tumbling(10s)', 'tumbling(1m, processing time)')
     """
     length = micros(size, "tumbling")
-    return Window(length, length, signed_micros(offset, "tumbling") % length, _clock("tumbling", time))
+    return Window(length, length, signed_micros(offset, "tumbling") % length, check_clock("tumbling", time))
 
 
 def sliding(size: float | str, step: float | str, offset: float | str = 0, time: str = "event") -> Window:
@@ -112,21 +112,11 @@ def sliding(size: float | str, step: float | str, offset: float | str = 0, time:
     length, every = micros(size, "sliding"), micros(step, "sliding")
     if length % every:
         raise FlowError(f"sliding({size!r}, {step!r}): the size must be a multiple of the step")
-    return Window(length, every, signed_micros(offset, "sliding") % every, _clock("sliding", time))
+    return Window(length, every, signed_micros(offset, "sliding") % every, check_clock("sliding", time))
 
 
-def session(gap: float | str, time: str = "event") -> Session:
-    """Per key, rows that follow each other with pauses of at most ``gap``. A row that comes late can make one session of two.
-
-    A session's ``window_start`` is the time of its first row, its ``window_end`` that of its last plus the gap.
-
-    >>> session("30s").describe()
-    'session(30s)'
-    """
-    return Session(micros(gap, "session"), _clock("session", time))
-
-
-def _clock(what: str, time: str) -> str:
+def check_clock(what: str, time: str) -> str:
+    """Whose time a window goes by; FlowError where there is no such time."""
     if time not in ("event", "processing"):
         raise FlowError(f"{what}: time={time!r}; there are 'event', the time in the rows, and 'processing', that of the flow's own clock")
     return time
