@@ -34,7 +34,7 @@ from meander.plan.become import Become
 from meander.plan.modify import Insert, Remove, Replace
 from meander.plan.sessions import session
 from meander.plan.unplaced import aggregate, filter, map_batches, process, select, watermark, with_columns
-from meander.plan.windows import sliding, tumbling
+from meander.plan.windows import cumulating, sliding, tumbling
 from meander.processor import Processor, list_of, map_of, value
 from meander.replicate.handle import Replicas
 from meander.run import Run
@@ -78,6 +78,7 @@ __all__ = [
     "console",
     "count",
     "count_distinct",
+    "cumulating",
     "discard",
     "files",
     "filter",

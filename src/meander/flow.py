@@ -415,7 +415,7 @@ class KeyedStream:
         return self.stream.flow._add(Process(self.keys, as_processor(processor)), name, self.stream)
 
     def window(self, window: Window | Session) -> WindowedStream:
-        """Windows of time per key: ``md.tumbling("10s")``, ``md.sliding("10s", "2s")``, ``md.session("30s")``."""
+        """Windows per key: ``md.tumbling("10s")``, ``md.sliding("10s", "2s")``, ``md.session("30s")``, ``md.cumulating("1d", "1h")``."""
         return WindowedStream(self.stream, self.keys, window)
 
     def deduplicate(self, ttl: float | str | None = None, name: str | None = None) -> Stream:
@@ -499,7 +499,7 @@ class WindowedStream:
         ``ties="all"`` equal rows have one rank and count together: ``top(1, by="price", ties="all")`` is all rows with the highest price.
         """
         if isinstance(self.spec, Session):
-            raise FlowError(f"top after {self.stream.name!r}: there is none per session; use a tumbling or sliding window")
+            raise FlowError(f"top after {self.stream.name!r}: there is none per session; use a tumbling, sliding or cumulating window")
         columns, downs = ranked(self.stream.name, n, by, descending, ties, ("first", "last", "all"))
         time = self.stream._time("window") if self.spec.clock == "event" else None
         column, shift = (None, 0) if time is None else (time.column, time.shift)

@@ -24,7 +24,7 @@ from meander.plan.joins import Join, JoinLatest, SideTime
 from meander.plan.operators import Aggregate
 from meander.plan.processing import Process
 from meander.plan.schemas import show_schema, show_type
-from meander.plan.windows import Window, show_duration
+from meander.plan.windows import Cumulating, Window, show_duration
 
 UNTOLD = "__untold"
 """Stands with an operator's retired columns where its older rows have not been given out."""
@@ -252,7 +252,9 @@ def _window_problems(before: Layout, after: Layout) -> list[str]:
     if was is None or now is None:
         return []
     found = []
-    if (was.pane, was.offset) != (now.pane, now.offset):
+    if was != now and (isinstance(was, Cumulating) or isinstance(now, Cumulating)):
+        found.append(f"its windows were {was.describe()} and would be {now.describe()}: what these need may have been dropped")
+    elif (was.pane, was.offset) != (now.pane, now.offset):
         found.append(f"its windows were {was.describe()} and would be {now.describe()}, which are not made of the same pieces")
     elif now.size > was.size:
         found.append(f"its windows would grow from {show_duration(was.size)} to {show_duration(now.size)}: what they need was dropped")
