@@ -31,6 +31,7 @@ from meander.errors import BadInput, Busy, ConfigError, Corrupted, Divergent, Fe
 from meander.flow import Flow, KeyedStream, Stream
 from meander.outcomes import Progress
 from meander.plan.become import Become
+from meander.plan.counts import count_window
 from meander.plan.modify import Insert, Remove, Replace
 from meander.plan.sessions import session
 from meander.plan.unplaced import aggregate, filter, map_batches, process, select, watermark, with_columns
@@ -78,6 +79,7 @@ __all__ = [
     "console",
     "count",
     "count_distinct",
+    "count_window",
     "cumulating",
     "discard",
     "files",

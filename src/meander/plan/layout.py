@@ -18,6 +18,7 @@ import polars as pl
 from meander.aggregates import Agg
 from meander.aggregates.changing import over_changes
 from meander.plan.computed import with_computed
+from meander.plan.counts import BESIDE, CountAggregate
 from meander.plan.eventtime import Time, WindowAggregate, time_of
 from meander.plan.graph import Plan
 from meander.plan.joins import Join, JoinLatest, SideTime
@@ -49,11 +50,13 @@ class Layout:
     lateness: int = 0
     emit: str = ""
     """Of windows: when they are given out."""
+    beside: Mapping[str, pl.DataType] = field(default_factory=dict)
+    """Columns of a state row that are the operator's own."""
 
     def schema(self) -> pl.Schema:
         """The columns of a state row, as an ``upgrade`` is given them."""
         pane = {} if self.window is None else {"__pane": pl.Int64()}
-        return pl.Schema({**self.keys, **pane, **{name: dtype for name, (dtype, _) in self.columns.items()}})
+        return pl.Schema({**self.keys, **pane, **self.beside, **{name: dtype for name, (dtype, _) in self.columns.items()}})
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,10 @@ def layout_of(plan: Plan, name: str) -> Layout:
         columns = _columns(op.aggs, inputs[0], apart=False)
         rest = {"time": "the clock" if op.time is None else _show_time(SideTime(op.time, op.shift), frozenset(marks), time)}
         return Layout("window", {key: inputs[0][key] for key in op.keys}, columns, {}, rest, node.op.window, op.lateness, op.emit)
+    if isinstance(node.op, CountAggregate):
+        keys = {key: inputs[0][key] for key in node.op.keys}
+        rest = {"size": f"{node.op.window.size} rows, step {node.op.window.step},"}
+        return Layout("count_window", keys, _columns(node.op.aggs, inputs[0], apart=False), rest=rest, beside=BESIDE)
     times = [time_of(plan.nodes, plan.schemas, name) for name in node.inputs]
     follows = {"time": "; ".join(_show_time(SideTime(t.column, t.shift), t.marks, t) for t in times if t is not None) or "none"}
     if isinstance(node.op, Process):
