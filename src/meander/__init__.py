@@ -35,10 +35,12 @@ from meander.familiar import names as _names
 from meander.flow import Flow, KeyedStream, Stream, WindowedStream
 from meander.outcomes import Migrated, Progress, Rescaled
 from meander.plan.become import Become
+from meander.plan.counts import count_window
 from meander.plan.effects import Effects
 from meander.plan.modify import Insert, Remove, Replace
+from meander.plan.sessions import session
 from meander.plan.unplaced import aggregate, filter, map_batches, process, select, watermark, with_columns
-from meander.plan.windows import session, sliding, tumbling
+from meander.plan.windows import cumulating, sliding, tumbling
 from meander.processor import Processor, list_of, map_of, value
 from meander.replicate.handle import Replicas
 from meander.run import Run
@@ -93,6 +95,8 @@ __all__ = [
     "console",
     "count",
     "count_distinct",
+    "count_window",
+    "cumulating",
     "discard",
     "files",
     "filter",

@@ -20,6 +20,7 @@ from meander.familiar.names import FLOW, KEYED, STREAM, WINDOWED, NoTable
 from meander.familiar.values import no_column_name, no_sink, no_source, no_stream
 from meander.plan.changes import Changelog, check_changes, find_changes
 from meander.plan.computed import resolved
+from meander.plan.counts import CountAggregate, CountWindow, only_full
 from meander.plan.eventtime import HasLate, Late, SessionAggregate, Time, WindowAggregate, no_time, time_of
 from meander.plan.explain import explain
 from meander.plan.expressions import Expression, flat, parse, parse_all, text_of
@@ -199,7 +200,7 @@ class Stream(NoTable):
         """
         return self.flow._add(watermark(column, grace, idle, max_ahead), name, self)
 
-    def window(self, window: Window | Session) -> WindowedStream:
+    def window(self, window: Window | Session | CountWindow) -> WindowedStream:
         """Windows over all rows, without a key: ``stream.window(md.tumbling("10s")).aggregate(md.count())``."""
         return WindowedStream(self, (), window)
 
@@ -441,8 +442,8 @@ class KeyedStream(NoTable):
         """
         return self.stream.flow._add(Process(self.keys, as_processor(processor)), name, self.stream)
 
-    def window(self, window: Window | Session) -> WindowedStream:
-        """Windows of time per key: ``orders.key_by("customer").window(md.tumbling("10s"))``; also ``md.sliding``, ``md.session``."""
+    def window(self, window: Window | Session | CountWindow) -> WindowedStream:
+        """Windows per key: ``md.tumbling("10s")``, ``md.sliding("10s", "2s")``, ``md.session("30s")``, ``md.cumulating("1d", "1h")``."""
         return WindowedStream(self.stream, self.keys, window)
 
     def deduplicate(self, ttl: float | str | None = None, name: str | None = None) -> Stream:
@@ -490,15 +491,17 @@ class WindowedStream(NoTable):
 
     _instead = WINDOWED
 
-    def __init__(self, stream: Stream, keys: tuple[str, ...], window: Window | Session) -> None:
-        if not isinstance(window, Window | Session):
+    def __init__(self, stream: Stream, keys: tuple[str, ...], window: Window | Session | CountWindow) -> None:
+        if not isinstance(window, Window | Session | CountWindow):
             raise FlowError(
-                f"window after {stream.name!r}: {window!r} is no window; use md.tumbling('10s'), md.sliding('10s', '2s'), md.session('30s')"
+                f"window after {stream.name!r}: {window!r} is no window; use md.tumbling('10s'), md.sliding('10s', '2s'), "
+                "md.cumulating('1d', '1h'), md.session('30s') or md.count_window(100)"
             )
         self.stream, self.keys, self.spec = stream, keys, window
 
     def aggregate(self, *aggs: Agg | Aggregator, emit: str = "closed", lateness: float | str = 0, name: str | None = None) -> Stream:
-        """One row per key and window: the key, ``window_start``, ``window_end`` and the values.
+        """One row per key and window: the key, ``window_start``, ``window_end`` and the values. Of windows of a number of rows it is
+        ``window_number``, from 1, in place of the two times.
 
         ``emit="closed"`` gives it once, when the watermark passes the window's end; ``"update"`` whenever it has changed in an epoch.
         ``lateness`` keeps windows that long after they close: a late row within it makes them come again, changed.
@@ -507,6 +510,9 @@ class WindowedStream(NoTable):
 
         Example: ``orders.window(md.tumbling("10s")).aggregate(md.count())``.
         """
+        if isinstance(self.spec, CountWindow):
+            only_full(emit, lateness, f"window after {self.stream.name!r}")
+            return self.stream.flow._add(CountAggregate(self.keys, self.stream._aggs(aggs, "window"), self.spec), name, self.stream)
         if emit not in ("closed", "update"):
             raise FlowError(f"window after {self.stream.name!r}: emit={emit!r}; there are 'closed' and 'update'")
         slack = micros(lateness, "lateness", least=0)
@@ -529,8 +535,9 @@ class WindowedStream(NoTable):
         As ``key_by(...).top``, with ``window_start`` and ``window_end`` before the columns of the rows, and without ``changed``. With
         ``ties="all"`` equal rows have one rank and count together: ``top(1, by="price", ties="all")`` is all rows with the highest price.
         """
-        if isinstance(self.spec, Session):
-            raise FlowError(f"top after {self.stream.name!r}: there is none per session; use a tumbling or sliding window")
+        if not isinstance(self.spec, Window):
+            of = "session" if isinstance(self.spec, Session) else "window of a number of rows"
+            raise FlowError(f"top after {self.stream.name!r}: there is none per {of}; use a tumbling, sliding or cumulating window")
         columns, downs = ranked(self.stream.name, n, by, descending, ties, ("first", "last", "all"))
         time = self.stream._time("window") if self.spec.clock == "event" else None
         column, shift = (None, 0) if time is None else (time.column, time.shift)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import meander as md
 from meander.errors import FlowError
-from meander.plan.windows import Session, Window, micros, show_duration
+from meander.plan.windows import Cumulating, Session, Window, micros, show_duration
 
 SECOND = 1_000_000
 
@@ -65,6 +66,37 @@ def test_the_panes_of_all_windows_that_end_in_a_stretch_of_time_are_due_in_it(wi
         assert due[1] == last - window.pane
 
 
+@st.composite
+def cumulating(draw: st.DrawFn) -> Cumulating:
+    step = draw(st.sampled_from([250_000, SECOND, 3 * SECOND, 60 * SECOND]))
+    size = step * draw(st.integers(1, 12))
+    return Cumulating(size, step, draw(st.integers(0, size - 1)))
+
+
+def ends_of(window: Cumulating, moment: int) -> list[int]:
+    """Where the windows end that have a moment: those of all steps of its day, tried one by one."""
+    begin = next(b for b in range(window.offset - 5000 * window.size, 1 << 62, window.size) if b <= moment < b + window.size)
+    return [end for end in range(begin + window.step, begin + window.size + 1, window.step) if end > moment]
+
+
+@given(cumulating(), moments)
+def test_a_moment_is_in_all_windows_of_its_day_that_end_after_it(window: Cumulating, moment: int) -> None:
+    pane, last = int(window.pane_of(np.array([moment]))[0]), int(window.last_start(np.array([moment]))[0])
+    named = [last - back * window.step for back in range(window.per_pane)]
+    assert sorted(name + window.size for name in named if name + window.size > pane) == ends_of(window, moment)
+    assert ends_of(window, pane) == ends_of(window, moment) == ends_of(window, pane + window.pane - 1)
+    begins = pl.DataFrame({"named": [end - window.size for end in ends_of(window, moment)]}).select(window.begins(pl.col("named")))
+    assert set(begins.to_series()) == {ends_of(window, moment)[-1] - window.size}
+
+
+@given(cumulating(), moments, moments, st.integers(0, 60 * SECOND))
+def test_panes_of_a_day_are_over_with_it_and_due_with_each_of_its_windows(window: Cumulating, moment: int, late: int, more: int) -> None:
+    pane, ends = int(window.pane_of(np.array([moment]))[0]), ends_of(window, moment)
+    assert (pane <= window.over(late)) == (max(ends) <= late)
+    due = window.due(late, late + more)
+    assert (due is not None and due[0] < pane <= due[1]) == any(late < end <= late + more for end in ends)
+
+
 def test_an_offset_can_be_negative_and_is_what_it_is_the_other_way_round() -> None:
     assert md.tumbling("1d", offset="-8h") == md.tumbling("1d", offset="16h") == md.tumbling("1d", offset=-8 * 3_600)
     assert md.sliding("10s", "5s", offset=" -1.5s") == md.sliding("10s", "5s", offset="3.5s")
@@ -97,6 +129,9 @@ def test_windows_say_what_they_are() -> None:
         (lambda: md.tumbling("10s", offset="-soon"), "not a duration"),
         (lambda: md.sliding("10s", "3s"), "multiple of the step"),
         (lambda: md.sliding("10s", "5s", time="now"), "'event'"),
+        (lambda: md.cumulating("1h", step="25m"), "multiple of the step"),
+        (lambda: md.cumulating("1h", step="2h"), "multiple of the step"),
+        (lambda: md.cumulating("1h", step="0s"), "too short"),
     ],
 )
 def test_a_window_that_makes_no_sense_is_refused(make: object, says: str) -> None:

@@ -22,6 +22,7 @@ from meander.plan.computed import computed
 from meander.plan.eventtime import Watermark
 from meander.plan.graph import Node, Plan
 from meander.plan.operators import MapBatches, Operator, SinkOp, SourceOp, WithColumns
+from meander.plan.sessions import RowSession
 from meander.plan.stages import levels
 
 
@@ -61,6 +62,16 @@ class Compiled:
         """Of aggregates over expressions, the columns that are computed before their rows are folded, as an operator of their name."""
         found = {node.name: computed(getattr(node.op, "aggs", ())) for node in self.plan.nodes}
         return {name: Node(name, WithColumns(exprs)) for name, exprs in found.items() if exprs}
+
+    @cached_property
+    def gauges(self) -> dict[str, Node]:
+        """Of sessions whose rows have a gap of their own, the column of these gaps, as an operator of their name."""
+        found = {node: getattr(node.op, "window", None) for node in self.plan.nodes}
+        return {
+            node.name: Node(node.name, WithColumns((window.gaps(self.plan.schema(node.inputs[0]), node.name),)))
+            for node, window in found.items()
+            if isinstance(window, RowSession)
+        }
 
     @cached_property
     def timed(self) -> dict[str, Stateful]:

@@ -32,6 +32,7 @@ from meander.plan.changes import Changelog
 from meander.plan.eventtime import Late, Watermark
 from meander.plan.graph import Node
 from meander.plan.operators import MapBatches, Union
+from meander.plan.sessions import GAP
 from meander.plan.windows import NEVER, show_duration
 from meander.state.hashing import Hashes, key_groups_of
 from meander.state.manifest import operator_of
@@ -196,6 +197,8 @@ class StageTask:
             keep = self._kept(keyed, only_groups)
             if mine or keep is not None:
                 wanted = [some for some in values.get(name, []) if (some.sign != 0 if keyed.takes_changes else some.sign >= 0)]
+                if operator in self.compiled.gauges:
+                    wanted = [self._gauged(keyed, side, some, mine) for some in wanted if some.frame.height]
                 in_time = [self._in_time(keyed, side, some, mine) for some in wanted if some.frame.height]
                 if operator in self.compiled.computes:
                     in_time = [self._computed(operator, some, mine) for some in in_time]
@@ -307,8 +310,12 @@ class StageTask:
     def _timed(self, node: Node, rows: Rows, mine: bool) -> Rows:
         if isinstance(node.op, Late):
             keyed = self.compiled.keyed[node.op.operator]
+            columns = rows.frame.columns
+            if keyed.name in self.compiled.gauges:
+                rows = self._gauged(keyed, node.op.side, rows, mine=False)
             late = keyed.refuses(rows.frame, node.op.side, self.control.common.late[keyed.name])
-            return rows.filter(pl.Series(np.zeros(rows.frame.height, np.bool_) if late is None else late))
+            rows = rows.filter(pl.Series(np.zeros(rows.frame.height, np.bool_) if late is None else late))
+            return rows.with_frame(rows.frame.select(columns))
         assert isinstance(node.op, Watermark)
         known = rows.frame.get_column(node.op.column).is_not_null()
         if not known.all():
@@ -344,8 +351,25 @@ class StageTask:
             self.report.count(late_count(keyed.name), too_late.frame.height)
             self.report.late.add(keyed.name)
         if side not in keyed.keeps_late:
-            self._refuse(keyed.name, too_late, keyed.why_late(), mine)
+            bare = too_late.with_frame(too_late.frame.drop(GAP, strict=False))
+            self._refuse(keyed.name, bare, keyed.why_late(), mine)
         return rows.filter(pl.Series(~refused))
+
+    def _gauged(self, keyed: Stateful, side: int, rows: Rows, mine: bool) -> Rows:
+        """With the column that an operator measures its rows by; without the rows for which there is none that it could take."""
+        dead: list[DeadLetter] = []
+        common, columns = self.control.common, rows.frame.columns
+        mine = mine and rows.sign >= 0
+        rows = evaluate(self.compiled.gauges[keyed.name], rows, dead, common.epoch, common.strict, keyed.name in common.watched)
+        if mine:
+            self._dead.extend(dead)
+        reasons = keyed.unfit(rows.frame, side, micros_of(common.now))
+        if reasons is None:
+            return rows
+        for reason in reasons.drop_nulls().unique(maintain_order=True):
+            unfit = rows.filter((reasons == reason).fill_null(value=False))
+            self._refuse(keyed.name, unfit.with_frame(unfit.frame.select(columns)), reason, mine, bad=True)
+        return rows.filter(reasons.is_null())
 
     def _computed(self, operator: str, rows: Rows, mine: bool) -> Rows:
         """With the columns that an operator's aggregates are of; without the rows for which they cannot be computed."""

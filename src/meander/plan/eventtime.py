@@ -14,6 +14,7 @@ from meander.errors import FlowError
 from meander.familiar.values import no_column_name
 from meander.plan.operators import Aggregate, Union, aggregated, expect_inputs
 from meander.plan.schemas import missing_column, show_schema
+from meander.plan.sessions import RowSession
 from meander.plan.windows import Session, Window, show_duration
 
 if TYPE_CHECKING:
@@ -170,7 +171,12 @@ class SessionAggregate(WindowAggregate):
         for agg in self.aggs:
             if follows_order(agg) and f"{agg.name}.time" in self.keys:
                 raise FlowError(f"session {name!r}: {agg.call()}: its state column '{agg.name}.time' has the name of a key: rename it")
+        if isinstance(self.window, RowSession):
+            self.window.check(expect_inputs(self.kind, name, inputs, 1)[0], name)
         return super().output_schema(inputs, name)
+
+    def canonical(self) -> str:
+        return super().canonical() + (f" {self.window.canonical()}" if isinstance(self.window, RowSession) else "")
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,13 +18,14 @@ import polars as pl
 from meander.aggregates import Agg
 from meander.aggregates.changing import over_changes
 from meander.plan.computed import with_computed
+from meander.plan.counts import BESIDE, CountAggregate
 from meander.plan.eventtime import Time, WindowAggregate, time_of
 from meander.plan.graph import Plan
 from meander.plan.joins import Join, JoinLatest, SideTime
 from meander.plan.operators import Aggregate
 from meander.plan.processing import Process
 from meander.plan.schemas import show_schema, show_type
-from meander.plan.windows import Window, show_duration
+from meander.plan.windows import Cumulating, Window, show_duration
 
 UNTOLD = "__untold"
 """Stands with an operator's retired columns where its older rows have not been given out."""
@@ -49,11 +50,13 @@ class Layout:
     lateness: int = 0
     emit: str = ""
     """Of windows: when they are given out."""
+    beside: Mapping[str, pl.DataType] = field(default_factory=dict)
+    """Columns of a state row that are the operator's own."""
 
     def schema(self) -> pl.Schema:
         """The columns of a state row, as an ``upgrade`` is given them."""
         pane = {} if self.window is None else {"__pane": pl.Int64()}
-        return pl.Schema({**self.keys, **pane, **{name: dtype for name, (dtype, _) in self.columns.items()}})
+        return pl.Schema({**self.keys, **pane, **self.beside, **{name: dtype for name, (dtype, _) in self.columns.items()}})
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,10 @@ def layout_of(plan: Plan, name: str) -> Layout:
         columns = _columns(op.aggs, inputs[0], apart=False)
         rest = {"time": "the clock" if op.time is None else _show_time(SideTime(op.time, op.shift), frozenset(marks), time)}
         return Layout("window", {key: inputs[0][key] for key in op.keys}, columns, {}, rest, node.op.window, op.lateness, op.emit)
+    if isinstance(node.op, CountAggregate):
+        keys = {key: inputs[0][key] for key in node.op.keys}
+        rest = {"size": f"{node.op.window.size} rows, step {node.op.window.step},"}
+        return Layout("count_window", keys, _columns(node.op.aggs, inputs[0], apart=False), rest=rest, beside=BESIDE)
     times = [time_of(plan.nodes, plan.schemas, name) for name in node.inputs]
     follows = {"time": "; ".join(_show_time(SideTime(t.column, t.shift), t.marks, t) for t in times if t is not None) or "none"}
     if isinstance(node.op, Process):
@@ -254,7 +261,9 @@ def _window_problems(before: Layout, after: Layout) -> list[str]:
     if was is None or now is None:
         return []
     found = []
-    if (was.pane, was.offset) != (now.pane, now.offset):
+    if was != now and (isinstance(was, Cumulating) or isinstance(now, Cumulating)):
+        found.append(f"its windows were {was.describe()} and would be {now.describe()}: what these need may have been dropped")
+    elif (was.pane, was.offset) != (now.pane, now.offset):
         found.append(f"its windows were {was.describe()} and would be {now.describe()}, which are not made of the same pieces")
     elif now.size > was.size:
         found.append(f"its windows would grow from {show_duration(was.size)} to {show_duration(now.size)}: what they need was dropped")

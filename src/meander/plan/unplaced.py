@@ -15,6 +15,7 @@ import polars as pl
 from meander.aggregates import Agg, Aggregator, as_agg
 from meander.errors import FlowError
 from meander.plan.computed import resolved
+from meander.plan.counts import CountAggregate, CountWindow, only_full
 from meander.plan.eventtime import SessionAggregate, Time, Watermark, WindowAggregate, no_time
 from meander.plan.expressions import Expression, parse, parse_all, text_of
 from meander.plan.operators import Aggregate, BatchFunction, Filter, MapBatches, Operator, Select, WithColumns
@@ -40,15 +41,15 @@ class UnplacedAggregate(Unplaced):
     kind: ClassVar[str] = "aggregate"
     aggs: tuple[Agg, ...]
     by: tuple[str, ...] | None = None
-    window: Window | Session | None = None
+    window: Window | Session | CountWindow | None = None
     emit: str | None = None
     lateness: int | None = None
 
     def placed(self, name: str, inputs: Sequence[str], former: Operator | None, schema: pl.Schema, time: Time | None) -> Operator:
-        was = former if isinstance(former, Aggregate | WindowAggregate) else None
+        was = former if isinstance(former, Aggregate | WindowAggregate | CountAggregate) else None
         windowed = was if isinstance(was, WindowAggregate) else None
         aggs = resolved(self.aggs, schema)
-        window = self.window or (windowed.window if windowed else None)
+        window = self.window or (was.window if isinstance(was, WindowAggregate | CountAggregate) else None)
         by = self.by if self.by is not None else was.keys if was else None
         if window is None:
             if by is None:
@@ -58,6 +59,9 @@ class UnplacedAggregate(Unplaced):
             if self.emit is not None or self.lateness is not None:
                 raise FlowError(f"aggregate {name!r}: emit and lateness are for windows; give window=md.tumbling('10s'), too")
             return Aggregate(by, aggs)
+        if isinstance(window, CountWindow):
+            only_full(self.emit, self.lateness, f"window {name!r}")
+            return CountAggregate(by or (), aggs, window)
         by_event = window.clock == "event"
         if by_event and time is None:
             raise no_time("window", inputs[0], schema)
@@ -88,7 +92,7 @@ class UnplacedProcess(Unplaced):
 def aggregate(
     *aggs: Agg | Aggregator,
     by: str | Sequence[str] | None = None,
-    window: Window | Session | None = None,
+    window: Window | Session | CountWindow | None = None,
     emit: str | None = None,
     lateness: float | str | None = None,
 ) -> UnplacedAggregate:
@@ -100,8 +104,11 @@ def aggregate(
     """
     if emit not in (None, "closed", "update"):
         raise FlowError(f"aggregate: emit={emit!r}; there are 'closed' and 'update'")
-    if window is not None and not isinstance(window, Window | Session):
-        raise FlowError(f"aggregate: {window!r} is no window; use md.tumbling('10s'), md.sliding('10s', '2s') or md.session('30s')")
+    if window is not None and not isinstance(window, Window | Session | CountWindow):
+        raise FlowError(
+            f"aggregate: {window!r} is no window; use md.tumbling('10s'), md.sliding('10s', '2s'), md.cumulating('1d', '1h'), "
+            "md.session('30s') or md.count_window(100)"
+        )
     slack = None if lateness is None else micros(lateness, "lateness", least=0)
     return UnplacedAggregate(tuple(as_agg(agg) for agg in aggs), _names(by), window, emit, slack)
 

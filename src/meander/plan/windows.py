@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 
 from meander.errors import FlowError
 from meander.settings import seconds
@@ -76,10 +77,54 @@ class Window:
         end = self.last_end(evict)
         return (late - self.size, end - self.pane) if end > late else None
 
+    def begins(self, named: pl.Expr) -> pl.Expr:
+        """Where windows begin, of what tells them apart: their end less the size."""
+        return named
+
     def describe(self) -> str:
         size = show_duration(self.size)
         clock = "" if self.clock == "event" else ", processing time"
         return f"tumbling({size}{clock})" if self.size == self.step else f"sliding({size}, {show_duration(self.step)}{clock})"
+
+
+@dataclass(frozen=True)
+class Cumulating(Window):
+    """Windows that begin together, every ``size``, and end one ``step`` after the other. Made by ``cumulating``.
+
+    They are told apart by where a window of the whole size would begin that ends when they do: that time, ``last_start`` among them, is
+    no beginning of theirs (but for the longest), and two windows never share it. Of a pane they have only what is not before they begin.
+    """
+
+    def last_start(self, times: Times) -> Times:
+        """Of the last window that each time is in, which is a whole one."""
+        return (times - self.offset) // self.size * self.size + self.offset
+
+    def over(self, mark: int) -> int:
+        """All panes go together, with the whole window.
+
+        >>> Cumulating(12, 4).over(11), Cumulating(12, 4).over(12)
+        (-1, 11)
+        """
+        return self._beginning(mark) - 1
+
+    def due(self, late: int, evict: int) -> tuple[int, int] | None:
+        """
+        >>> Cumulating(12, 4).due(12, 15), Cumulating(12, 4).due(12, 16), Cumulating(12, 4).due(16, 30)
+        (None, (11, 12), (11, 24))
+        """
+        end = self.last_end(evict)
+        return (self._beginning(late) - 1, end - self.pane) if end > late else None
+
+    def begins(self, named: pl.Expr) -> pl.Expr:
+        return (named + (self.size - 1 - self.offset)) // self.size * self.size + self.offset
+
+    def _beginning(self, time: int) -> int:
+        return (time - self.offset) // self.size * self.size + self.offset
+
+    def describe(self) -> str:
+        offset = f", offset {show_duration(self.offset)}" if self.offset else ""
+        clock = "" if self.clock == "event" else ", processing time"
+        return f"cumulating({show_duration(self.size)}, step {show_duration(self.step)}{offset}{clock})"
 
 
 @dataclass(frozen=True)
@@ -106,7 +151,7 @@ def tumbling(size: float | str, offset: float | str = 0, time: str = "event") ->
     Example: ``md.tumbling("10s")``.
     """
     length = micros(size, "tumbling")
-    return Window(length, length, signed_micros(offset, "tumbling") % length, _clock("tumbling", time))
+    return Window(length, length, signed_micros(offset, "tumbling") % length, check_clock("tumbling", time))
 
 
 def sliding(size: float | str, step: float | str, offset: float | str = 0, time: str = "event") -> Window:
@@ -117,23 +162,26 @@ def sliding(size: float | str, step: float | str, offset: float | str = 0, time:
     length, every = micros(size, "sliding"), micros(step, "sliding")
     if length % every:
         raise FlowError(f"sliding({size!r}, {step!r}): the size must be a multiple of the step")
-    return Window(length, every, signed_micros(offset, "sliding") % every, _clock("sliding", time))
+    return Window(length, every, signed_micros(offset, "sliding") % every, check_clock("sliding", time))
 
 
-def session(gap: float | str, time: str = "event") -> Session:
-    """Per key, rows that follow each other with pauses of at most ``gap``. A row that comes late can make one session of two.
+def cumulating(size: float | str, step: float | str, offset: float | str = 0, time: str = "event") -> Cumulating:
+    """Windows that begin together, every ``size``, and end one ``step`` after the other, up to the whole: a day's numbers so far, hour by
+    hour, are ``cumulating("1d", step="1h")``. A row is in all windows of its day that end after it.
 
-    A session's ``window_start`` is the time of its first row, its ``window_end`` that of its last plus the gap.
+    >>> cumulating("1d", step="1h", offset="-8h").describe()
+    'cumulating(1d, step 1h, offset 16h)'
 
-    >>> session("30s").describe()
-    'session(30s)'
-
-    Example: ``md.session("30s")``.
+    Example: ``md.cumulating("1d", step="1h")``.
     """
-    return Session(micros(gap, "session"), _clock("session", time))
+    length, every = micros(size, "cumulating"), micros(step, "cumulating")
+    if length % every:
+        raise FlowError(f"cumulating({size!r}, step={step!r}): the size must be a multiple of the step")
+    return Cumulating(length, every, signed_micros(offset, "cumulating") % length, check_clock("cumulating", time))
 
 
-def _clock(what: str, time: str) -> str:
+def check_clock(what: str, time: str) -> str:
+    """Whose time a window goes by; FlowError where there is no such time."""
     if time not in ("event", "processing"):
         raise FlowError(f"{what}: time={time!r}; there are 'event', the time in the rows, and 'processing', that of the flow's own clock")
     return time

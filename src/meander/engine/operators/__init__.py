@@ -7,6 +7,7 @@ from typing import Any
 
 from meander.engine.operators.aggregate import make_aggregation
 from meander.engine.operators.contract import Stateful
+from meander.engine.operators.counts import make_counts
 from meander.engine.operators.deduplicate import make_deduplicate
 from meander.engine.operators.join_latest import make_join_latest
 from meander.engine.operators.joins import make_join
@@ -18,6 +19,7 @@ from meander.engine.operators.sessions import make_sessions
 from meander.engine.operators.top import make_top
 from meander.engine.operators.window_top import make_window_top
 from meander.engine.operators.windows import make_windows
+from meander.plan.counts import CountAggregate
 from meander.plan.eventtime import Late, SessionAggregate, WindowAggregate
 from meander.plan.graph import Node, Plan
 from meander.plan.joins import Join, JoinLatest
@@ -34,6 +36,7 @@ _MAKERS: dict[type[Any], Callable[[Place, Any], Stateful]] = {
     Aggregate: make_aggregation,
     WindowAggregate: make_windows,
     SessionAggregate: make_sessions,
+    CountAggregate: make_counts,
     Deduplicate: make_deduplicate,
     Latest: make_latest,
     Top: make_top,

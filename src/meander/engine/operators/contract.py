@@ -137,6 +137,10 @@ class Stateful(ABC):
     def reader(self) -> Reader:
         """How its state is shown."""
 
+    def unfit(self, frame: pl.DataFrame, side: int, now: int) -> pl.Series | None:
+        """Why rows of an input cannot be taken, whenever they come: a reason, or null. None: all can. Asked where it has a gauge."""
+        return None
+
     def refuses(self, frame: pl.DataFrame, side: int, late: int) -> Mask | None:
         """Which rows of an input come too late, where ``late`` is the mark that had been reached before the epoch. None: none ever does."""
         return None

@@ -6,6 +6,9 @@ their states are folded in the order of arrival, the stored first, then by unit.
 
 A session is closed when the mark is above its last event plus the gap: an event exactly at the end still belongs to it. It goes when
 the lateness has passed, too; until then a late row makes it come again, changed.
+
+Where rows have gaps of their own, a row is a stretch, from its time to its time and its gap, and a session is the stretches that meet: its
+last is the end of the one that ends last, and the gap between stretches is 0. All else is the same.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from meander.engine.operators.place import Place, parts_of
 from meander.engine.operators.windows import finish_windows, timing_of
 from meander.engine.rows import UNIT, Rows
 from meander.plan.eventtime import SessionAggregate
+from meander.plan.sessions import GAP, RowSession
 from meander.plan.windows import Session, Times
 from meander.state.grouping import Groups, fold_rows, fold_states, group_rows
 from meander.state.hashing import Hashes, hash_keys
@@ -34,6 +38,8 @@ from meander.state.table import Kept
 FIRST, LAST = "__first", "__last"
 _OWNER, _TURN, _STORED, _CLUSTER = "__owner", "__turn", "__stored", "__cluster"
 _SECOND = 1_000_000
+_LAST, _LAST_OF_NS = 253_402_300_799_999_999, ((1 << 63) - 1) // 1000
+"""The last microsecond of the year 9999, and of the times that are counted in nanoseconds."""
 _PER_GAP = 4
 """How often in a gap it is looked, by the clock, what has closed."""
 
@@ -79,8 +85,24 @@ class SessionAggregation(Stateful):
         """Rows whose session would be over, even if it were one of its own."""
         if self.time is None:
             return None
-        found: Mask = self._times(frame, 0) + (self.session.gap + self.lateness) < late
+        found: Mask = self._lasts(frame, self._times(frame, 0)) + (self.session.gap + self.lateness) < late
         return found
+
+    def unfit(self, frame: pl.DataFrame, side: int, now: int) -> pl.Series | None:
+        """Rows without a gap, or with one that ends a session at no time that its column can have."""
+        assert isinstance(self.session, RowSession)
+        gap, about = pl.col(GAP), f"the gap of its session, {self.session.text},"
+        longest = (_LAST_OF_NS if self.dtype.time_unit == "ns" else _LAST) - pl.Series(self._times(frame, now))
+        reason = (
+            pl.when(gap.is_null())
+            .then(pl.lit(f"{about} is null or no number"))
+            .when(gap <= 0)
+            .then(pl.lit(f"{about} is not above zero"))
+            .when(gap > longest)
+            .then(pl.lit(f"{about} is too long: it would end later than times can be"))
+        )
+        reasons = frame.select(reason.alias("reason")).to_series()
+        return reasons if reasons.null_count() < len(reasons) else None
 
     def why_late(self) -> str:
         return f"late: a session of {self.time} that it could be in had closed"
@@ -94,14 +116,18 @@ class SessionAggregation(Stateful):
         groups = group_rows(keys, hashes, rows.units)
         owners = groups.ids().to_numpy()
         order = groups.order[np.lexsort((times[groups.order], owners))]
-        moments = times[order]
-        begins = np.append(True, (owners[1:] != owners[:-1]) | (np.diff(moments) > self.session.gap))[: len(order)]
+        moments, lasts = times[order], self._lasts(rows.frame, times)[order]
+        until = _so_far(lasts, owners) if isinstance(self.session, RowSession) else lasts
+        begins = np.append(True, (owners[1:] != owners[:-1]) | (moments[1:] - until[:-1] > self.session.gap))[: len(order)]
         starts = np.flatnonzero(begins)
         sessions = Groups(order, starts, hashes[order[starts]], len(order))
-        ends = np.append(starts[1:], len(order)) - 1
         states = fold_rows(rows.frame.with_columns(pl.Series(TIME, times)), sessions, self.parts)
         columns = [pl.Series(HASH, sessions.hashes), *take(keys, sessions.heads)]
-        columns += [pl.Series(FIRST, moments[starts]), pl.Series(LAST, moments[ends[: len(starts)]]), *states.values()]
+        columns += [
+            pl.Series(FIRST, moments[starts]),
+            pl.Series(LAST, np.maximum.reduceat(lasts, starts) if len(starts) else lasts),
+            *states.values(),
+        ]
         if rows.units is not None:
             columns.append(pl.Series(UNIT, rows.units[sessions.heads]))
         return pl.DataFrame(columns)
@@ -203,6 +229,13 @@ class SessionAggregation(Stateful):
         found: Times = frame.get_column(self.time).dt.epoch("us").to_numpy()
         return found + self.shift
 
+    def _lasts(self, frame: pl.DataFrame, times: Times) -> Times:
+        """Up to where rows keep their sessions open, but for the gap that all have."""
+        if not isinstance(self.session, RowSession):
+            return times
+        gaps: Times = frame.get_column(GAP).to_numpy()
+        return times + gaps
+
     def _hash(self, frame: pl.DataFrame) -> Hashes:
         return hash_keys(frame.select(self.keys)) if self.keys else np.zeros(frame.height, np.uint64)
 
@@ -223,6 +256,12 @@ class SessionAggregation(Stateful):
 
     def reader(self) -> SessionReader:
         return SessionReader(self.keys, self.aggs, self.session.gap, self.dtype)
+
+
+def _so_far(lasts: Times, owners: Times) -> Times:
+    """The largest of each owner's, up to each row. Owners stand together."""
+    found: Times = pl.DataFrame({"last": lasts, "owner": owners}).select(pl.col("last").cum_max().over("owner")).to_series().to_numpy()
+    return found
 
 
 def make_sessions(place: Place, op: SessionAggregate) -> SessionAggregation:

@@ -63,12 +63,15 @@ class BestOfWindows(Stateful):
 
     def before(self, rows: Rows, side: int, seat: Seat) -> pl.DataFrame:
         """The best rows of a key, window and unit; a row is in several windows where they slide."""
-        last = self.window.last_start(self._times(rows.frame, seat.now))
+        times = self._times(rows.frame, seat.now)
+        last = self.window.last_start(times)
         frame, positions = rows.frame.select(self.columns), positions_of(rows, seat)
         sent = []
         for back in range(self.window.per_pane):
-            mine = rows.with_frame(frame.with_columns(pl.Series(WINDOW, last - back * self.window.step)))
-            sent.append(self._best_by_unit(send_whole(mine, self.identity, seat, positions), rows.units is not None))
+            windows = last - back * self.window.step
+            inside = windows + self.window.size > times
+            mine = rows.with_frame(frame.with_columns(pl.Series(WINDOW, windows))).filter(pl.Series(inside))
+            sent.append(self._best_by_unit(send_whole(mine, self.identity, seat, positions[inside]), rows.units is not None))
         return sent[0] if len(sent) == 1 else pl.concat(sent).sort(HASH, maintain_order=True)
 
     def _best_by_unit(self, frame: pl.DataFrame, has_units: bool) -> pl.DataFrame:
@@ -137,7 +140,7 @@ class BestOfWindows(Stateful):
         return (late - self.window.size, end - self.window.size) if end > late else None
 
     def reader(self) -> WindowTopReader:
-        return WindowTopReader(self.identity, self.order, self.window.size, self.dtype, tuple(self.schema))
+        return WindowTopReader(self.identity, self.order, self.window.size, self.dtype, tuple(self.schema), self.window)
 
 
 @dataclass(frozen=True)
@@ -149,6 +152,8 @@ class WindowTopReader:
     size: int
     dtype: pl.Datetime
     columns: tuple[str, ...]
+    window: Window | None = None
+    """None in a store of an older version."""
 
     def show(self, tables: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
         return self.finish(pl.concat(list(tables.values())).sort(*self.identity, PLACE))
@@ -156,9 +161,10 @@ class WindowTopReader:
     def finish(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Rows in order, list by list, with their windows and ranks."""
         zoned = pl.Datetime("us", self.dtype.time_zone)
+        begin = pl.col(WINDOW) if self.window is None else self.window.begins(pl.col(WINDOW))
         times = [
             moment.cast(zoned).dt.cast_time_unit(self.dtype.time_unit)
-            for moment in (pl.col(WINDOW).alias(START), (pl.col(WINDOW) + self.size).alias(END))
+            for moment in (begin.alias(START), (pl.col(WINDOW) + self.size).alias(END))
         ]
         owned = rows.with_columns((pl.col(PLACE) == 0).cast(pl.UInt32).cum_sum().alias(OWNER))
         return owned.with_columns(*times, self.order.rank().alias(RANK)).select(self.columns)

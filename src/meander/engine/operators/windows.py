@@ -93,13 +93,14 @@ class WindowReader:
         panes = panes.with_columns([fill_empty(panes.get_column(name), part) for name, part in parts.items()])
         last = pl.Series(START, window.last_start(panes.get_column(PANE).to_numpy()))
         of = [panes.with_columns((last - back * window.step).alias(START)) for back in range(window.per_pane)]
-        rows = pl.concat(of).filter(pl.col(START) + (window.size + lateness) > self.closed)
+        ends = pl.col(START) + window.size
+        rows = pl.concat(of).filter((ends + lateness > self.closed) & (ends > pl.col(PANE)))
         return rows if window.per_pane == 1 else fold_panes(rows.sort(PANE, maintain_order=True), self.keys, window, parts)
 
     def finish(self, rows: pl.DataFrame) -> pl.DataFrame:
         window, dtype = self.windowing.window, self.windowing.dtype
         begin, size = (START, window.size) if START in rows.columns else (PANE, window.pane)
-        return finish_windows(rows, self.keys, self.aggs, pl.col(begin), pl.col(begin) + size, dtype)
+        return finish_windows(rows, self.keys, self.aggs, window.begins(pl.col(begin)), pl.col(begin) + size, dtype)
 
 
 def finish_windows(
@@ -298,7 +299,8 @@ class WindowMerge:
     def _starts(self, panes: pl.DataFrame, first: int, end: int | None) -> list[tuple[npt.NDArray[np.bool_], Times]]:
         """For the windows a pane is in, the newest first: whether each ends in [first, end), and where it begins."""
         window = self._window
-        last = window.last_start(panes.get_column(PANE).to_numpy())
+        begin = panes.get_column(PANE).to_numpy()
+        last = window.last_start(begin)
         if len(last) == 0:
             return []
         fewest = 0 if end is None else max(0, -(-(int(last.min()) + window.size - end + 1) // window.step))
@@ -307,7 +309,9 @@ class WindowMerge:
         for back in range(fewest, most + 1):
             starts = last - back * window.step
             ends = starts + window.size
-            mask = ends >= first if end is None else (ends >= first) & (ends < end)
+            mask = (ends >= first) & (ends > begin)
+            if end is not None:
+                mask &= ends < end
             if mask.any():
                 found.append((mask, starts))
         return found
@@ -330,7 +334,7 @@ class WindowMerge:
             windows.with_columns((pl.col(START) + step * self._window.pane).alias(PANE))
             for step in range(self._window.size // self._window.pane)
         ]
-        panes = self._look_up(pl.concat(wanted))
+        panes = self._look_up(pl.concat(wanted).filter(pl.col(PANE) >= self._window.begins(pl.col(START))))
         if panes.height == 0:
             return self._nothing()
         return fold_panes(panes.sort(PANE, maintain_order=True), self._keys, self._window, self._parts)
