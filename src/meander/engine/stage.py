@@ -255,6 +255,7 @@ class StageTask:
         strict = common.strict or name in common.watched
         kept = keyed.tables()
         desk = Desk(name, late, evict, now, mask, common.key_groups, kept, segments, common.floors, *found, lap, common.epoch, strict)
+        desk.quiet = common.quiet
         emitted = keyed.work(desk, arrived)
         lap("state read")
         for table, rows in desk.written.items():
@@ -264,6 +265,7 @@ class StageTask:
             emitted = Emitted(_as_planned(keyed, emitted.frame), emitted.hashes, emitted.signs)
         self._digest(name, [*desk.written.values(), *([] if emitted is None else [emitted.frame])])
         self._dead.extend(desk.dead)
+        self.report.next_ends.update(desk.next_ends)
         if desk.closed > NEVER:
             self.report.closed[name] = desk.closed
         return [] if emitted is None or emitted.frame.height == 0 else self._placed(keyed, emitted)
