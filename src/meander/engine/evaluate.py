@@ -15,6 +15,7 @@ import numpy as np
 import polars as pl
 
 from meander.engine.rows import Rows, joined
+from meander.engine.shown import as_numbers
 from meander.errors import BadInput, FlowError
 from meander.plan.graph import Node
 from meander.plan.operators import Filter, MapBatches, Select, WithColumns
@@ -120,17 +121,6 @@ def _message(node: Node, rows: Rows, error: Exception, epoch: int, strict: bool)
     return f"operator '{node.name}', epoch {epoch}, rows of {place}: {type(error).__name__}: {error}"
 
 
-_PER_SECOND = {"ms": 1_000, "us": 1_000_000}
-_YEAR_1, _YEAR_9999 = -62_135_510_400, 253_402_128_000
-"""Their first and last second, with a day to spare for time zones."""
-
-
 def content_of(frame: pl.DataFrame, row: int) -> str:
     """A row as a dead letter has it; times of years that Python does not have as the numbers that they are."""
-    one = frame.slice(row, 1)
-    for name, dtype in one.schema.items():
-        if isinstance(dtype, pl.Datetime) and (per_second := _PER_SECOND.get(dtype.time_unit)) is not None:
-            number = one.get_column(name).to_physical()
-            if not number.is_between(_YEAR_1 * per_second, _YEAR_9999 * per_second).fill_null(value=True).all():
-                one = one.with_columns(number)
-    return json.dumps(one.row(0, named=True), default=str)
+    return json.dumps(as_numbers(frame.slice(row, 1)).row(0, named=True), default=str)

@@ -32,7 +32,7 @@ from meander.plan.changes import Changelog
 from meander.plan.eventtime import Late, Watermark
 from meander.plan.graph import Node
 from meander.plan.operators import MapBatches, Union
-from meander.plan.windows import NEVER, show_duration
+from meander.plan.windows import FOREVER, NEVER, show_duration
 from meander.state.hashing import Hashes, key_groups_of
 from meander.state.manifest import operator_of
 from meander.state.segment import DELETED, HASH, SOONEST, Segment, SegmentRef, encode_segment, ends_of
@@ -318,6 +318,11 @@ class StageTask:
             rows = rows.filter(known)
         if node.op.max_ahead is not None:
             rows = self._not_ahead(node.name, node.op.column, node.op.max_ahead, rows, mine)
+        counted = rows.frame.get_column(node.op.column).dt.epoch("us").is_between(NEVER, FOREVER, closed="none").fill_null(value=False)
+        if not counted.all():  # beyond that are the ends of time
+            reason = f"the event time {node.op.column} is more than {FOREVER} microseconds away from 1970"
+            self._refuse(node.name, rows.filter(~counted), reason, mine and rows.sign >= 0, bad=True)
+            rows = rows.filter(counted)
         if rows.frame.height:
             largest = rows.frame.get_column(node.op.column).dt.epoch("us").max()
             assert isinstance(largest, int)
@@ -327,7 +332,7 @@ class StageTask:
 
     def _not_ahead(self, name: str, column: str, most: int, rows: Rows, mine: bool) -> Rows:
         """Without the rows that are too far ahead of the decision's time: the mark would follow them, and all others would be late."""
-        ahead = rows.frame.get_column(column).dt.epoch("us") > micros_of(self.control.common.now) + most
+        ahead = (rows.frame.get_column(column).dt.epoch("us") > micros_of(self.control.common.now) + most).fill_null(value=False)
         if not ahead.any():
             return rows
         # Not bad on probation: it is no failure of the change that it finds what it is for.

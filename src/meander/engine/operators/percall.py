@@ -13,6 +13,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
@@ -20,12 +21,14 @@ from meander.engine.evaluate import DeadLetter
 from meander.engine.operators.desk import Desk
 from meander.engine.operators.maps import listed
 from meander.engine.operators.turn import Calls, Turn
+from meander.engine.shown import as_numbers, beyond, to_python
 from meander.errors import BadInput, FlowError
 from meander.plan.windows import FOREVER, NEVER
 from meander.processor import Context, Rows, Variable
 from meander.processor.declare import KEY, TIMERS, VALUE
 from meander.processor.view import Decoded
 from meander.state.grouping import Index
+from meander.state.hashing import Hashes
 
 if TYPE_CHECKING:
     from meander.engine.operators.processing import Processing
@@ -233,7 +236,7 @@ class EachKey:
             ) from error
         reason = f"{type(error).__name__}: {error}"
         if timer is not None:
-            content = {**self.turn.keys.row(i, named=True), **timer}
+            content = {**as_numbers(self.turn.keys[i : i + 1]).row(0, named=True), **timer}
             self.desk.dead.append(letter(self.operator.name, self.keys[i], 0, reason, content))
             return
         self.refused[i] = None
@@ -356,6 +359,26 @@ def letter(operator: str, key: Any, number: int, reason: str, content: dict[str,
     return DeadLetter(operator, f"{operator} key {key!r} row {number + 1}", reason, json.dumps(content, default=str)[:_CONTENT_LIMIT])
 
 
+def shown(operator: Processing, desk: Desk, rows: pl.DataFrame, hashes: Hashes) -> tuple[pl.DataFrame, Hashes]:
+    """Rows (by key) without those that Python cannot be shown, as it lacks their years: these go to the dead letters, times as numbers."""
+    bad: npt.NDArray[np.bool_] | None = None
+    for name in operator.columns:
+        if (here := beyond(rows.get_column(name))) is None:
+            continue
+        new = here if bad is None else here & ~bad
+        reason = f"{name} is of a year that Python's datetime lacks"
+        for at in np.flatnonzero(new).tolist():
+            row = as_numbers(rows[at : at + 1].select(operator.columns))
+            parts = row.select(operator.keys).row(0)
+            key = parts[0] if len(parts) == 1 else parts
+            number = at - int(np.searchsorted(hashes, hashes[at]))
+            if desk.strict:
+                raise BadInput(f"operator '{operator.name}', epoch {desk.epoch}, key {key!r}, row {number + 1}: {reason}")
+            desk.dead.append(letter(operator.name, key, number, reason, row.row(0, named=True)))
+        bad = here if bad is None else bad | here
+    return (rows, hashes) if bad is None else (rows.filter(pl.Series(~bad)), hashes[~bad])
+
+
 def copy_of(value: Any) -> Any:
     return value.copy() if type(value) in (list, dict) else value
 
@@ -363,10 +386,10 @@ def copy_of(value: Any) -> Any:
 def decode(series: pl.Series, variable: Variable) -> list[Any]:
     """A column as Python objects."""
     if variable.kind != "map":
-        return series.to_list()
+        return to_python(series)
     ends = series.list.len().cum_sum().to_list()
     entries = series.filter(series.list.len() > 0).explode()
-    keys, values = entries.struct.field(KEY).to_list(), entries.struct.field(VALUE).to_list()
+    keys, values = to_python(entries.struct.field(KEY)), to_python(entries.struct.field(VALUE))
     return [dict(zip(keys[begin:end], values[begin:end], strict=True)) for begin, end in zip([0, *ends], ends, strict=False)]
 
 
@@ -401,7 +424,7 @@ def _getter(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
 
 def _key_list(keys: pl.DataFrame) -> list[Any]:
     """One column's values as they are, several as tuples."""
-    columns = [column.to_list() for column in keys.get_columns()]
+    columns = [to_python(column) for column in keys.get_columns()]
     return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
 
 

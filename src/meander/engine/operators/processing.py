@@ -21,7 +21,7 @@ import polars as pl
 from meander.engine.operators.contract import Clock, Emitted, Partial, Seat, Stateful, Timing
 from meander.engine.operators.desk import Desk
 from meander.engine.operators.maps import from_stored, never_null, to_stored
-from meander.engine.operators.percall import call_for_each_key
+from meander.engine.operators.percall import call_for_each_key, shown
 from meander.engine.operators.place import Place
 from meander.engine.operators.turn import Calls, Turn, default_of, is_default
 from meander.engine.operators.wakeups import AT, WakeUps
@@ -101,6 +101,9 @@ class Processing(Stateful):
 
     def _turn(self, desk: Desk, arrived: Sequence[Partial], woken: Sequence[pl.DataFrame]) -> Turn | None:
         found = in_order(arrived)
+        if found is not None and self.declared.form == "events":
+            found = shown(self, desk, *found)
+            found = found if found[0].height else None
         if found is None and not woken:
             return None
         if found is None:

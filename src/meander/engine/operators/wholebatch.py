@@ -16,10 +16,12 @@ import polars as pl
 from meander.engine.operators.desk import Desk
 from meander.engine.operators.percall import context_of, letter
 from meander.engine.operators.turn import Calls, Turn
+from meander.engine.shown import as_numbers
 from meander.errors import BadInput, FlowError
 from meander.plan.operators import conform
 from meander.plan.schemas import show_schema
 from meander.plan.windows import Times
+from meander.processor.context import MOST
 from meander.processor.declare import TIMERS
 from meander.state.grouping import Index
 
@@ -87,22 +89,22 @@ class AllKeys:
                 self._take(answer, some, state)
             except FlowError as error:
                 raise FlowError(f"process '{self.operator.name}': {error}") from error
-            except Exception as error:  # a user's code may raise anything
+            except (Exception, pl.exceptions.PanicException) as error:  # a user's code may raise anything, and Polars panic
                 if last - first > 1:
                     middle = (first + last) // 2
                     pending += [(middle, last), (first, middle)]
                 else:
                     self._refuse(int(some[0]), part, error, what)
 
-    def _refuse(self, owner: int, rows: pl.DataFrame, error: Exception, what: str) -> None:
+    def _refuse(self, owner: int, rows: pl.DataFrame, error: BaseException, what: str) -> None:
         reason = f"{type(error).__name__}: {error}"
-        parts = self.turn.keys.row(owner)
+        parts = as_numbers(self.turn.keys[owner : owner + 1]).row(0)
         key = parts[0] if len(parts) == 1 else parts
         if self.desk.strict:
             raise BadInput(f"operator '{self.operator.name}', epoch {self.desk.epoch}, key {key!r}, {what}: {reason}") from error
         if what == "its rows":
             self.refused.append(owner)
-        for number, row in enumerate(rows.iter_rows(named=True)):
+        for number, row in enumerate(as_numbers(rows).iter_rows(named=True)):
             self.desk.dead.append(letter(self.operator.name, key, number, reason, row))
 
     def _take(self, answer: Any, some: Index, state: pl.DataFrame) -> None:
@@ -143,7 +145,10 @@ class AllKeys:
         if not clocks <= TIMERS.keys() or (self.operator.time is None and "event" in clocks):
             there = "'event' and 'processing'" if self.operator.time is not None else "'processing', and no event time"
             raise FlowError(f"it returned timers with the clocks {sorted(map(str, clocks))}; there are {there}")
-        return timers.with_columns(pl.col(_TIME).dt.epoch("us"))
+        timers = timers.with_columns(pl.col(_TIME).dt.epoch("us"))
+        if not timers.get_column(_TIME).is_between(-MOST, MOST, closed="none").fill_null(value=False).all():
+            raise OverflowError("it returned a timer without a time, or with one that is beyond all times")
+        return timers
 
     def _owners(self, rows: pl.DataFrame, some: Index, state: pl.DataFrame) -> Index:
         """Whose each row is."""
@@ -154,7 +159,7 @@ class AllKeys:
         known = state.select(names).with_columns(pl.Series(_OWNER, some))
         found = keys.join(known, on=names, how="left", nulls_equal=True, maintain_order="left").get_column(_OWNER)
         if found.null_count():
-            stranger = keys.filter(found.is_null()).row(0)
+            stranger = as_numbers(keys.filter(found.is_null())[:1]).row(0)
             raise FlowError(f"it returned a row of the key {stranger}, which it was not given")
         return found.to_numpy().astype(np.intp)
 
