@@ -32,7 +32,7 @@ from meander.flow import Flow, KeyedStream, Stream
 from meander.outcomes import Progress
 from meander.plan.become import Become
 from meander.plan.modify import Insert, Remove, Replace
-from meander.plan.unplaced import aggregate, filter, map_batches, process, select, watermark, with_columns
+from meander.plan.unplaced import aggregate, filter, map_batches, process, select, side, watermark, with_columns
 from meander.plan.windows import session, sliding, tumbling
 from meander.processor import Processor, list_of, map_of, value
 from meander.replicate.handle import Replicas
@@ -98,6 +98,7 @@ __all__ = [
     "read_state",
     "select",
     "session",
+    "side",
     "spark",
     "spark_stream",
     "std",

@@ -33,8 +33,11 @@ def beyond(series: pl.Series) -> Mask | None:
     if not _has_times(dtype) or len(series) == 0:
         return None
     if isinstance(dtype, pl.Struct):
-        found = [bad for field in dtype.fields if (bad := beyond(series.struct.field(field.name))) is not None]
-        return np.logical_or.reduce(found) if found else None
+        found: Mask | None = None
+        for field in dtype.fields:
+            if (part := beyond(series.struct.field(field.name))) is not None:
+                found = part if found is None else found | part
+        return found
     if isinstance(dtype, pl.List | pl.Array):
         if beyond(series.explode()) is None:
             return None

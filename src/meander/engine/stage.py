@@ -32,6 +32,7 @@ from meander.plan.changes import Changelog
 from meander.plan.eventtime import Late, Watermark
 from meander.plan.graph import Node
 from meander.plan.operators import MapBatches, Union
+from meander.plan.processing import Side
 from meander.plan.windows import FOREVER, NEVER, show_duration
 from meander.state.hashing import Hashes, key_groups_of
 from meander.state.manifest import operator_of
@@ -144,7 +145,7 @@ class StageTask:
                 arrived[partial.operator].append(partial)
         self._segments.announce([self._lookup(name, came) for name, came in arrived.items() if came and self.compiled.keyed[name].finds])
         for name, came in arrived.items():
-            values[name] = self._work(self.compiled.keyed[name], came)
+            values[name] = self._work(self.compiled.keyed[name], came, values)
         for item in carried:
             values.setdefault(item.node, []).append(item.rows)
         self._run_level(level, values, box, None, True)
@@ -155,6 +156,8 @@ class StageTask:
         level = self.compiled.levels[number]
         began = self.clock.monotonic()
         for node in level.stateless:
+            if isinstance(node.op, Side):  # it was given its rows by its processor
+                continue
             inputs = [rows for name in node.inputs for rows in values.get(name, [])]
             if isinstance(node.op, Union):
                 columns = list(self.compiled.plan.schema(node.name))
@@ -234,8 +237,11 @@ class StageTask:
         hashes = [partial.frame.get_column(HASH).to_numpy() for partial in arrived]
         return self.control.segments.get(name, ()), lambda: np.unique(np.concatenate(hashes))
 
-    def _work(self, keyed: Stateful, arrived: list[Partial]) -> list[Rows]:
-        """A stateful operator's part of the epoch: what has arrived meets what is stored; what changed is written."""
+    def _work(self, keyed: Stateful, arrived: list[Partial], values: dict[str, list[Rows]]) -> list[Rows]:
+        """A stateful operator's part of the epoch: what has arrived meets what is stored; what changed is written.
+
+        Rows of its side outputs go to ``values``, under the names of those who take them.
+        """
         common, name = self.control.common, keyed.name
         began = self.clock.monotonic()
         if arrived:
@@ -262,6 +268,7 @@ class StageTask:
             self._write_segment(table, kept[table], self._lasting(keyed, table, kept[table], rows, evict), mask)
         lap("state write")
         if emitted is not None:
+            values.update(self._sides(keyed, emitted))
             emitted = Emitted(_as_planned(keyed, emitted.frame), emitted.hashes, emitted.signs)
         self._digest(name, [*desk.written.values(), *([] if emitted is None else [emitted.frame])])
         self._dead.extend(desk.dead)
@@ -302,6 +309,17 @@ class StageTask:
         for sign in np.unique(emitted.signs).tolist():
             here = emitted.signs == sign
             found.append(Rows(emitted.frame.filter(pl.Series(here)), None, units[here], place=keyed.name, sign=sign))
+        return found
+
+    def _sides(self, keyed: Stateful, emitted: Emitted) -> dict[str, list[Rows]]:
+        """What takes the side outputs of an operator, and their rows."""
+        found = {}
+        for node in self.compiled.levels[self.control.level].stateless:
+            if isinstance(node.op, Side) and keyed.name in node.inputs and node.op.output in emitted.sides:
+                frame, hashes = emitted.sides[node.op.output]
+                frame = conform(frame, self.compiled.plan.schema(node.name))
+                self._digest(node.name, [frame])
+                found[node.name] = self._placed(keyed, Emitted(frame, hashes))
         return found
 
     # -- time -----------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from random import Random  # noqa: TID251 - with a seed that follows from the epoch
-from typing import Any, Protocol
+from typing import Protocol
 from uuid import UUID  # noqa: TID251 - of numbers that do
 from zoneinfo import ZoneInfo
 
@@ -42,7 +42,7 @@ class Context:
         zone: str | None,
         time: Callable[[], int],
         timers: Timers | None,
-        emit: Callable[[Any], None],
+        emit: Callable[..., None],
         seed: Callable[[], str] | None = None,
     ) -> None:
         self._seed = seed
@@ -53,7 +53,7 @@ class Context:
         self.now = self.moment(now)
         """The time of the epoch's decision (UTC). There is no other clock."""
         self.emit = emit
-        """Give out a row."""
+        """Give out a row; ``ctx.emit(row, "late")`` to a side output. In ``on_batch`` a frame, to a side output only."""
 
     @property
     def time(self) -> datetime:

@@ -349,6 +349,7 @@ MODELS: dict[str, Any] = {
     "ladder": Brackets,
     "dedup": Dedup,
     "process": Process,
+    "sided": Process,
     "join": Join,
     "windowjoin": Join,
     "latest": Join,

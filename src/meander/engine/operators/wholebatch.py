@@ -40,6 +40,8 @@ class Returned:
     owners: list[Index] = field(default_factory=list)
     states: list[pl.DataFrame] = field(default_factory=list)
     holders: list[Index] = field(default_factory=list)
+    sides: dict[str, tuple[list[pl.DataFrame], list[Index]]] = field(default_factory=dict)
+    """By side output, rows and whose they are."""
     timers: list[pl.DataFrame] = field(default_factory=list)
     setters: list[Index] = field(default_factory=list)
 
@@ -53,7 +55,9 @@ class AllKeys:
         self.variables = pl.Schema({name: variable.dtype for name, variable in operator.declared.variables.items()})
         self.key_schema = turn.keys.schema
         self.state = turn.keys.with_columns([turn.state[name] for name in self.names])
-        self.ctx = context_of(operator, desk, lambda: desk.now, None, _no_emit)
+        self.ctx = context_of(operator, desk, lambda: desk.now, None, self._emit)
+        self.emitted: list[tuple[str, pl.DataFrame]] = []
+        """What the call that is under way has given to side outputs."""
         self.refused: list[int] = []
         self.fired = np.zeros(len(turn.hashes), np.bool_)
         self.returned = Returned()
@@ -84,6 +88,7 @@ class AllKeys:
             some = owners[first:last]
             part = rows[int(begins[first]) : int(ends[last - 1])]
             state = self.state if len(some) == self.state.height else self.state[some]
+            self.emitted.clear()
             try:
                 answer = hook(part.clone(), state.clone(), self.ctx)
                 self._take(answer, some, state)
@@ -120,6 +125,10 @@ class AllKeys:
         if output is not None and output.height:
             rows = conform(output, pl.Schema({**self.key_schema, **self.operator.declared.output}))
             made.append((found.rows, found.owners, rows.drop(self.key_schema.names()), self._owners(rows, some, state)))
+        for side, given in self.emitted:
+            rows = conform(given, pl.Schema({**self.key_schema, **self.operator.sides[side]}))
+            frames, whose = found.sides.setdefault(side, ([], []))
+            made.append((frames, whose, rows.drop(self.key_schema.names()), self._owners(rows, some, state)))
         if new is not None and new.height:
             rows = conform(new, pl.Schema({**self.key_schema, **self.variables}))
             holders = self._owners(rows, some, state)
@@ -129,9 +138,20 @@ class AllKeys:
         if timers is not None and timers.height:
             rows = self._timer_rows(timers)
             made.append((found.timers, found.setters, rows.select(_TIME, _CLOCK), self._owners(rows, some, state)))
-        for frames, owners, frame, whose in made:
+        for frames, whose, frame, owners in made:
             frames.append(frame)
-            owners.append(whose)
+            whose.append(owners)
+
+    def _emit(self, rows: Any, side: str | None = None) -> None:
+        sides = self.operator.declared.sides
+        if side is None:
+            raise FlowError("on_batch returns its rows; ctx.emit(rows, 'name') is for its side outputs")
+        if side not in sides:
+            raise FlowError(f"it gave rows to the side output {side!r}; in side_outputs there are {', '.join(sides) or 'none'}")
+        if not isinstance(rows, pl.DataFrame):
+            raise FlowError(f"it gave a {type(rows).__name__} to the side output {side!r}; write a polars DataFrame")
+        if side in self.operator.sides and rows.height:
+            self.emitted.append((side, rows))
 
     def _timer_rows(self, timers: pl.DataFrame) -> pl.DataFrame:
         if not self.operator.declared.has_timers:
@@ -207,14 +227,10 @@ class AllKeys:
         if self.operator.declared.has_timers:
             added = self._timers(state, changed)
         which = np.flatnonzero(changed)
-        rows, owners = None, np.zeros(0, np.intp)
-        if found.rows:
-            rows, owners = pl.concat(found.rows), np.concatenate(found.owners)
-            if (owners[1:] < owners[:-1]).any():
-                order = np.argsort(owners, kind="stable")
-                rows, owners = rows[order], owners[order]
+        rows, owners = _by_owner(found.rows, found.owners) if found.rows else (None, np.zeros(0, np.intp))
+        sides = {side: _by_owner(*given) for side, given in found.sides.items() if given[0]}
         mine = {name: series.gather(which) for name, series in state.items() if name in self.operator.state_schema}
-        return Calls(which, mine, added, rows, owners, np.array(sorted(self.refused), np.intp))
+        return Calls(which, mine, added, rows, owners, sides, np.array(sorted(self.refused), np.intp))
 
     def _timers(self, state: dict[str, pl.Series], changed: Any) -> dict[str, tuple[Index, Times]]:
         """Take what has fired out of the keys' timers, and put what was set in."""
@@ -251,5 +267,9 @@ def _differs(old: pl.Series, new: pl.Series) -> Any:
     return old.ne_missing(new).to_numpy()
 
 
-def _no_emit(row: Any) -> None:
-    raise FlowError("ctx.emit is for on_events; on_batch returns its rows")
+def _by_owner(frames: list[pl.DataFrame], whose: list[Index]) -> tuple[pl.DataFrame, Index]:
+    rows, owners = pl.concat(frames), np.concatenate(whose)
+    if (owners[1:] < owners[:-1]).any():
+        order = np.argsort(owners, kind="stable")
+        rows, owners = rows[order], owners[order]
+    return rows, owners
