@@ -14,7 +14,14 @@ import meander as md
 from meander.flow import WindowedStream
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
-WHOLE = ["event-time.md", "event-time.md#Windows", "joins.md", "replication.md", "modifications.md#The columns of a source"]
+WHOLE = [
+    "event-time.md",
+    "event-time.md#Windows",
+    "joins.md",
+    "replication.md",
+    "modifications.md#The columns of a source",
+    "processor.md#Side outputs",
+]
 """Pages, or sections of them, whose first block of Python is a whole program, followed by what it prints."""
 
 

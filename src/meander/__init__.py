@@ -39,7 +39,7 @@ from meander.plan.counts import count_window
 from meander.plan.effects import Effects
 from meander.plan.modify import Insert, Remove, Replace
 from meander.plan.sessions import session
-from meander.plan.unplaced import aggregate, filter, map_batches, process, select, watermark, with_columns
+from meander.plan.unplaced import aggregate, filter, map_batches, process, select, side, watermark, with_columns
 from meander.plan.windows import cumulating, sliding, tumbling
 from meander.processor import Processor, list_of, map_of, value
 from meander.replicate.handle import Replicas
@@ -118,6 +118,7 @@ __all__ = [
     "read_state",
     "select",
     "session",
+    "side",
     "spark",
     "spark_stream",
     "std",

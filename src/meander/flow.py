@@ -27,7 +27,7 @@ from meander.plan.expressions import Expression, flat, parse, parse_all, text_of
 from meander.plan.graph import Node, Plan, check_name
 from meander.plan.joins import Columns, Input, Matching, as_matching, plan_join, plan_join_latest, read_bounds
 from meander.plan.operators import Aggregate, BatchFunction, Filter, Operator, Select, SinkOp, SourceOp, Union, WithColumns
-from meander.plan.processing import Process, as_processor
+from meander.plan.processing import Process, Side, as_processor, columns_of
 from meander.plan.reshape import plan_drop, plan_explode, plan_rename
 from meander.plan.rowwise import Deduplicate, Latest, Top, WindowTop, names_of, ranked
 from meander.plan.schemas import KEY_TYPES, is_key_type, missing_column, show_schema
@@ -93,7 +93,7 @@ class Flow(Startable):
                 raise FlowError(f"{op.kind} {name!r}: its input {stream.name!r} belongs to another flow ({stream.flow.name!r})")
         node = Node(name, op, tuple(stream.name for stream in inputs))
         check_changes(node, find_changes(self._nodes.values(), self._schemas), self._schemas)
-        self._schemas[name] = op.output_schema([stream.schema for stream in inputs], name)
+        self._schemas[name] = columns_of(node, self._nodes, self._schemas)
         self._nodes[name] = node
         return Stream(self, name)
 
@@ -219,6 +219,13 @@ class Stream(NoTable):
         if side not in range(len(node.inputs)):
             raise FlowError(f"late of {self.name!r}: side={side!r}; it has {len(node.inputs)} input(s), counted from 0")
         return self.flow._add(Late(self.name, side), name, Stream(self.flow, node.inputs[side]))
+
+    def side(self, output: str, name: str | None = None) -> Stream:
+        """A side output of the processor whose rows these are: the key's columns, and those of ``side_outputs[output]``.
+
+        It is a stream like any other: ``visits.side("late").sink("late_out", md.parquet("late/"))``. A side output that nobody reads is not kept.
+        """
+        return self.flow._add(Side(output), name, self)
 
     def deduplicate(self, *columns: str, ttl: float | str | None = None, name: str | None = None) -> Stream:
         """The first of the rows that are equal in these columns: ``clicks.deduplicate("user", "page", ttl="1h")``; see ``KeyedStream``."""
@@ -443,7 +450,8 @@ class KeyedStream(NoTable):
         return self.stream.flow._add(Process(self.keys, as_processor(processor)), name, self.stream)
 
     def window(self, window: Window | Session | CountWindow) -> WindowedStream:
-        """Windows per key: ``md.tumbling("10s")``, ``md.sliding("10s", "2s")``, ``md.session("30s")``, ``md.cumulating("1d", "1h")``."""
+        """Windows per key: ``orders.key_by("customer").window(md.tumbling("10s"))``; also ``md.sliding``, ``md.cumulating``,
+        ``md.session`` and ``md.count_window``."""
         return WindowedStream(self.stream, self.keys, window)
 
     def deduplicate(self, ttl: float | str | None = None, name: str | None = None) -> Stream:

@@ -87,7 +87,7 @@ def both(some: Mapping[str, Table], others: Mapping[str, Table]) -> dict[str, Ta
     for name, table in others.items():
         segments = (*found[name].segments, *table.segments) if name in found else table.segments
         unique = {s.name: s for s in segments if s.groups} or {s.name: s for s in segments[:1]}  # one stays, for the table's columns
-        found[name] = replace(found.get(name, table), segments=tuple(sorted(unique.values(), key=lambda s: s.sequence)))
+        found[name] = replace(found.get(name, table), segments=tuple(sorted(unique.values(), key=lambda s: s.sequence)), quiet=SOONEST)
     return found
 
 
@@ -98,7 +98,8 @@ def former_tables(manifest: Manifest, unproven: Json) -> dict[str, Table]:
     """
     tables = both(manifest.tables, tables_in(unproven["aside"]))
     floors = unproven["floors"]
-    return {
-        name: table if table.time is None else replace(table, floor=min(table.floor, floors.get(name, SOONEST)))
-        for name, table in tables.items()
-    }
+    found = {}
+    for name, table in tables.items():
+        floor = table.floor if table.time is None else min(table.floor, floors.get(name, SOONEST))
+        found[name] = table if floor == table.floor else replace(table, floor=floor, quiet=SOONEST)
+    return found

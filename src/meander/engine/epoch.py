@@ -34,6 +34,7 @@ from meander.engine.session import executors
 from meander.errors import Retryable
 from meander.plan.windows import NEVER
 from meander.state.manifest import Json, Manifest, operator_of
+from meander.state.segment import SOONEST
 
 SMALL_ROWS = 20_000
 SMALL_BYTES = 4_000_000
@@ -92,6 +93,8 @@ class Outcome:
     """Per operator and sink, what it gave out, in a number; only where replicas compare that."""
     late: frozenset[str] = frozenset()
     """Operators that have refused rows as late."""
+    next_ends: dict[str, int] = field(default_factory=dict)
+    """Of tables whose rows end, when the next one does of those that were there before the epoch, where operators have looked."""
 
     def names(self) -> Iterator[str]:
         """All objects that were written."""
@@ -339,6 +342,7 @@ class SparkRunner:
             decision.now,
             self._watched,
             self.digests,
+            {} if manifest is None else {name: table.quiet for name, table in manifest.tables.items() if table.quiet != SOONEST},
         )
 
     def _split_tasks(self, decision: Decision) -> list[SplitTask]:
@@ -423,7 +427,10 @@ class SparkRunner:
         tried = frozenset(name for report in reports for name in report.tried)
         late = frozenset(name for report in reports for name in report.late)
         load, digests = _load_by_group(reports), _digests(reports)
-        return Outcome(segments, staged, counts, seconds, units, facts, records, heard, closed, load, tried, digests, late)
+        ends: dict[str, int] = {}
+        for report in reports:
+            ends.update((table, min(at, ends.get(table, at))) for table, at in report.next_ends.items())
+        return Outcome(segments, staged, counts, seconds, units, facts, records, heard, closed, load, tried, digests, late, ends)
 
     def _stage_facts(self, reports: Sequence[Report]) -> tuple[StageFacts, ...]:
         """Stage 1 is level 0, whose tasks follow from the splits there are."""

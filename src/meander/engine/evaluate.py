@@ -16,6 +16,7 @@ import numpy as np
 import polars as pl
 
 from meander.engine.rows import UNIT, Rows, joined
+from meander.engine.shown import as_numbers
 from meander.errors import BadInput, FlowError
 from meander.plan.graph import Node
 from meander.plan.operators import Filter, MapBatches, Select, WithColumns, conform
@@ -125,38 +126,11 @@ def _message(node: Node, rows: Rows, error: Exception, epoch: int, strict: bool)
     return f"operator '{node.name}', epoch {epoch}, rows of {place}: {type(error).__name__}: {error}"
 
 
-_PER_SECOND = {"ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
-_YEAR_1, _YEAR_9999 = -62_135_510_400, 253_402_128_000
-"""Their first and last second, with a day to spare for time zones."""
-_LONGEST = 86_399_999_913_600
-"""Of durations, in seconds: Python's are shorter than so many days."""
-
-
 def content_of(frame: pl.DataFrame, row: int) -> str:
     """A row as a dead letter has it."""
     return json.dumps(values_of(frame, row), default=str)
 
 
 def values_of(frame: pl.DataFrame, row: int) -> dict[str, Any]:
-    """The values of a row; times that Python does not have as the numbers that they are."""
-    one = frame.slice(row, 1)
-    return one.with_columns(column.to_physical() for column in one.get_columns() if _is_beyond(column)).row(0, named=True)
-
-
-def _is_beyond(values: pl.Series) -> bool:
-    """Whether Python has no values for some of these times."""
-    dtype = values.dtype
-    if isinstance(dtype, pl.List | pl.Array):
-        return _is_beyond(values.explode())
-    if isinstance(dtype, pl.Struct):
-        return any(map(_is_beyond, values.struct.unnest().get_columns()))
-    if isinstance(dtype, pl.Date):
-        first, last = _YEAR_1 // 86_400, _YEAR_9999 // 86_400
-    elif isinstance(dtype, pl.Datetime):
-        first, last = _YEAR_1 * _PER_SECOND[dtype.time_unit], _YEAR_9999 * _PER_SECOND[dtype.time_unit]
-    elif isinstance(dtype, pl.Duration):
-        first, last = -_LONGEST * _PER_SECOND[dtype.time_unit], _LONGEST * _PER_SECOND[dtype.time_unit]
-    else:
-        return False
-    limits = -(1 << 63), (1 << 63) - 1
-    return not values.to_physical().cast(pl.Int64).is_between(max(first, limits[0]), min(last, limits[1])).fill_null(value=True).all()
+    """The values of a row; times of years that Python does not have as the numbers that they are."""
+    return as_numbers(frame.slice(row, 1)).row(0, named=True)

@@ -587,6 +587,7 @@ class Loop:
             "restarts": list(self._setup.restarts),
             "drops": drops,
             "floors": floors(timed, after, evict, decision.now, decision.epoch),
+            "quiet": {name: at for name, at in outcome.next_ends.items() if name in before.tables and before.tables[name].quiet != at},
             "times": times,
             "flushed": flushed(timed, before, times, outcome.closed),
             "staged": outcome.staged,

@@ -61,6 +61,8 @@ class Common:
     """Operators on probation: a row on which one of them fails is no dead letter, and neither is any other exception tried again."""
     digests: bool = False
     """Whether replicas compare what they have computed."""
+    quiet: Mapping[str, int] = field(default_factory=dict)
+    """Of the tables whose rows end, up to where none does, where that is known."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,8 @@ class Report:
     """Per watermark and partition, the largest event time."""
     closed: dict[str, int] = field(default_factory=dict)
     """In a flush: per operator, the mark at which all that it closed would be over."""
+    next_ends: dict[str, int] = field(default_factory=dict)
+    """Of tables whose rows end, when the next one does, where an operator has looked."""
     digests: dict[str, int] = field(default_factory=dict)
     """Per operator and sink, a number that depends on the rows that it gave out, and not on their order."""
     tried: set[str] = field(default_factory=set)

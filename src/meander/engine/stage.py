@@ -32,8 +32,9 @@ from meander.plan.changes import Changelog
 from meander.plan.eventtime import Late, Watermark
 from meander.plan.graph import Node
 from meander.plan.operators import MapBatches, Union
+from meander.plan.processing import Side
 from meander.plan.sessions import GAP
-from meander.plan.windows import NEVER, show_duration
+from meander.plan.windows import FOREVER, NEVER, show_duration
 from meander.state.hashing import Hashes, key_groups_of
 from meander.state.manifest import operator_of
 from meander.state.segment import DELETED, HASH, SOONEST, Segment, SegmentRef, encode_segment, ends_of
@@ -145,7 +146,7 @@ class StageTask:
                 arrived[partial.operator].append(partial)
         self._segments.announce([self._lookup(name, came) for name, came in arrived.items() if came and self.compiled.keyed[name].finds])
         for name, came in arrived.items():
-            values[name] = self._work(self.compiled.keyed[name], came)
+            values[name] = self._work(self.compiled.keyed[name], came, values)
         for item in carried:
             values.setdefault(item.node, []).append(item.rows)
         self._run_level(level, values, box, None, True)
@@ -156,6 +157,8 @@ class StageTask:
         level = self.compiled.levels[number]
         began = self.clock.monotonic()
         for node in level.stateless:
+            if isinstance(node.op, Side):  # it was given its rows by its processor
+                continue
             inputs = [rows for name in node.inputs for rows in values.get(name, [])]
             if isinstance(node.op, Union):
                 columns = list(self.compiled.plan.schema(node.name))
@@ -237,8 +240,11 @@ class StageTask:
         hashes = [partial.frame.get_column(HASH).to_numpy() for partial in arrived]
         return self.control.segments.get(name, ()), lambda: np.unique(np.concatenate(hashes))
 
-    def _work(self, keyed: Stateful, arrived: list[Partial]) -> list[Rows]:
-        """A stateful operator's part of the epoch: what has arrived meets what is stored; what changed is written."""
+    def _work(self, keyed: Stateful, arrived: list[Partial], values: dict[str, list[Rows]]) -> list[Rows]:
+        """A stateful operator's part of the epoch: what has arrived meets what is stored; what changed is written.
+
+        Rows of its side outputs go to ``values``, under the names of those who take them.
+        """
         common, name = self.control.common, keyed.name
         began = self.clock.monotonic()
         if arrived:
@@ -258,15 +264,18 @@ class StageTask:
         strict = common.strict or name in common.watched
         kept = keyed.tables()
         desk = Desk(name, late, evict, now, mask, common.key_groups, kept, segments, common.floors, *found, lap, common.epoch, strict)
+        desk.quiet = common.quiet
         emitted = keyed.work(desk, arrived)
         lap("state read")
         for table, rows in desk.written.items():
             self._write_segment(table, kept[table], self._lasting(keyed, table, kept[table], rows, evict), mask)
         lap("state write")
         if emitted is not None:
+            values.update(self._sides(keyed, emitted))
             emitted = Emitted(_as_planned(keyed, emitted.frame), emitted.hashes, emitted.signs)
         self._digest(name, [*desk.written.values(), *([] if emitted is None else [emitted.frame])])
         self._dead.extend(desk.dead)
+        self.report.next_ends.update(desk.next_ends)
         if desk.closed > NEVER:
             self.report.closed[name] = desk.closed
         return [] if emitted is None or emitted.frame.height == 0 else self._placed(keyed, emitted)
@@ -305,6 +314,17 @@ class StageTask:
             found.append(Rows(emitted.frame.filter(pl.Series(here)), None, units[here], place=keyed.name, sign=sign))
         return found
 
+    def _sides(self, keyed: Stateful, emitted: Emitted) -> dict[str, list[Rows]]:
+        """What takes the side outputs of an operator, and their rows."""
+        found = {}
+        for node in self.compiled.levels[self.control.level].stateless:
+            if isinstance(node.op, Side) and keyed.name in node.inputs and node.op.output in emitted.sides:
+                frame, hashes = emitted.sides[node.op.output]
+                frame = conform(frame, self.compiled.plan.schema(node.name))
+                self._digest(node.name, [frame])
+                found[node.name] = self._placed(keyed, Emitted(frame, hashes))
+        return found
+
     # -- time -----------------------------------------------------------------------------------------------------
 
     def _timed(self, node: Node, rows: Rows, mine: bool) -> Rows:
@@ -323,6 +343,11 @@ class StageTask:
             rows = rows.filter(known)
         if node.op.max_ahead is not None:
             rows = self._not_ahead(node.name, node.op.column, node.op.max_ahead, rows, mine)
+        counted = rows.frame.get_column(node.op.column).dt.epoch("us").is_between(NEVER, FOREVER, closed="none").fill_null(value=False)
+        if not counted.all():  # beyond that are the ends of time
+            reason = f"the event time {node.op.column} is more than {FOREVER} microseconds away from 1970"
+            self._refuse(node.name, rows.filter(~counted), reason, mine and rows.sign >= 0, bad=True)
+            rows = rows.filter(counted)
         if rows.frame.height:
             largest = rows.frame.get_column(node.op.column).dt.epoch("us").max()
             assert isinstance(largest, int)
@@ -332,7 +357,7 @@ class StageTask:
 
     def _not_ahead(self, name: str, column: str, most: int, rows: Rows, mine: bool) -> Rows:
         """Without the rows that are too far ahead of the decision's time: the mark would follow them, and all others would be late."""
-        ahead = rows.frame.get_column(column).dt.epoch("us") > micros_of(self.control.common.now) + most
+        ahead = (rows.frame.get_column(column).dt.epoch("us") > micros_of(self.control.common.now) + most).fill_null(value=False)
         if not ahead.any():
             return rows
         # Not bad on probation: it is no failure of the change that it finds what it is for.

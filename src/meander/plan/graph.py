@@ -22,6 +22,7 @@ from meander.errors import FlowError
 from meander.familiar.values import named
 from meander.plan.changes import Changes, check_changes, find_changes
 from meander.plan.operators import MapBatches, Operator, SinkOp, SourceOp
+from meander.plan.processing import columns_of
 from meander.plan.schemas import did_you_mean
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,62}")
@@ -55,8 +56,9 @@ class Plan:
         _check_ends(self.flow, ordered)
         schemas: dict[str, pl.Schema] = {}
         nodes = []
+        by_name = {node.name: node for node in ordered}
         for node in ordered:
-            schemas[node.name] = node.op.output_schema([schemas[name] for name in node.inputs], node.name)
+            schemas[node.name] = columns_of(node, by_name, schemas)
             if isinstance(node.op, MapBatches):  # what was learned of a function here is held against it when it runs
                 node = Node(node.name, node.op.with_schema(schemas[node.name]), node.inputs)
             nodes.append(node)

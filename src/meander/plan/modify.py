@@ -24,6 +24,7 @@ from meander.plan.graph import Node, Plan, check_name, sort_nodes
 from meander.plan.joins import Join, JoinLatest
 from meander.plan.layout import UNTOLD, Comparison, Layout, compare, layout_of
 from meander.plan.operators import Operator, SinkOp, SourceOp, Union
+from meander.plan.processing import Side, columns_of
 from meander.plan.schemas import did_you_mean, show_schema
 from meander.plan.sources import Sources
 from meander.plan.unplaced import Unplaced
@@ -172,7 +173,7 @@ def _insert(flow: str, nodes: dict[str, Node], change: Insert) -> dict[str, Node
         raise FlowError(f"insert {change.name!r}: {_a(op.kind)} has several inputs, and an insertion one; 'meander apply' can add one")
     if isinstance(behind.op, SinkOp):
         raise FlowError(f"insert {change.name!r}: {change.after!r} is a sink; nothing comes after it: give the operator before it")
-    readers = [node.name for node in nodes.values() if change.after in node.inputs]
+    readers = [node.name for node in nodes.values() if change.after in node.inputs and not isinstance(node.op, Side)]
     wanted = readers
     if change.before is not None:
         wanted = [change.before] if isinstance(change.before, str) else list(change.before)
@@ -182,13 +183,15 @@ def _insert(flow: str, nodes: dict[str, Node], change: Insert) -> dict[str, Node
                 raise FlowError(f"insert {change.name!r}: {name!r} does not read {change.after!r}; its readers are {', '.join(readers)}")
     found: dict[str, Node] = {}
     for name, node in nodes.items():
-        if name in wanted and not isinstance(op, SinkOp):
+        if name in wanted and not isinstance(op, SinkOp | Side):
             node = Node(name, node.op, tuple(change.name if one == change.after else one for one in node.inputs))
         found[name] = node
         if name == change.after:
             found[change.name] = Node(change.name, op, (change.after,))  # type: ignore[arg-type]
     if isinstance(op, SinkOp) and change.before is not None:
         raise FlowError(f"insert sink {change.name!r}: it takes a copy of the rows behind {change.after!r}, and stands before nothing")
+    if isinstance(op, Side) and change.before is not None:
+        raise FlowError(f"insert side {change.name!r}: it takes rows of {change.after!r} that nobody takes, and stands before nothing")
     return found
 
 
@@ -198,6 +201,11 @@ def _remove(nodes: dict[str, Node], node: Node) -> dict[str, Node]:
     readers = [other.name for other in nodes.values() if node.name in other.inputs]
     if len(node.inputs) != 1 and readers:
         raise FlowError(f"remove {node.name!r}: it has {len(node.inputs)} inputs, so that {readers[0]!r} would not know which to read")
+    side = next((n.name for n in nodes.values() if isinstance(n.op, Side) and node.name in n.inputs), None)
+    if side is not None:
+        raise FlowError(f"remove {node.name!r}: {side!r} is a side output of it; remove that first")
+    if isinstance(node.op, Side) and readers:
+        raise FlowError(f"remove {node.name!r}: {readers[0]!r} reads this side output, and would have no input; remove that first")
     late = next((n.name for n in nodes.values() if isinstance(n.op, Late) and n.op.operator == node.name), None)
     if late is not None:
         raise FlowError(f"remove {node.name!r}: {late!r} is the stream of its late rows; remove that first")
@@ -240,7 +248,7 @@ def _place(plan: Plan, nodes: Mapping[str, Node]) -> tuple[Node, ...]:
             )
         elif isinstance(node.op, GoesByTime) and node.op.by_event_time:
             node = _retimed(node, placed, schemas)
-        schemas[node.name] = node.op.output_schema([schemas[name] for name in node.inputs], node.name)
+        schemas[node.name] = columns_of(node, {one.name: one for one in placed}, schemas)
         placed.append(node)
     return _late_follow({node.name: node for node in placed})
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import polars as pl
 
 from meander.errors import FlowError
 from meander.plan.code import code_of
-from meander.plan.operators import expect_inputs
-from meander.plan.schemas import KEY_TYPES, is_key_type, missing_column
+from meander.plan.operators import Operator, expect_inputs
+from meander.plan.schemas import KEY_TYPES, did_you_mean, is_key_type, missing_column
 from meander.plan.windows import show_duration
 from meander.processor import Declaration, Processor, Variable, code_parts, declaration_of
+
+if TYPE_CHECKING:
+    from meander.plan.graph import Node
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,18 +51,69 @@ class Process:
             if column in output:
                 raise FlowError(f"process {name!r}: output names {column!r}, which is a key; keys come in front by themselves")
             output[column] = dtype
+        for side, columns in self.declared.sides.items():
+            if met := [column for column in columns if column in self.keys]:
+                raise FlowError(
+                    f"process {name!r}: side output {side!r} names {met[0]!r}, which is a key; keys come in front by themselves"
+                )
         return pl.Schema(output)
 
     def describe(self) -> str:
         variables = ", ".join(f"{name} {_show(variable)}" for name, variable in self.declared.variables.items())
-        return f"by {', '.join(self.keys)}: {self.declared.name}({variables})"
+        sides = f"; side outputs {', '.join(self.declared.sides)}" if self.declared.sides else ""
+        return f"by {', '.join(self.keys)}: {self.declared.name}({variables}){sides}"
 
     def canonical(self) -> str:
         declared = self.declared
-        return f"{list(self.keys)} {declared.form} {declared.has_timers} {declared.ttl_clock} {list(declared.variables.items())}"
+        sides = f" {[(side, list(columns.items())) for side, columns in declared.sides.items()]}" if declared.sides else ""
+        return f"{list(self.keys)} {declared.form} {declared.has_timers} {declared.ttl_clock} {list(declared.variables.items())}{sides}"
 
     def code(self) -> str:
         return code_of(code_parts(self.processor))
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """A side output of the processor that it stands behind. It reads nothing else of that."""
+
+    kind: ClassVar[str] = "side"
+    stateful: ClassVar[bool] = False
+    output: str
+
+    def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
+        raise FlowError(f"side {name!r}: its columns are those that a processor says")  # ``columns_of`` knows which one
+
+    def columns(self, of: str, op: Operator, schema: pl.Schema, name: str) -> pl.Schema:
+        """Its columns, given the processor."""
+        if not isinstance(op, Process):
+            raise FlowError(
+                f"side {name!r}: it takes the side output {self.output!r} of {of!r}, which is a {op.kind}; only processors have any"
+            )
+        sides = op.declared.sides
+        if self.output not in sides:
+            there = ", ".join(sides) or "none"
+            raise FlowError(
+                f"side {name!r}: processor {op.declared.name} of {of!r} has no side output {self.output!r}; there are {there}"
+                f"{did_you_mean(self.output, list(sides))}"
+            )
+        return pl.Schema({**{key: schema[key] for key in op.keys}, **sides[self.output]})
+
+    def describe(self) -> str:
+        return f"side output {self.output}"
+
+    def canonical(self) -> str:
+        return self.output
+
+    def code(self) -> str:
+        return ""
+
+
+def columns_of(node: Node, nodes: Mapping[str, Node], schemas: Mapping[str, pl.Schema]) -> pl.Schema:
+    """The columns that leave an operator; FlowError if it cannot run on its inputs."""
+    if isinstance(node.op, Side):
+        (of,) = node.inputs
+        return node.op.columns(of, nodes[of].op, schemas[of], node.name)
+    return node.op.output_schema([schemas[name] for name in node.inputs], node.name)
 
 
 def _show(variable: Variable) -> str:

@@ -19,7 +19,7 @@ from meander.plan.counts import CountAggregate, CountWindow, only_full
 from meander.plan.eventtime import SessionAggregate, Time, Watermark, WindowAggregate, no_time
 from meander.plan.expressions import Expression, parse, parse_all, text_of
 from meander.plan.operators import Aggregate, BatchFunction, Filter, MapBatches, Operator, Select, WithColumns
-from meander.plan.processing import Process, as_processor
+from meander.plan.processing import Process, Side, as_processor
 from meander.plan.windows import Session, Window, micros
 from meander.processor import Processor
 
@@ -129,6 +129,11 @@ def watermark(column: str, grace: float | str = 0, idle: float | str | None = No
     limit = None if idle is None else micros(idle, "watermark idle")
     furthest = None if max_ahead is None else micros(max_ahead, "watermark max_ahead", least=0)
     return Watermark(column, micros(grace, "watermark grace", least=0), limit, furthest)
+
+
+def side(output: str) -> Side:
+    """A side output of a processor, for ``run.insert``: ``run.modify([md.Insert("late", md.side("late"), after="visits"), ...])``."""
+    return Side(output)
 
 
 def _names(given: str | Sequence[str] | None) -> tuple[str, ...] | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from random import Random  # noqa: TID251 - with a seed that follows from the epoch
-from typing import Any, Protocol
+from typing import Protocol
 from uuid import UUID  # noqa: TID251 - of numbers that do
 from zoneinfo import ZoneInfo
 
@@ -19,6 +19,8 @@ from meander.settings import seconds
 EVENT, PROCESSING = "event", "processing"
 _EPOCH = datetime(1970, 1, 1)
 _MICROSECOND = timedelta(microseconds=1)
+MOST = 1 << 62
+"""Microseconds from 1970 to the ends of time: no timer is there or beyond."""
 
 
 class Timers(Protocol):
@@ -40,7 +42,7 @@ class Context:
         zone: str | None,
         time: Callable[[], int],
         timers: Timers | None,
-        emit: Callable[[Any], None],
+        emit: Callable[..., None],
         seed: Callable[[], str] | None = None,
     ) -> None:
         self._seed = seed
@@ -51,7 +53,7 @@ class Context:
         self.now = self.moment(now)
         """The time of the epoch's decision (UTC). There is no other clock."""
         self.emit = emit
-        """Give out a row."""
+        """Give out a row; ``ctx.emit(row, "late")`` to a side output. In ``on_batch`` a frame, to a side output only."""
 
     @property
     def time(self) -> datetime:
@@ -104,7 +106,10 @@ class Context:
         if isinstance(at, datetime):
             return micros_of(at)
         delay = at // _MICROSECOND if isinstance(at, timedelta) else round((seconds(at) or 0.0) * 1e6)
-        return (self._time() if clock == EVENT else self._now) + delay
+        micros = (self._time() if clock == EVENT else self._now) + delay
+        if abs(micros) >= MOST:
+            raise OverflowError(f"a timer {at!r} after {self._time() if clock == EVENT else self._now} microseconds is beyond all times")
+        return micros
 
     def moment(self, micros: int) -> datetime:
         return moment_of(micros, self._zone)
@@ -118,10 +123,10 @@ def moment_of(micros: int, zone: str | None) -> datetime:
     """
     try:
         found = _EPOCH + timedelta(microseconds=micros)
+        return found if zone is None else found.replace(tzinfo=UTC).astimezone(ZoneInfo(zone))
     except OverflowError:
         found = datetime.min if micros < 0 else datetime.max
         return found if zone is None else found.replace(tzinfo=UTC)
-    return found if zone is None else found.replace(tzinfo=UTC).astimezone(ZoneInfo(zone))
 
 
 def micros_of(at: datetime) -> int:

@@ -12,7 +12,7 @@ state.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import polars as pl
@@ -98,10 +98,14 @@ class Processor:
     ``on_events`` returns or yields rows: tuples or dicts of the columns in ``output``. The key's columns come in front by themselves.
     A key whose variables all have their defaults, and that has no timer, takes no place.
 
+    ``side_outputs`` names more streams that leave it, with their columns: ``{"late": {"page": "string"}}``. ``ctx.emit(row, "late")`` gives
+    a row to one, and ``stream.side("late")`` is that stream.
+
     ``ttl_clock`` is the clock of the variables' ``ttl``: ``"event"``, ``"processing"``, or None for event time where the rows have one.
     """
 
     output: ClassVar[Any] = None
+    side_outputs: ClassVar[Any] = None
     ttl_clock: ClassVar[str | None] = None
 
 
@@ -120,6 +124,8 @@ class Declaration:
     variables: Mapping[str, Variable]
     has_timers: bool
     ttl_clock: str | None
+    sides: Mapping[str, pl.Schema] = field(default_factory=dict)
+    """The columns of its side outputs."""
 
     @property
     def has_ttl(self) -> bool:
@@ -154,7 +160,16 @@ def declaration_of(processor: Processor) -> Declaration:
         if taken in variables:
             raise FlowError(f"processor {name}: a variable cannot be named {taken!r}")
     output = schema_of(kind.output, f"processor {name}: output")
-    return Declaration(name, form, output, variables, hasattr(kind, _TIMERS[form]), kind.ttl_clock)
+    sides = _sides(kind.side_outputs, f"processor {name}: side_outputs")
+    return Declaration(name, form, output, variables, hasattr(kind, _TIMERS[form]), kind.ttl_clock, sides)
+
+
+def _sides(given: Any, what: str) -> dict[str, pl.Schema]:
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping) or not all(isinstance(name, str) and name for name in given):
+        raise FlowError(f"{what}: {given!r} does not say names and their columns; write {{'late': {{'page': 'string'}}}}")
+    return {name: schema_of(columns, f"{what}[{name!r}]") for name, columns in given.items()}
 
 
 def code_parts(processor: Processor) -> list[Any]:

@@ -65,6 +65,8 @@ class Table:
     """The column that says when rows end, where they do."""
     floor: int = SOONEST
     """Rows that end here or before are over."""
+    quiet: int = SOONEST
+    """No row ends between the floor and this time, as tasks have found that looked; ``SOONEST`` where nobody has."""
 
     def alive_for(self, groups: int) -> tuple[SegmentRef, ...]:
         return tuple(s for s in self.segments if s.groups & groups)
@@ -80,7 +82,7 @@ class Table:
     def may_end(self, above: int, upto: int) -> bool:
         """Whether rows that are not over may end above one time and not above another."""
         above = max(above, self.floor)
-        return above < upto and any(s.groups and s.last_end > above and s.first_end <= upto for s in self.segments)
+        return above < upto and self.quiet <= upto and any(s.groups and s.last_end > above and s.first_end <= upto for s in self.segments)
 
     @property
     def rows(self) -> int:
@@ -98,14 +100,17 @@ def tables_to_json(tables: Mapping[str, Table]) -> Json:
 
 def table_to_json(table: Table) -> Json:
     ends = {} if table.time is None else {"time": table.time, "floor": table.floor}
-    return {"keys": table.keys, "segments": [s.to_json() for s in table.segments], **ends}
+    quiet = {} if table.quiet == SOONEST else {"quiet": table.quiet}
+    return {"keys": table.keys, "segments": [s.to_json() for s in table.segments], **ends, **quiet}
 
 
 def tables_in(fields: Json) -> dict[str, Table]:
-    return {
-        name: Table(tuple(t["keys"]), tuple(SegmentRef.from_json(s) for s in t["segments"]), t.get("time"), t.get("floor", SOONEST))
-        for name, t in fields.items()
-    }
+    return {name: _table_in(table) for name, table in fields.items()}
+
+
+def _table_in(fields: Json) -> Table:
+    segments = tuple(SegmentRef.from_json(s) for s in fields["segments"])
+    return Table(tuple(fields["keys"]), segments, fields.get("time"), fields.get("floor", SOONEST), fields.get("quiet", SOONEST))
 
 
 def kept_floor(table: str, floor: int, plan: Json) -> int:
@@ -193,14 +198,19 @@ class Manifest:
         # Forgotten before its own are added: an operator may begin anew under its old name.
         forgets, restarts = set(entry.get("forgets", ())), set(entry.get("restarts", ()))
         tables = {name: table for name, table in self.tables.items() if name not in forgets}
+        for name, quiet in entry.get("quiet", {}).items():
+            if name in tables:
+                tables[name] = replace(tables[name], quiet=quiet)
         for name, added in entry["tables"].items():
             before = tables.get(name, Table(tuple(added["keys"]), (), added.get("time")))
             alive = tuple(s for s in before.segments if s.groups)
             floor = added.get("floor", before.floor)
-            tables[name] = replace(before, segments=alive + tuple(SegmentRef.from_json(s) for s in added["segments"]), floor=floor)
+            new = tuple(SegmentRef.from_json(s) for s in added["segments"])
+            quiet = min(before.quiet, *(s.first_end for s in new)) if new else before.quiet
+            tables[name] = replace(before, segments=alive + new, floor=floor, quiet=quiet)
         for name in entry.get("drops", ()):
             if name in tables:
-                tables[name] = replace(tables[name].without({s.name for s in tables[name].segments}), floor=SOONEST)
+                tables[name] = replace(tables[name].without({s.name for s in tables[name].segments}), floor=SOONEST, quiet=SOONEST)
         for name, floor in entry.get("floors", {}).items():
             if name in tables:
                 tables[name] = replace(tables[name], floor=floor)

@@ -221,6 +221,18 @@ class Segment:
                 frames.append(frame if whole else frame.filter(pl.col(column).is_between(above, upto, closed="right")))
         return pl.concat(frames) if frames else self.columns().to_frame()
 
+    def next_end(self, column: str, after: int) -> int:
+        """The first time after this one at which a row ends; ``LATEST`` where none does. Reads one chapter at most."""
+        found = LATEST
+        for chapter in self.chapters:
+            if chapter.first > after:
+                found = min(found, chapter.first)
+            elif chapter.last > after:
+                for number in chapter.numbers:
+                    times = self.block(number).series(column).to_numpy()
+                    found = min(found, int(times[times > after].min(initial=LATEST)))
+        return found
+
 
 class _Filter:
     """One bit for every part of the hash range, set where the segment has a row; 16 to 32 times as many parts as rows."""

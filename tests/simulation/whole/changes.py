@@ -167,7 +167,7 @@ class Changes:
         return [md.Replace(name, after.feed(name), resume=self.rng.choice((None, True)))], after
 
     def _branch(self, now: Version, rules: dict[str, Any]) -> Drawn:
-        known = {"totals": self._totals, "window": self._window, "chain": self._chain, "process": self._process}
+        known = {"totals": self._totals, "window": self._window, "chain": self._chain, "process": self._process, "sided": self._process}
         branches = [branch for branch in now.branches if branch.kind in known and (self.about is not PROBATION or branch.source == "a")]
         if not branches:
             return None
@@ -176,8 +176,8 @@ class Changes:
         return [self._replacement(after)], now.with_branch(after)
 
     def _replacement(self, branch: Branch) -> Any:
-        if branch.kind == "process":
-            return md.Replace(branch.name, md.process(PROCESSORS[branch.code]))
+        if branch.kind in PROCESSORS:
+            return md.Replace(branch.name, md.process(branch.processor()))
         if branch.kind == "chain":
             inner = md.tumbling("5s") if branch.inner == "tumbling" else md.session("5s")
             return md.Replace(f"{branch.name}1", md.aggregate(md.count().alias("n"), md.sum("v").alias("v"), window=inner))

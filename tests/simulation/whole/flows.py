@@ -53,7 +53,32 @@ class Doubting(Counter):
         yield (-1 - state.n,)
 
 
-PROCESSORS = {"Counter": Counter, "Doubting": Doubting}
+class Sided(Counter):
+    """With every second count by a side output."""
+
+    side_outputs: ClassVar[Any] = {"odd": {"n": "int64"}}
+
+    def on_events(self, key: Any, rows: Any, state: Any, ctx: Any) -> Any:
+        for row in super().on_events(key, rows, state, ctx):
+            if row[0] % 2:
+                ctx.emit(row, "odd")
+            else:
+                yield row
+
+    def on_timer(self, key: Any, time: Any, state: Any, ctx: Any) -> Any:
+        ctx.emit((-1 - state.n,), "odd")
+
+
+class SidedDoubting(Sided):
+    """With one variable more."""
+
+    seen = md.value("int64", default=0)
+
+    def on_timer(self, key: Any, time: Any, state: Any, ctx: Any) -> Any:
+        yield (-1 - state.n,)
+
+
+PROCESSORS = {"process": {"Counter": Counter, "Doubting": Doubting}, "sided": {"Counter": Sided, "Doubting": SidedDoubting}}
 
 
 @dataclass(frozen=True)
@@ -71,7 +96,7 @@ class Branch:
 
     name: str
     kind: str
-    """plain, totals, window, session, chain, dedup, process, join, windowjoin, semi, anti, latest, brackets, ladder"""
+    """plain, totals, window, session, chain, dedup, process, sided, join, windowjoin, semi, anti, latest, brackets, ladder"""
     source: str = "a"
     keyed: bool = True
     size: int = 10
@@ -92,6 +117,9 @@ class Branch:
     def aggregates(self) -> list[Any]:
         made = {"n": md.count(), "s": md.sum("v"), "m": md.max("v")}
         return [made[alias[0]].alias(alias) for alias in self.aggs]
+
+    def processor(self) -> type[md.Processor]:
+        return PROCESSORS[self.kind][self.code]
 
     def operators(self) -> tuple[str, ...]:
         """The names of its stateful operators."""
@@ -217,7 +245,10 @@ def grow(branch: Branch, streams: dict[str, Any]) -> Any:
     if branch.kind == "dedup":
         return rows.key_by("k", "g").deduplicate(name=name)
     if branch.kind == "process":
-        return rows.key_by("k").process(PROCESSORS[branch.code], name=name)
+        return rows.key_by("k").process(branch.processor(), name=name)
+    if branch.kind == "sided":
+        some = rows.key_by("k").process(branch.processor(), name=name)
+        return some.union(some.side("odd", name=f"{name}_odd"), name=f"{name}_both")
     other = streams["b"]
     if branch.kind == "join":
         return rows.join(other, on="k", within="4s", name=name)
@@ -243,7 +274,7 @@ def draw(rng: random.Random, about: Kind) -> Version:
         "chain",
         "dedup",
         "process",
-        "process",
+        "sided",
         "join",
         "windowjoin",
         "semi",
@@ -251,7 +282,7 @@ def draw(rng: random.Random, about: Kind) -> Version:
         "latest",
     ]
     if about is MERGING and rng.random() < 0.8:
-        kinds = ["totals", "totals", "totals", "process", "latest"]  # what is never dropped
+        kinds = ["totals", "totals", "totals", "process", "sided", "latest"]  # what is never dropped
     kinds = list(about.pool) or kinds
     for number in range(1 if about is MERGING else rng.choice((1, 1, 1, 2, 2))):
         kind = rng.choice(kinds)

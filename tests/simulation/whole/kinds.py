@@ -45,10 +45,18 @@ MERGING = Kind("merging", 10, (40, 0, 0, 15, 30, 1, 1), files=(18, 26), length=(
 FLUSHING = Kind("flushing", 6, (25, 40, 3, 3, 25, 4, 3), ("window", "session", "chain"), (5, 10), (8, 16), arrives=1, ahead=0.9)
 """Flushes beside input: what is closed by one gets rows that arrive while it runs, or after it."""
 EMPTYING = Kind(
-    "emptying", 6, (50, 1, 10, 3, 40, 0, 1), ("session", "session", "process"), (10, 14), (14, 22), 1, steps=(1, 2), values=(0, 0, 1)
+    "emptying",
+    6,
+    (50, 1, 10, 3, 40, 0, 1),
+    ("session", "session", "process", "sided"),
+    (10, 14),
+    (14, 22),
+    1,
+    steps=(1, 2),
+    values=(0, 0, 1),
 )
 """State that moves on or goes back to its default, is merged to nothing, and is read after every command."""
-SHRINKING = Kind("shrinking", 6, (40, 3, 6, 3, 35, 2, 15), ("window", "process", "session"), (6, 10), (8, 16), 2, (1,), late=15)
+SHRINKING = Kind("shrinking", 6, (40, 3, 6, 3, 35, 2, 15), ("window", "process", "sided", "session"), (6, 10), (8, 16), 2, (1,), late=15)
 """A source with fewer partitions after a start. One that is gone has said little, and long ago."""
 PROBATION = Kind("probation", 6, (50, 1, 25, 1, 35, 1, 2), ("window",), (8, 12), (10, 18), 2, (1,), steps=(1, 1, 2), late=2)
 """A change on one stream together with code that fails on another one, on which rows are rare."""

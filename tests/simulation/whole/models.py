@@ -375,6 +375,7 @@ MODELS: dict[str, Any] = {
     "ladder": Brackets,
     "dedup": Dedup,
     "process": Process,
+    "sided": Process,
     "join": Join,
     "windowjoin": Join,
     "semi": SemiJoin,

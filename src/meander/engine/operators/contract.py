@@ -71,6 +71,8 @@ class Emitted:
     hashes: Hashes
     signs: Signs | None = None
     """Where it is a stream of changes and somebody needs to know: which rows are gone (-1), have come (1), or are what they were (0)."""
+    sides: Mapping[str, tuple[pl.DataFrame, Hashes]] = field(default_factory=dict)
+    """By name, rows of side outputs, and the hashes of their keys, ascending."""
 
 
 @dataclass

@@ -52,6 +52,10 @@ class Desk:
     closed: int = NEVER
     """In a flush: the last of what it closes, of which ``floor`` says when it would be over. To this operator it is from now on as if that
     mark was reached."""
+    quiet: Mapping[str, int] = field(default_factory=dict)
+    """Of tables whose rows end, up to where none does, where that is known."""
+    next_ends: dict[str, int] = field(default_factory=dict)
+    """Of tables that were asked: when the next row of this slot ends that was there before the epoch."""
     _fresh: dict[str, tuple[SegmentRef, Segment]] = field(default_factory=dict)
 
     @property
@@ -139,6 +143,20 @@ class Desk:
         """The same where rows are added and never replaced. A key may be asked for several times, if the stretches of time do not meet."""
         reach = self.reach(table, first, last)
         return find_all(*self.stored(table, hashes, reach), keys, hashes, self.key_groups, columns, reach)
+
+    def next_end(self, table: str, after: int) -> int:
+        """The first time after this one at which a row of a table may end that was there before the epoch. Opens a segment only where
+        rows of it have ended and others have not.
+        """
+        if (known := self.quiet.get(table, SOONEST)) > after:
+            return known
+        found = LATEST
+        for ref in self.segments.get(table, ()):
+            if ref.first_end > after:
+                found = min(found, ref.first_end)
+            elif ref.last_end > after:
+                found = min(found, self.scan_segment(ref).next_end(self.kept[table].ends, after))
+        return found
 
     def scan(self, table: str, types: Mapping[str, pl.DataType] | None = None) -> pl.DataFrame:
         """All rows of a table that are this slot's and are not over. For tables that are read whole; otherwise there is ``ending``."""

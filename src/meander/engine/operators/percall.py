@@ -13,6 +13,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
@@ -20,12 +21,14 @@ from meander.engine.evaluate import DeadLetter
 from meander.engine.operators.desk import Desk
 from meander.engine.operators.maps import listed
 from meander.engine.operators.turn import Calls, Turn
+from meander.engine.shown import as_numbers, beyond, to_python
 from meander.errors import BadInput, FlowError
 from meander.plan.windows import FOREVER, NEVER
 from meander.processor import Context, Rows, Variable
 from meander.processor.declare import KEY, TIMERS, VALUE
 from meander.processor.view import Decoded
 from meander.state.grouping import Index
+from meander.state.hashing import Hashes
 
 if TYPE_CHECKING:
     from meander.engine.operators.processing import Processing
@@ -108,24 +111,64 @@ class Pending:
         self.changed[clock, self.key] = timers
 
 
+class Output:
+    """The rows that have left by one output, and whose they are. The main output has no name."""
+
+    def __init__(self, schema: pl.Schema, name: str = "") -> None:
+        self.schema, self.name = schema, name
+        self.rows: list[Any] = []
+        self.counts: list[tuple[int, int]] = []
+        """Keys with rows, in the order of calls, and how many each has."""
+        self.seen = 0
+        """Rows of calls that are over."""
+
+    def count(self, i: int) -> None:
+        """A call for a key is over."""
+        if len(self.rows) != self.seen:
+            self.counts.append((i, len(self.rows) - self.seen))
+            self.seen = len(self.rows)
+
+    def take_back(self) -> None:
+        """A call has not happened."""
+        del self.rows[self.seen :]
+
+    def drop(self, i: int) -> None:
+        """Nothing of this key has happened."""
+        kept: list[Any] = []
+        begin = 0
+        for owner, count in self.counts:
+            if owner != i:
+                kept.extend(self.rows[begin : begin + count])
+            begin += count
+        self.rows[:] = kept  # the context has this list
+        self.counts, self.seen = [(owner, count) for owner, count in self.counts if owner != i], len(kept)
+
+    def owners(self) -> Index:
+        return np.repeat(np.array([i for i, _ in self.counts], np.intp), [count for _, count in self.counts])
+
+    @property
+    def what(self) -> str:
+        return f"side_outputs[{self.name!r}]" if self.name else "output"
+
+
 class EachKey:
     """The calls of one turn."""
 
     def __init__(self, operator: Processing, desk: Desk, turn: Turn) -> None:
         self.operator, self.desk, self.turn = operator, desk, turn
         declared = operator.declared
-        self.variables, self.output = declared.variables, declared.output
+        self.variables = declared.variables
         self.names = tuple(declared.variables)
         self.keys: list[Any] = _key_list(turn.keys)
         self.columns = [decode(turn.state[name], variable) for name, variable in declared.variables.items()]
         self.pending: Pending | None = None
         if declared.has_timers:
             self.pending = Pending({clock: turn.state[column].to_list() for clock, column in TIMERS.items()})
-        self.nothing: Any = () if self.output else None
+        self.nothing: Any = () if declared.output else None
         """What a call returns that has no rows. Where a row has no columns but the key, an empty tuple is one."""
-        self.out: list[Any] = []
-        self.counts: list[tuple[int, int]] = []
-        """Keys with output, in their order, and how many rows each has."""
+        self.out = Output(declared.output)
+        self.sides = {name: Output(schema, name) for name, schema in operator.sides.items()}
+        self.outputs = (self.out, *self.sides.values())
         self.changed: dict[int, tuple[Any, ...]] = {}
         self.refused: dict[int, None] = {}
         self.at = 0
@@ -133,11 +176,20 @@ class EachKey:
 
     def run(self) -> Calls:
         turn, operator, desk = self.turn, self.operator, self.desk
-        ctx = context_of(operator, desk, self._time, self.pending, lambda row: self.out.append(row), self._seed)
+        ctx = context_of(operator, desk, self._time, self.pending, self._emit, self._seed)
         if self.pending is not None and len(turn.hashes):
             self._timers(ctx)
         self._events(ctx)
         return self._result()
+
+    def _emit(self, row: Any, side: str | None = None) -> None:
+        if side is None:
+            self.out.rows.append(row)
+        elif side in self.sides:
+            self.sides[side].rows.append(row)
+        elif side not in self.operator.declared.sides:
+            there = ", ".join(self.operator.declared.sides) or "none"
+            raise TypeError(f"it gave a row to the side output {side!r}; in side_outputs there are {there}")
 
     def _time(self) -> int:
         return int(self.turn.times[self.at]) if self.firing is None else self.firing
@@ -150,7 +202,8 @@ class EachKey:
 
     def _events(self, ctx: Context) -> None:
         """All keys with rows. This loop is what a processor costs beside its own code: keep it short."""
-        turn, names, out, counts, changed, pending = self.turn, self.names, self.out, self.counts, self.changed, self.pending
+        turn, names, changed, pending = self.turn, self.names, self.changed, self.pending
+        main, out, counts, sides = self.out, self.out.rows, self.out.counts, tuple(self.sides.values())
         on_events = self.operator.processor.on_events  # type: ignore[attr-defined]
         decoded = Decoded(turn.rows)
         make = state_kind(self.variables)
@@ -179,12 +232,17 @@ class EachKey:
                 new = get(state)
             except Exception as error:  # a user's code may raise anything
                 del out[before:]
+                for side in sides:
+                    side.take_back()
                 self._refuse(i, error)
                 continue
             if new != old:
                 changed[i] = new
             if len(out) != before:
                 counts.append((i, len(out) - before))
+            for side in sides:
+                side.count(i)
+        main.seen = len(out)
 
     def _timers(self, ctx: Context) -> None:
         """What is due, key by key: by event time first, each clock in its order."""
@@ -202,23 +260,23 @@ class EachKey:
                     pending.begin(i)
                     old = self.changed.get(i) or tuple(column[i] for column in self.columns)
                     state = make(*map(copy_of, old))
-                    before = len(self.out)
                     self.firing = at
                     try:
                         result = on_timer(self.keys[i], ctx.moment(at), state, ctx)
                         if result is not None:
-                            self.out.extend((result,) if type(result) in (tuple, dict) and result != self.nothing else result)
+                            self.out.rows.extend((result,) if type(result) in (tuple, dict) and result != self.nothing else result)
                         new = get(state)
                     except Exception as error:  # a user's code may raise anything
-                        del self.out[before:]
+                        for output in self.outputs:
+                            output.take_back()
                         self._refuse(i, error, {"timer": str(ctx.moment(at)), "clock": clock})
                         continue
                     finally:
                         self.firing = None
                     if new != old:
                         self.changed[i] = new
-                    if len(self.out) != before:
-                        self.counts.append((i, len(self.out) - before))
+                    for output in self.outputs:
+                        output.count(i)
 
     def _refuse(self, i: int, error: Exception, timer: dict[str, Any] | None = None) -> None:
         """A call that failed has not happened."""
@@ -233,7 +291,7 @@ class EachKey:
             ) from error
         reason = f"{type(error).__name__}: {error}"
         if timer is not None:
-            content = {**self.turn.keys.row(i, named=True), **timer}
+            content = {**as_numbers(self.turn.keys[i : i + 1]).row(0, named=True), **timer}
             self.desk.dead.append(letter(self.operator.name, self.keys[i], 0, reason, content))
             return
         self.refused[i] = None
@@ -244,11 +302,14 @@ class EachKey:
     # -- back to columns ------------------------------------------------------------------------------------------
 
     def _result(self) -> Calls:
-        rows, owners = self._output()
-        changed = np.array(sorted({*self.changed, *(key for _, key in (self.pending.changed if self.pending else ()))}), np.intp)
-        state = self._variables(changed)
-        if state is None:  # somebody's values do not fit; they were refused
-            return self._result()
+        while True:  # until nobody is refused any more: what does not fit takes all that its key has done with it
+            made = [one for output in self.outputs if (one := self._output(output)) is not None]
+            changed = np.array(sorted({*self.changed, *(key for _, key in (self.pending.changed if self.pending else ()))}), np.intp)
+            state = self._variables(changed) if len(made) == len(self.outputs) else None
+            if state is not None:
+                break
+        (rows, owners), *others = made
+        sides = {name: one for name, one in zip(self.sides, others, strict=True) if one[0].height}
         added: dict[str, tuple[Index, Any]] = {}
         if self.pending is not None:
             pending = self.pending
@@ -257,29 +318,30 @@ class EachKey:
                 mine = sorted((key, at) for of, key, at in pending.added if of == clock and at in pending.of(clock, key))
                 if mine:
                     added[clock] = (np.array([key for key, _ in mine], np.intp), np.array([at for _, at in mine], np.int64))
-        return Calls(changed, state, added, rows, owners, np.array(sorted(self.refused), np.intp))
+        return Calls(changed, state, added, rows, owners, sides, np.array(sorted(self.refused), np.intp))
 
-    def _output(self) -> tuple[pl.DataFrame | None, Index]:
-        if not self.out:
-            return None, np.zeros(0, np.intp)
-        owners = np.repeat(np.array([i for i, _ in self.counts], np.intp), [count for _, count in self.counts])
-        rows: Sequence[Any] = self.out
-        if set(map(type, rows)) != {tuple} or set(map(len, rows)) != {len(self.output)}:
-            fit = self._each(lambda row: _as_tuple(row, self.output), rows, owners)
+    def _output(self, output: Output) -> tuple[pl.DataFrame, Index] | None:
+        """The rows of an output and whose they are; None where somebody's do not fit: these keys are refused."""
+        schema, owners = output.schema, output.owners()
+        rows: Sequence[Any] = output.rows
+        if not rows:
+            return schema.to_frame(), owners
+        if set(map(type, rows)) != {tuple} or set(map(len, rows)) != {len(schema)}:
+            fit = self._each(lambda row: _as_tuple(row, output), rows, owners)
             if fit is None:
-                return self._output()
+                return None
             rows = fit
         order = np.argsort(owners, kind="stable")  # timers of all keys came before the rows of all keys
         if (order[1:] < order[:-1]).any():
             rows, owners = [rows[at] for at in order.tolist()], owners[order]
-        if not self.output:
+        if not schema:
             return pl.DataFrame({"": np.zeros(len(rows))}).drop(""), owners
         try:
-            columns = zip(self.output.items(), zip(*rows, strict=True), strict=True)
+            columns = zip(schema.items(), zip(*rows, strict=True), strict=True)
             return pl.DataFrame([_series(name, column, dtype) for (name, dtype), column in columns]), owners
         except (TypeError, OverflowError, pl.exceptions.PolarsError):
-            if self._each(lambda row: _fits(row, self.output), rows, owners) is None:
-                return self._output()
+            if self._each(lambda row: _fits(row, output), rows, owners) is None:
+                return None
             raise
 
     def _each(self, check: Callable[[Any], Any], rows: Sequence[Any], owners: Index) -> list[Any] | None:
@@ -326,13 +388,8 @@ class EachKey:
         return made
 
     def _drop_output(self, i: int) -> None:
-        kept: list[Any] = []
-        begin = 0
-        for owner, count in self.counts:
-            if owner != i:
-                kept.extend(self.out[begin : begin + count])
-            begin += count
-        self.out, self.counts = kept, [(owner, count) for owner, count in self.counts if owner != i]
+        for output in self.outputs:
+            output.drop(i)
 
 
 def context_of(
@@ -340,7 +397,7 @@ def context_of(
     desk: Desk,
     time: Callable[[], int],
     timers: Pending | None,
-    emit: Callable[[Any], None],
+    emit: Callable[..., None],
     seed: Callable[[], str] | None = None,
 ) -> Context:
     mark = desk.late if desk.evict == FOREVER else desk.evict
@@ -356,6 +413,26 @@ def letter(operator: str, key: Any, number: int, reason: str, content: dict[str,
     return DeadLetter(operator, f"{operator} key {key!r} row {number + 1}", reason, json.dumps(content, default=str)[:_CONTENT_LIMIT])
 
 
+def shown(operator: Processing, desk: Desk, rows: pl.DataFrame, hashes: Hashes) -> tuple[pl.DataFrame, Hashes]:
+    """Rows (by key) without those that Python cannot be shown, as it lacks their years: these go to the dead letters, times as numbers."""
+    bad: npt.NDArray[np.bool_] | None = None
+    for name in operator.columns:
+        if (here := beyond(rows.get_column(name))) is None:
+            continue
+        new = here if bad is None else here & ~bad
+        reason = f"{name} is of a year that Python's datetime lacks"
+        for at in np.flatnonzero(new).tolist():
+            row = as_numbers(rows[at : at + 1].select(operator.columns))
+            parts = row.select(operator.keys).row(0)
+            key = parts[0] if len(parts) == 1 else parts
+            number = at - int(np.searchsorted(hashes, hashes[at]))
+            if desk.strict:
+                raise BadInput(f"operator '{operator.name}', epoch {desk.epoch}, key {key!r}, row {number + 1}: {reason}")
+            desk.dead.append(letter(operator.name, key, number, reason, row.row(0, named=True)))
+        bad = here if bad is None else bad | here
+    return (rows, hashes) if bad is None else (rows.filter(pl.Series(~bad)), hashes[~bad])
+
+
 def copy_of(value: Any) -> Any:
     return value.copy() if type(value) in (list, dict) else value
 
@@ -363,10 +440,10 @@ def copy_of(value: Any) -> Any:
 def decode(series: pl.Series, variable: Variable) -> list[Any]:
     """A column as Python objects."""
     if variable.kind != "map":
-        return series.to_list()
+        return to_python(series)
     ends = series.list.len().cum_sum().to_list()
     entries = series.filter(series.list.len() > 0).explode()
-    keys, values = entries.struct.field(KEY).to_list(), entries.struct.field(VALUE).to_list()
+    keys, values = to_python(entries.struct.field(KEY)), to_python(entries.struct.field(VALUE))
     return [dict(zip(keys[begin:end], values[begin:end], strict=True)) for begin, end in zip([0, *ends], ends, strict=False)]
 
 
@@ -401,25 +478,27 @@ def _getter(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
 
 def _key_list(keys: pl.DataFrame) -> list[Any]:
     """One column's values as they are, several as tuples."""
-    columns = [column.to_list() for column in keys.get_columns()]
+    columns = [to_python(column) for column in keys.get_columns()]
     return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
 
 
-def _as_tuple(row: Any, output: pl.Schema) -> tuple[Any, ...]:
+def _as_tuple(row: Any, output: Output) -> tuple[Any, ...]:
+    names = ", ".join(output.schema)
     if isinstance(row, dict):
-        if not row.keys() <= output.keys():
-            extra = ", ".join(map(repr, row.keys() - output.keys()))
-            raise TypeError(f"it gave a row with {extra}, which is not in output ({', '.join(output)})")
-        return tuple(row.get(name) for name in output)
-    if isinstance(row, tuple | list) and len(row) == len(output):
+        if not row.keys() <= output.schema.keys():
+            extra = ", ".join(map(repr, row.keys() - output.schema.keys()))
+            raise TypeError(f"it gave a row with {extra}, which is not in {output.what} ({names})")
+        return tuple(row.get(name) for name in output.schema)
+    if isinstance(row, tuple | list) and len(row) == len(output.schema):
         return tuple(row)
-    raise TypeError(f"it gave {row!r}; a row is a tuple or a dict of {', '.join(output)}, without the key")
+    to = f" to the side output {output.name!r}" if output.name else ""
+    raise TypeError(f"it gave {row!r}{to}; a row is a tuple or a dict of {names}, without the key")
 
 
-def _fits(row: tuple[Any, ...], output: pl.Schema) -> tuple[Any, ...]:
-    for (name, dtype), one in zip(output.items(), row, strict=True):
+def _fits(row: tuple[Any, ...], output: Output) -> tuple[Any, ...]:
+    for (name, dtype), one in zip(output.schema.items(), row, strict=True):
         try:
             _series(name, [one], dtype)
         except Exception as error:
-            raise TypeError(f"it gave {name} = {one!r}, which is no {dtype}") from error
+            raise TypeError(f"it gave {name} = {one!r}{f' in {output.what}' if output.name else ''}, which is no {dtype}") from error
     return row

@@ -21,14 +21,14 @@ import polars as pl
 from meander.engine.operators.contract import Clock, Emitted, Partial, Seat, Stateful, Timing
 from meander.engine.operators.desk import Desk
 from meander.engine.operators.maps import from_stored, never_null, to_stored
-from meander.engine.operators.percall import call_for_each_key
+from meander.engine.operators.percall import call_for_each_key, shown
 from meander.engine.operators.place import Place
 from meander.engine.operators.turn import Calls, Turn, default_of, is_default
 from meander.engine.operators.wakeups import AT, WakeUps
 from meander.engine.operators.wholebatch import call_for_all_keys
 from meander.engine.operators.wholerows import in_order, send_whole
 from meander.engine.rows import Rows
-from meander.plan.processing import Process
+from meander.plan.processing import Process, Side
 from meander.plan.windows import FOREVER, Times
 from meander.processor import Declaration, Processor, Variable
 from meander.processor.declare import CHECK, TIMERS, TOUCHED
@@ -51,6 +51,8 @@ class Processing(Stateful):
     zone: str | None
     follows: Timing
     wakeups: WakeUps
+    sides: Mapping[str, pl.Schema]
+    """Of the side outputs that somebody reads, the columns beside the key's."""
 
     @property
     def timing(self) -> Timing:
@@ -94,13 +96,22 @@ class Processing(Stateful):
         calls = (call_for_each_key if self.declared.form == "events" else call_for_all_keys)(self, desk, turn)
         desk.lap("compute")
         self.wakeups.write(desk, self._write(desk, turn, calls, expired))
+        sides = {name: self._keyed(turn, rows, owners) for name, (rows, owners) in calls.sides.items()}
         if calls.rows is None or calls.rows.height == 0:
-            return None
-        keys = [turn.keys.get_column(key).gather(calls.owners) for key in self.keys]
-        return Emitted(pl.DataFrame([*keys, *calls.rows.get_columns()]), turn.hashes[calls.owners])
+            return Emitted(self.schema.to_frame(), turn.hashes[:0], sides=sides) if sides else None
+        frame, hashes = self._keyed(turn, calls.rows, calls.owners)
+        return Emitted(frame, hashes, sides=sides)
+
+    def _keyed(self, turn: Turn, rows: pl.DataFrame, owners: Index) -> tuple[pl.DataFrame, Hashes]:
+        """Rows with the columns of their keys in front, and the keys' hashes."""
+        keys = [turn.keys.get_column(key).gather(owners) for key in self.keys]
+        return pl.DataFrame([*keys, *rows.get_columns()]), turn.hashes[owners]
 
     def _turn(self, desk: Desk, arrived: Sequence[Partial], woken: Sequence[pl.DataFrame]) -> Turn | None:
         found = in_order(arrived)
+        if found is not None and self.declared.form == "events":
+            found = shown(self, desk, *found)
+            found = found if found[0].height else None
         if found is None and not woken:
             return None
         if found is None:
@@ -283,6 +294,7 @@ def make_processing(place: Place, op: Process) -> Processing:
         from meander.plan.eventtime import no_time
 
         raise no_time(f"processor {op.declared.name}: ttl_clock='event'", place.node.inputs[0], place.schema())
+    read = {node.op.output for node in place.plan.nodes if isinstance(node.op, Side) and place.node.name in node.inputs}
     return Processing(
         **place.common(op.keys),
         processor=op.processor,
@@ -293,4 +305,5 @@ def make_processing(place: Place, op: Process) -> Processing:
         zone=dtype.time_zone if isinstance(dtype, pl.Datetime) else None,
         follows=Timing(by_clock=True, flushes=False) if time is None else Timing(time.marks, time.delay),
         wakeups=WakeUps(place.node.name, {key: place.schema()[key] for key in op.keys}),
+        sides={name: columns for name, columns in op.declared.sides.items() if name in read},
     )

@@ -47,6 +47,8 @@ class Calls:
     rows: pl.DataFrame | None = None
     owners: Index = field(default_factory=lambda: np.zeros(0, np.intp))
     """Whose each row is, ascending."""
+    sides: Mapping[str, tuple[pl.DataFrame, Index]] = field(default_factory=dict)
+    """By side output, rows and whose they are, ascending."""
     refused: Index = field(default_factory=lambda: np.zeros(0, np.intp))
     """Keys whose rows became dead letters."""
 

@@ -66,7 +66,10 @@ class WakeUps:
         for table in self.tables():
             clock = self.clock_of(table)
             upto = self.over(table, desk.now if clock == "clock" else desk.epoch if clock == "epoch" else desk.evict)
-            if upto is not None:
+            if upto is None:
+                continue
+            desk.next_ends[table] = desk.next_end(table, upto)
+            if desk.quiet.get(table, SOONEST) <= upto:
                 rows = desk.ending(table, SOONEST, upto, {**self.types, AT: pl.Int64()})
                 if rows.height:
                     found.append(rows.select(HASH, *self.keys))

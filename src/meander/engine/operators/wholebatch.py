@@ -16,10 +16,12 @@ import polars as pl
 from meander.engine.operators.desk import Desk
 from meander.engine.operators.percall import context_of, letter
 from meander.engine.operators.turn import Calls, Turn
+from meander.engine.shown import as_numbers
 from meander.errors import BadInput, FlowError
 from meander.plan.operators import conform
 from meander.plan.schemas import show_schema
 from meander.plan.windows import Times
+from meander.processor.context import MOST
 from meander.processor.declare import TIMERS
 from meander.state.grouping import Index
 
@@ -38,6 +40,8 @@ class Returned:
     owners: list[Index] = field(default_factory=list)
     states: list[pl.DataFrame] = field(default_factory=list)
     holders: list[Index] = field(default_factory=list)
+    sides: dict[str, tuple[list[pl.DataFrame], list[Index]]] = field(default_factory=dict)
+    """By side output, rows and whose they are."""
     timers: list[pl.DataFrame] = field(default_factory=list)
     setters: list[Index] = field(default_factory=list)
 
@@ -51,7 +55,9 @@ class AllKeys:
         self.variables = pl.Schema({name: variable.dtype for name, variable in operator.declared.variables.items()})
         self.key_schema = turn.keys.schema
         self.state = turn.keys.with_columns([turn.state[name] for name in self.names])
-        self.ctx = context_of(operator, desk, lambda: desk.now, None, _no_emit)
+        self.ctx = context_of(operator, desk, lambda: desk.now, None, self._emit)
+        self.emitted: list[tuple[str, pl.DataFrame]] = []
+        """What the call that is under way has given to side outputs."""
         self.refused: list[int] = []
         self.fired = np.zeros(len(turn.hashes), np.bool_)
         self.returned = Returned()
@@ -82,27 +88,28 @@ class AllKeys:
             some = owners[first:last]
             part = rows[int(begins[first]) : int(ends[last - 1])]
             state = self.state if len(some) == self.state.height else self.state[some]
+            self.emitted.clear()
             try:
                 answer = hook(part.clone(), state.clone(), self.ctx)
                 self._take(answer, some, state)
             except FlowError as error:
                 raise FlowError(f"process '{self.operator.name}': {error}") from error
-            except Exception as error:  # a user's code may raise anything
+            except (Exception, pl.exceptions.PanicException) as error:  # a user's code may raise anything, and Polars panic
                 if last - first > 1:
                     middle = (first + last) // 2
                     pending += [(middle, last), (first, middle)]
                 else:
                     self._refuse(int(some[0]), part, error, what)
 
-    def _refuse(self, owner: int, rows: pl.DataFrame, error: Exception, what: str) -> None:
+    def _refuse(self, owner: int, rows: pl.DataFrame, error: BaseException, what: str) -> None:
         reason = f"{type(error).__name__}: {error}"
-        parts = self.turn.keys.row(owner)
+        parts = as_numbers(self.turn.keys[owner : owner + 1]).row(0)
         key = parts[0] if len(parts) == 1 else parts
         if self.desk.strict:
             raise BadInput(f"operator '{self.operator.name}', epoch {self.desk.epoch}, key {key!r}, {what}: {reason}") from error
         if what == "its rows":
             self.refused.append(owner)
-        for number, row in enumerate(rows.iter_rows(named=True)):
+        for number, row in enumerate(as_numbers(rows).iter_rows(named=True)):
             self.desk.dead.append(letter(self.operator.name, key, number, reason, row))
 
     def _take(self, answer: Any, some: Index, state: pl.DataFrame) -> None:
@@ -118,6 +125,10 @@ class AllKeys:
         if output is not None and output.height:
             rows = conform(output, pl.Schema({**self.key_schema, **self.operator.declared.output}))
             made.append((found.rows, found.owners, rows.drop(self.key_schema.names()), self._owners(rows, some, state)))
+        for side, given in self.emitted:
+            rows = conform(given, pl.Schema({**self.key_schema, **self.operator.sides[side]}))
+            frames, whose = found.sides.setdefault(side, ([], []))
+            made.append((frames, whose, rows.drop(self.key_schema.names()), self._owners(rows, some, state)))
         if new is not None and new.height:
             rows = conform(new, pl.Schema({**self.key_schema, **self.variables}))
             holders = self._owners(rows, some, state)
@@ -127,9 +138,20 @@ class AllKeys:
         if timers is not None and timers.height:
             rows = self._timer_rows(timers)
             made.append((found.timers, found.setters, rows.select(_TIME, _CLOCK), self._owners(rows, some, state)))
-        for frames, owners, frame, whose in made:
+        for frames, whose, frame, owners in made:
             frames.append(frame)
-            owners.append(whose)
+            whose.append(owners)
+
+    def _emit(self, rows: Any, side: str | None = None) -> None:
+        sides = self.operator.declared.sides
+        if side is None:
+            raise FlowError("on_batch returns its rows; ctx.emit(rows, 'name') is for its side outputs")
+        if side not in sides:
+            raise FlowError(f"it gave rows to the side output {side!r}; in side_outputs there are {', '.join(sides) or 'none'}")
+        if not isinstance(rows, pl.DataFrame):
+            raise FlowError(f"it gave a {type(rows).__name__} to the side output {side!r}; write a polars DataFrame")
+        if side in self.operator.sides and rows.height:
+            self.emitted.append((side, rows))
 
     def _timer_rows(self, timers: pl.DataFrame) -> pl.DataFrame:
         if not self.operator.declared.has_timers:
@@ -143,7 +165,10 @@ class AllKeys:
         if not clocks <= TIMERS.keys() or (self.operator.time is None and "event" in clocks):
             there = "'event' and 'processing'" if self.operator.time is not None else "'processing', and no event time"
             raise FlowError(f"it returned timers with the clocks {sorted(map(str, clocks))}; there are {there}")
-        return timers.with_columns(pl.col(_TIME).dt.epoch("us"))
+        timers = timers.with_columns(pl.col(_TIME).dt.epoch("us"))
+        if not timers.get_column(_TIME).is_between(-MOST, MOST, closed="none").fill_null(value=False).all():
+            raise OverflowError("it returned a timer without a time, or with one that is beyond all times")
+        return timers
 
     def _owners(self, rows: pl.DataFrame, some: Index, state: pl.DataFrame) -> Index:
         """Whose each row is."""
@@ -154,7 +179,7 @@ class AllKeys:
         known = state.select(names).with_columns(pl.Series(_OWNER, some))
         found = keys.join(known, on=names, how="left", nulls_equal=True, maintain_order="left").get_column(_OWNER)
         if found.null_count():
-            stranger = keys.filter(found.is_null()).row(0)
+            stranger = as_numbers(keys.filter(found.is_null())[:1]).row(0)
             raise FlowError(f"it returned a row of the key {stranger}, which it was not given")
         return found.to_numpy().astype(np.intp)
 
@@ -202,14 +227,10 @@ class AllKeys:
         if self.operator.declared.has_timers:
             added = self._timers(state, changed)
         which = np.flatnonzero(changed)
-        rows, owners = None, np.zeros(0, np.intp)
-        if found.rows:
-            rows, owners = pl.concat(found.rows), np.concatenate(found.owners)
-            if (owners[1:] < owners[:-1]).any():
-                order = np.argsort(owners, kind="stable")
-                rows, owners = rows[order], owners[order]
+        rows, owners = _by_owner(found.rows, found.owners) if found.rows else (None, np.zeros(0, np.intp))
+        sides = {side: _by_owner(*given) for side, given in found.sides.items() if given[0]}
         mine = {name: series.gather(which) for name, series in state.items() if name in self.operator.state_schema}
-        return Calls(which, mine, added, rows, owners, np.array(sorted(self.refused), np.intp))
+        return Calls(which, mine, added, rows, owners, sides, np.array(sorted(self.refused), np.intp))
 
     def _timers(self, state: dict[str, pl.Series], changed: Any) -> dict[str, tuple[Index, Times]]:
         """Take what has fired out of the keys' timers, and put what was set in."""
@@ -246,5 +267,9 @@ def _differs(old: pl.Series, new: pl.Series) -> Any:
     return old.ne_missing(new).to_numpy()
 
 
-def _no_emit(row: Any) -> None:
-    raise FlowError("ctx.emit is for on_events; on_batch returns its rows")
+def _by_owner(frames: list[pl.DataFrame], whose: list[Index]) -> tuple[pl.DataFrame, Index]:
+    rows, owners = pl.concat(frames), np.concatenate(whose)
+    if (owners[1:] < owners[:-1]).any():
+        order = np.argsort(owners, kind="stable")
+        rows, owners = rows[order], owners[order]
+    return rows, owners
