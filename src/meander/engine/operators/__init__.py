@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from meander.engine.operators.aggregate import make_aggregation
+from meander.engine.operators.change_joins import make_change_join
 from meander.engine.operators.contract import Stateful
 from meander.engine.operators.deduplicate import make_deduplicate
 from meander.engine.operators.join_latest import make_join_latest
@@ -17,6 +18,7 @@ from meander.engine.operators.sessions import make_sessions
 from meander.engine.operators.top import make_top
 from meander.engine.operators.window_top import make_window_top
 from meander.engine.operators.windows import make_windows
+from meander.plan.change_joins import ChangeJoin
 from meander.plan.eventtime import Late, SessionAggregate, WindowAggregate
 from meander.plan.graph import Node, Plan
 from meander.plan.joins import Join, JoinLatest
@@ -33,6 +35,7 @@ _MAKERS: dict[type[Any], Callable[[Place, Any], Stateful]] = {
     Top: make_top,
     WindowTop: make_window_top,
     Join: make_join,
+    ChangeJoin: make_change_join,
     JoinLatest: make_join_latest,
     Process: make_processing,
 }
