@@ -387,12 +387,33 @@ def test_the_key_of_changes_is_known_as_long_as_its_columns_are_there() -> None:
 def test_a_join_by_arrival_looks_rows_up_in_changes_by_their_key() -> None:
     _, stream = begin()
     totals = stream.key_by("customer").aggregate(md.sum("amount").alias("total"), name="totals")
+    counts = totals.key_by("total").aggregate(md.count().alias("n"), name="counts")
     assert stream.join_latest(totals, on="customer").name
-    for other in (totals.filter("total > 1"), totals.select(md_key("customer"), "total")):
+    assert stream.join_latest(totals.filter("total > 1"), on="customer").name
+    assert stream.join_latest(counts, left_on="amount", right_on="total").name
+    mapped = totals.map_batches(keep, deterministic=True)
+    for other in (mapped, totals.select(md_key("customer"), "total")):
         with pytest.raises(FlowError, match="is a stream of changes"):
             stream.join_latest(other, on="customer")
     with pytest.raises(FlowError, match="is a stream of changes"):
         stream.join_latest(totals, left_on="amount", right_on="total")
+
+
+def test_a_join_by_arrival_is_told_which_rows_of_its_table_are_gone() -> None:
+    def flow(above: int, change: bool = True) -> md.Flow:
+        flow, stream = begin()
+        some = stream.key_by("customer").aggregate(md.count().alias("n"), name="totals") if change else stream.select("customer", "ts AS n")
+        many = some.select("customer", pl.col("n").cast(pl.Int64)).filter(f"n > {above}", name="many")
+        stream.join_latest(many, on="customer", name="behind").sink("out", Nowhere())
+        return flow
+
+    plan = flow(1).plan()
+    assert find_retracting(plan.nodes, plan.changes) >= {"totals"}
+    with pytest.raises(FlowError, match=r"join_latest 'behind' is told which rows .*drop_state=\['behind', 'totals'\]"):
+        modify(plan, [Become(flow(2).plan())])
+    modify(plan, [Become(flow(2).plan())], StateRules(drop=("totals", "behind")))
+    with pytest.raises(FlowError, match="its rows was none and would be changes"):
+        modify(flow(1, change=False).plan(), [Become(plan)])
 
 
 def md_key(column: str) -> str:

@@ -76,6 +76,7 @@ def find_changes(nodes: Iterable[Node], schemas: Mapping[str, pl.Schema]) -> dic
     """The streams of changes among the outputs of nodes (in topological order). All others are append-only."""
     found: dict[str, Changes] = {}
     for node in nodes:
+        changes: Changes | None
         if isinstance(node.op, ChangeJoin):
             changes = _joined(node, node.op, found, schemas)
         elif node.op.stateful:
@@ -98,7 +99,7 @@ def check_changes(node: Node, found: Mapping[str, Changes], schemas: Mapping[str
             f"{node.op.kind} {node.name!r}: its input {name!r} is a stream of changes: {changes.origin!r} {changes.why}, and a new row "
             f"replaces the old one{_by(changes)}"
         )
-        if not needs_signs(node.op):
+        if not needs_signs(node.op) or isinstance(node.op, JoinLatest):
             raise FlowError(
                 f"{told}. {node.op.kind} would take them all for rows of their own, and its result would "
                 f"depend on how the input is cut into epochs; {changes.instead}, or end the stream in a sink, which gets the log of changes"
@@ -143,7 +144,7 @@ def _check_aggregate(op: Aggregate, told: str, schema: pl.Schema) -> None:
 
 def needs_signs(op: Operator) -> bool:
     """Whether an operator must be told which rows are gone, where it is given changes."""
-    return isinstance(op, Aggregate | Top | Changelog | ChangeJoin)
+    return isinstance(op, Aggregate | Top | Changelog | ChangeJoin) or (isinstance(op, JoinLatest) and op.times is None)
 
 
 def find_retracting(nodes: Sequence[Node], changes: Collection[str]) -> frozenset[str]:
@@ -160,9 +161,13 @@ def _by(changes: Changes) -> str:
 
 
 def _looks_up(op: Operator, side: int, changes: Changes) -> bool:
-    """Whether an operator looks changes up by their key, where a new row takes the place of the old: that is what a change says."""
+    """Whether an operator looks changes up by their key, where a new row takes the place of the old: that is what a change says.
+
+    A row that goes without another in its place, and one that came and on which an expression fails, are gone if that is said.
+    """
     if isinstance(op, JoinLatest) and op.times is None and side == 1:
-        return not changes.vanishes and changes.key is not None and set(changes.key) == set(op.matching.right_on)
+        known = changes.key is not None and set(changes.key) == set(op.matching.right_on)
+        return known and not (changes.vanishes and changes.unsaid)
     return False
 
 
@@ -188,9 +193,9 @@ def _made(node: Node, over: bool) -> Changes | None:
 
 def _joined(node: Node, op: ChangeJoin, found: Mapping[str, Changes], schemas: Mapping[str, pl.Schema]) -> Changes:
     """The changes that a join gives out, of which a row is gone as soon as one of its two is."""
-    left, right = (found.get(name) for name in node.inputs)
+    left, right = (None if one is None else one.key for one in map(found.get, node.inputs))
     columns = (schemas[node.inputs[0]].names(), schemas[node.inputs[1]].names())
-    key = op.key_after(left and left.key, right and right.key, columns)
+    key = op.key_after(left, right, columns)
     why = "gives out what becomes of its rows when those of one side are gone, or others come"
     return Changes(node.name, why, key, "join append-only streams, whose pairs are final", vanishes=True)
 

@@ -52,7 +52,7 @@ class Half:
 
     @property
     def touched(self) -> Mask:
-        return self.before != self.after
+        return np.not_equal(self.before, self.after)
 
 
 @dataclass(frozen=True)
@@ -138,15 +138,15 @@ class JoiningChanges(Stateful):
         rows = [OWNER, *bag.columns]
         none = pl.lit(0, pl.Int64())
         if came.height:
-            was = before.rename({_NUMBER: _BEFORE}).with_columns(none.alias(_NUMBER))
-            now = after.with_columns(none.alias(_BEFORE)).select(was.columns)
-            both = pl.concat([was, now]).group_by(rows, maintain_order=True).agg(pl.col(_BEFORE, _NUMBER).sum())
+            old = before.rename({_NUMBER: _BEFORE}).with_columns(none.alias(_NUMBER))
+            new = after.with_columns(none.alias(_BEFORE)).select(old.columns)
+            both = pl.concat([old, new]).group_by(rows, maintain_order=True).agg(pl.col(_BEFORE, _NUMBER).sum())
             both = both.sort(rows, maintain_order=True)
         else:
             both = after.with_columns(pl.col(_NUMBER).alias(_BEFORE))
         owner = both.get_column(OWNER).to_numpy()
-        counts = (both.get_column(column).to_numpy() for column in (_BEFORE, _NUMBER))
-        return Half(both.select(bag.columns), owner, *counts, meets[owner])
+        was, now = (both.get_column(column).to_numpy() for column in (_BEFORE, _NUMBER))
+        return Half(both.select(bag.columns), owner, was, now, meets[owner])
 
     # -- pairs --------------------------------------------------------------------------------------------------------
 
