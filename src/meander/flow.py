@@ -18,6 +18,7 @@ from meander.connect.source import Source
 from meander.errors import FlowError
 from meander.familiar.names import FLOW, KEYED, STREAM, WINDOWED, NoTable
 from meander.familiar.values import no_column_name, no_sink, no_source, no_stream
+from meander.plan.change_joins import no_bound, plan_change_join
 from meander.plan.changes import Changelog, check_changes, find_changes
 from meander.plan.computed import resolved
 from meander.plan.counts import CountAggregate, CountWindow, only_full
@@ -223,7 +224,8 @@ class Stream(NoTable):
     def side(self, output: str, name: str | None = None) -> Stream:
         """A side output of the processor whose rows these are: the key's columns, and those of ``side_outputs[output]``.
 
-        It is a stream like any other: ``visits.side("late").sink("late_out", md.parquet("late/"))``. A side output that nobody reads is not kept.
+        It is a stream like any other: ``visits.side("late").sink("late_out", md.parquet("late/"))``.
+        A side output that nobody reads is not kept.
         """
         return self.flow._add(Side(output), name, self)
 
@@ -292,6 +294,8 @@ class Stream(NoTable):
         own, which a full join or one without ``within`` needs if windows are to follow.
         """
         matching = self._matching(other, on, left_on, right_on, suffix, "join", nulls_equal)
+        if self._has_changes(other):
+            return self.flow._add(plan_change_join(self._input(), other._input(), matching, how, within, where, time), name, self, other)
         bounds = None if within is None else read_bounds(within, f"join after {self.name!r}")
         return self.flow._add(plan_join(self._input(), other._input(), matching, how, bounds, None, where, time), name, self, other)
 
@@ -355,6 +359,11 @@ class Stream(NoTable):
         if other.flow is not self.flow:
             raise FlowError(f"{what}: the stream {other.name!r} belongs to another flow ({other.flow.name!r})")
         return as_matching(on, left_on, right_on, suffix, what, nulls_equal)
+
+    def _has_changes(self, other: Stream) -> bool:
+        """Whether this or the other is a stream of changes."""
+        found = find_changes(self.flow._nodes.values(), self.flow._schemas)
+        return self.name in found or other.name in found
 
     def _input(self) -> Input:
         return Input(self.name, self.schema, time_of(tuple(self.flow._nodes.values()), self.flow._schemas, self.name))
@@ -574,5 +583,7 @@ class WindowedStream(NoTable):
             right_on = left_on if right_on is None else right_on
         left = self.stream
         matching = left._matching(other, on, left_on, right_on, suffix, "join of windows", nulls_equal)
+        if left._has_changes(other):
+            raise no_bound(f"join of windows after {left.name!r}", f"windows of {self.spec.describe()}")
         op = plan_join(left._input(), other._input(), matching, how, (0, 0), self.spec, where, None)
         return left.flow._add(op, name, left, other)

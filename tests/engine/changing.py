@@ -145,15 +145,84 @@ THIRD = [
 ]
 
 
+HOWS = ("inner", "left", "right", "full", "semi", "anti")
+CONDITIONS = {"": "", ", a > x": "a > x", ", x odd or none": "x % 2 <> 0 OR x IS NULL"}
+OTHERS: dict[str, tuple[str, Callable[[md.Stream, md.Stream, str], md.Stream], str]] = {
+    "all rows": ("n", lambda s, rows, name: rows.select("v AS b", "id AS x"), "SELECT v AS b, id AS x FROM t0"),
+    "rows alone": ("n", lambda s, rows, name: rows.select("v AS b"), "SELECT v AS b FROM t0"),
+    "most of the key": (
+        "k",
+        lambda s, rows, name: rows.key_by("k").aggregate(md.max("v").alias("x"), name=f"{name}_most").select("k AS b", "x"),
+        "SELECT k AS b, max(v) AS x FROM t0 GROUP BY k",
+    ),
+    "count of the value": (
+        "a",
+        lambda s, rows, name: rows.key_by("v").aggregate(md.count().alias("x"), name=f"{name}_n").filter("x < 4").select("v AS b", "x"),
+        "SELECT v AS b, count(*) AS x FROM t0 GROUP BY v HAVING count(*) < 4",
+    ),
+    "itself": ("a", lambda s, rows, name: s.select("n AS b", "a AS x"), "SELECT n AS b, a AS x FROM {t}"),
+}
+"""By what the right side is: the left's key, the stream (its key is b), and the query."""
+
+
+def joining(other: str, how: str, condition: str, nulls_equal: bool, flipped: bool) -> Step:
+    key, right, right_query = OTHERS[other]
+    where = CONDITIONS[condition] if other != "rows alone" else ""
+    left_query = "SELECT k, v AS a, id AS n FROM t0" if flipped else "SELECT k, a, n FROM {t}"
+
+    def join(s: md.Stream, name: str) -> md.Stream:
+        rows = md.Stream(s.flow, "rows")
+        if flipped:  # what is append-only is on the left
+            one, two = rows.select("k", "v AS a", "id AS n"), s.select("n AS b", "a AS x")
+        else:
+            one, two = s.select("k", "a", "n"), right(s, rows, name)
+        joined = one.join(two, left_on=key, right_on="b", how=how, where=where or None, nulls_equal=nulls_equal, name=name)
+        x = "x" if "x" in joined.schema else "n"
+        return joined.select("k", "a", f"{x} AS n")
+
+    if flipped:
+        right_query = "SELECT n AS b, a AS x FROM {t}"
+    has_x = " x " in right_query or right_query.split(" FROM")[0].endswith("x")
+    on = f"l.{key} {'IS NOT DISTINCT FROM' if nulls_equal else '='} r.b" + (f" AND ({where})" if where else "")
+    if how in ("semi", "anti"):
+        exists = "EXISTS" if how == "semi" else "NOT EXISTS"
+        query = f"SELECT k, a, n FROM ({left_query}) l WHERE {exists} (SELECT 1 FROM ({right_query}) r WHERE {on})"
+    else:
+        columns = [f"coalesce(l.{column}, r.b) AS {column}" if column == key else f"l.{column}" for column in ("k", "a", "n")]
+        if has_x:
+            columns[2] = "r.x AS n"
+        query = f"SELECT {', '.join(columns)} FROM ({left_query}) l {how} JOIN ({right_query}) r ON {on}"
+    told = f"{how} join with {other}{condition}{', nulls equal' if nulls_equal else ''}{', flipped' if flipped else ''}"
+    return Step(told, join, query)
+
+
+JOINS = [
+    joining(other, how, condition, nulls_equal, flipped)
+    for other in OTHERS
+    for how in HOWS
+    for condition in CONDITIONS
+    for nulls_equal in (False, True)
+    for flipped in ((False, True) if other == "itself" else (False,))
+]
+
+
 @dataclass
 class Drawn:
     """A flow, its query, and its input."""
 
     seed: int
+    restarts: int = 0
+    moves: int = 0
+    """How often it was started again, and rescaled, in its run."""
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
-        self.steps = [self.rng.choice(pool) for pool in (FIRST, BETWEEN, BETWEEN, SECOND, THIRD)]
+        nothing = BETWEEN[:1]
+        joins = (self.rng.choice((nothing, JOINS, JOINS)), self.rng.choice((nothing, nothing, JOINS)))
+        pools = [FIRST, BETWEEN, joins[0], BETWEEN, joins[1], SECOND, THIRD]
+        if JOINS in joins and self.rng.random() < 0.4:
+            pools = pools[:5]
+        self.steps = [self.rng.choice(pool) for pool in pools]
         keys: list[int | None] = [*range(self.rng.choice((2, 5, 12))), None]
         count = self.rng.choice((0, 1, 4, 12, 12, 40, 100))
         self.rows: list[Row] = [
@@ -205,8 +274,11 @@ class Drawn:
                 if self.rng.random() < 0.15:
                     parallelism = self.rng.choice((1, 2, 3))
                     local = Local(flow, folder, parallelism, small, ahead=ahead)
+                    self.restarts += 1
                 if self.rng.random() < 0.15:
-                    local.loop.reroute("step3", rebalance(local.loop.routing["step3"], self.rng.randint(1, 3)))
+                    moved = self.rng.choice(sorted(local.loop.routing))
+                    local.loop.reroute(moved, rebalance(local.loop.routing[moved], self.rng.randint(1, 3)))
+                    self.moves += 1
         return log.frame(), out.frame(), len(script.epochs)
 
 

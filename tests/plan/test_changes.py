@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import polars as pl
 import pytest
 from tests.plan.streams import Nowhere, rows
 
@@ -65,9 +66,6 @@ TAKES_NONE: dict[str, Callable[[md.Stream, md.Stream], md.Stream]] = {
     "deduplicate": lambda s, _: s.deduplicate("customer", name="behind"),
     "latest": lambda s, _: s.key_by("customer").latest(name="behind"),
     "process": lambda s, _: s.key_by("customer").process(Visits, name="behind"),
-    "join": lambda s, other: s.join(other, on="customer", name="behind"),
-    "semi join": lambda s, other: s.join(other, on="customer", how="semi", name="behind"),
-    "join on the right": lambda s, other: other.join(s, on="customer", name="behind"),
     "join with the latest": lambda s, other: s.join_latest(other, on="customer", name="behind"),
 }
 
@@ -148,6 +146,95 @@ def test_an_aggregate_takes_changes_of_whoever_says_what_is_gone(name: str) -> N
             changes.key_by("customer").aggregate(md.count(), name="behind")
         with pytest.raises(FlowError, match="needs to be told which rows are gone, but windows that come again do not say"):
             changes.changes()
+
+
+@pytest.mark.parametrize("flipped", [False, True])
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_join_takes_changes_of_whoever_says_what_is_gone(name: str, flipped: bool) -> None:
+    flow, stream = begin()
+    changes, other = CHANGES[name](stream).select("customer", "amount", name="some"), stream.select("customer", "amount AS other")
+    one, two = (other, changes) if flipped else (changes, other)
+    if name not in SAYS:
+        with pytest.raises(FlowError, match="join needs to be told which rows are gone, but windows that come again do not say"):
+            one.join(two, on="customer")
+        return
+    one.join(two, on="customer", how="full", name="behind").sink("out", Nowhere())
+    plan = flow.plan()
+    assert plan.changes["behind"].vanishes
+    assert find_retracting(plan.nodes, plan.changes) == {"op", "some"}
+    assert "join behind <-" in flow.explain()
+    assert "full on customer, as both sides are now" in flow.explain()
+
+
+def test_a_join_of_changes_has_no_bound_and_no_time() -> None:
+    _, stream = begin()
+    totals = stream.key_by("customer").aggregate(md.max("ts").alias("ts"), name="totals")
+    timed, other = totals.watermark("ts"), stream.select("customer", "ts AS ts")
+    for one, two in ((timed, other), (other, timed)):
+        with pytest.raises(FlowError, match=r"within='1s'; one of its inputs is a stream of changes: a row of it can be gone at any time"):
+            one.join(two, on="customer", within="1s")
+        with pytest.raises(FlowError, match=r"windows of .*10s.*; one of its inputs is a stream of changes"):
+            one.window(TEN).join(two, on="customer")
+        with pytest.raises(FlowError, match=r"time='at'; one of its inputs is a stream of changes"):
+            one.join(two, on="customer", time="at")
+        with pytest.raises(FlowError, match=r"how='outer'; there are inner, left, right, full, semi, anti"):
+            one.join(two, on="customer", how="outer")
+    with pytest.raises(FlowError, match=r"'all' is List\(.*leave it out with select"):
+        totals.join(stream.key_by("customer").aggregate(md.collect("amount").alias("all")), on="customer")
+    with pytest.raises(FlowError, match="where: "):
+        totals.join(other, on="customer", where="nothing > 1")
+
+
+def test_rows_of_a_join_of_changes_are_told_apart_by_the_keys_of_both() -> None:
+    flow, stream = begin()
+    first = stream.key_by("customer").aggregate(md.count().alias("n"), name="first")
+    second = stream.key_by("amount").aggregate(md.count().alias("m"), name="second").with_columns("'x' AS customer")
+    made = {how: first.join(second, on="customer", how=how, name=how).name for how in ("inner", "left", "full", "semi", "anti")}
+    made["rows"] = first.join(stream.select("customer", "amount"), on="customer", name="rows").name
+    for name in made:
+        md.Stream(flow, name).sink(f"{name}_out", Nowhere())
+    found = flow.plan().changes
+    assert {name: found[name].key for name in made} == {
+        "inner": ("customer", "amount"), "left": ("customer", "amount"), "full": None, "semi": ("customer",), "anti": ("customer",),
+        "rows": None,
+    }  # fmt: skip
+
+
+def joined(above: int = 1, how: str = "left", where: str | None = None, kind: str = "totals") -> md.Flow:
+    flow, stream = begin()
+    if kind == "rows":
+        first = stream.select("customer", pl.col("amount").cast(pl.Int64).alias("n"), name="totals")
+    else:
+        first = stream.key_by("customer").aggregate(md.count().alias("n"), name="totals")
+    second = stream.key_by("amount").aggregate(md.count().alias("m"), name="counts").filter(f"m > {above}", name="many")
+    behind = first.join(second, left_on="n", right_on="m", how=how, where=where, name="behind")
+    behind.key_by("n").aggregate(md.count().alias("c"), name="last").sink("out", Nowhere())
+    return flow
+
+
+EVERY = ("totals", "counts", "behind", "last")
+
+
+@pytest.mark.parametrize("other", [{"above": 2}, {"how": "inner"}, {"where": "amount > 3"}, {"kind": "rows"}])
+def test_a_join_of_changes_begins_anew_with_all_that_it_is_told(other: dict[str, Any]) -> None:
+    before, after = joined().plan(), Become(joined(**other).plan())
+    for drop in ((), ("behind",), ("behind", "last"), ("counts", "behind")):
+        with pytest.raises(FlowError, match=r"must have been given all of them, as they are now|drop_state"):
+            modify(before, [after], StateRules(drop=drop))
+    _, effects = modify(before, [after], StateRules(drop=EVERY))
+    assert {effects.state[name].kind for name in EVERY[1:]} == {"dropped and begun anew"}
+
+
+def test_a_join_cannot_go_on_where_an_input_becomes_changes() -> None:
+    def flow(change: bool) -> md.Flow:
+        flow, stream = begin()
+        first = stream.key_by("customer").latest(name="op") if change else stream.deduplicate("customer", name="op")
+        first.join(stream.select("customer", "amount AS other"), on="customer", name="behind").sink("out", Nowhere())
+        return flow
+
+    with pytest.raises(FlowError, match="it was a join and is a join of changes"):
+        modify(flow(False).plan(), [Become(flow(True).plan())], StateRules(drop=("op",)))
+    modify(flow(False).plan(), [Become(flow(True).plan())], StateRules(drop=("op", "behind")))
 
 
 INEXACT = {
@@ -302,12 +389,33 @@ def test_the_key_of_changes_is_known_as_long_as_its_columns_are_there() -> None:
 def test_a_join_by_arrival_looks_rows_up_in_changes_by_their_key() -> None:
     _, stream = begin()
     totals = stream.key_by("customer").aggregate(md.sum("amount").alias("total"), name="totals")
+    counts = totals.key_by("total").aggregate(md.count().alias("n"), name="counts")
     assert stream.join_latest(totals, on="customer").name
-    for other in (totals.filter("total > 1"), totals.select(md_key("customer"), "total")):
+    assert stream.join_latest(totals.filter("total > 1"), on="customer").name
+    assert stream.join_latest(counts, left_on="amount", right_on="total").name
+    mapped = totals.map_batches(keep, deterministic=True)
+    for other in (mapped, totals.select(md_key("customer"), "total")):
         with pytest.raises(FlowError, match="is a stream of changes"):
             stream.join_latest(other, on="customer")
     with pytest.raises(FlowError, match="is a stream of changes"):
         stream.join_latest(totals, left_on="amount", right_on="total")
+
+
+def test_a_join_by_arrival_is_told_which_rows_of_its_table_are_gone() -> None:
+    def flow(above: int, change: bool = True) -> md.Flow:
+        flow, stream = begin()
+        some = stream.key_by("customer").aggregate(md.count().alias("n"), name="totals") if change else stream.select("customer", "ts AS n")
+        many = some.select("customer", pl.col("n").cast(pl.Int64)).filter(f"n > {above}", name="many")
+        stream.join_latest(many, on="customer", name="behind").sink("out", Nowhere())
+        return flow
+
+    plan = flow(1).plan()
+    assert find_retracting(plan.nodes, plan.changes) >= {"totals"}
+    with pytest.raises(FlowError, match=r"join_latest 'behind' is told which rows .*drop_state=\['behind', 'totals'\]"):
+        modify(plan, [Become(flow(2).plan())])
+    modify(plan, [Become(flow(2).plan())], StateRules(drop=("totals", "behind")))
+    with pytest.raises(FlowError, match="its rows was none and would be changes"):
+        modify(flow(1, change=False).plan(), [Become(plan)])
 
 
 def md_key(column: str) -> str:

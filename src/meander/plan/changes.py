@@ -16,6 +16,7 @@ import polars as pl
 
 from meander.aggregates.changing import over_changes
 from meander.errors import FlowError
+from meander.plan.change_joins import ChangeJoin
 from meander.plan.computed import with_computed
 from meander.plan.eventtime import END, START, SessionAggregate, Watermark, WindowAggregate
 from meander.plan.joins import JoinLatest
@@ -75,7 +76,10 @@ def find_changes(nodes: Iterable[Node], schemas: Mapping[str, pl.Schema]) -> dic
     """The streams of changes among the outputs of nodes (in topological order). All others are append-only."""
     found: dict[str, Changes] = {}
     for node in nodes:
-        if node.op.stateful:
+        changes: Changes | None
+        if isinstance(node.op, ChangeJoin):
+            changes = _joined(node, node.op, found, schemas)
+        elif node.op.stateful:
             changes = _made(node, over=any(name in found for name in node.inputs))
         else:
             given = [(found.get(name), schemas[name]) for name in node.inputs]
@@ -95,7 +99,7 @@ def check_changes(node: Node, found: Mapping[str, Changes], schemas: Mapping[str
             f"{node.op.kind} {node.name!r}: its input {name!r} is a stream of changes: {changes.origin!r} {changes.why}, and a new row "
             f"replaces the old one{_by(changes)}"
         )
-        if not needs_signs(node.op):
+        if not needs_signs(node.op) or isinstance(node.op, JoinLatest):
             raise FlowError(
                 f"{told}. {node.op.kind} would take them all for rows of their own, and its result would "
                 f"depend on how the input is cut into epochs; {changes.instead}, or end the stream in a sink, which gets the log of changes"
@@ -104,6 +108,9 @@ def check_changes(node: Node, found: Mapping[str, Changes], schemas: Mapping[str
             raise FlowError(f"{told}. {node.op.kind} needs to be told which rows are gone, but {changes.unsaid}")
         if isinstance(node.op, Top):
             _check_top(node.op, told, schemas[name])
+        if isinstance(node.op, ChangeJoin):
+            for one in node.inputs:
+                _check_columns(node.op.kind, told, schemas[one])
         if isinstance(node.op, Aggregate):
             _check_aggregate(node.op, told, with_computed(schemas[name], node.op.aggs))
 
@@ -114,9 +121,15 @@ def _check_top(op: Top, told: str, schema: pl.Schema) -> None:
         raise FlowError(
             f"{told}. It has no order of arrival that does not depend on the epochs: leave ties='last' out, and rank by a column"
         )
+    _check_columns("top", told, schema)
+
+
+def _check_columns(kind: str, told: str, schema: pl.Schema) -> None:
     for column, dtype in schema.items():
         if dtype.is_nested() or isinstance(dtype, pl.Object):
-            raise FlowError(f"{told}. top tells its rows apart by all columns, and {column!r} is {dtype}: leave it out with select first")
+            raise FlowError(
+                f"{told}. {kind} tells its rows apart by all columns, and {column!r} is {dtype}: leave it out with select first"
+            )
 
 
 def _check_aggregate(op: Aggregate, told: str, schema: pl.Schema) -> None:
@@ -131,7 +144,7 @@ def _check_aggregate(op: Aggregate, told: str, schema: pl.Schema) -> None:
 
 def needs_signs(op: Operator) -> bool:
     """Whether an operator must be told which rows are gone, where it is given changes."""
-    return isinstance(op, Aggregate | Top | Changelog)
+    return isinstance(op, Aggregate | Top | Changelog | ChangeJoin) or (isinstance(op, JoinLatest) and op.times is None)
 
 
 def find_retracting(nodes: Sequence[Node], changes: Collection[str]) -> frozenset[str]:
@@ -148,9 +161,13 @@ def _by(changes: Changes) -> str:
 
 
 def _looks_up(op: Operator, side: int, changes: Changes) -> bool:
-    """Whether an operator looks changes up by their key, where a new row takes the place of the old: that is what a change says."""
+    """Whether an operator looks changes up by their key, where a new row takes the place of the old: that is what a change says.
+
+    A row that goes without another in its place, and one that came and on which an expression fails, are gone if that is said.
+    """
     if isinstance(op, JoinLatest) and op.times is None and side == 1:
-        return not changes.vanishes and changes.key is not None and set(changes.key) == set(op.matching.right_on)
+        known = changes.key is not None and set(changes.key) == set(op.matching.right_on)
+        return known and not (changes.vanishes and changes.unsaid)
     return False
 
 
@@ -172,6 +189,15 @@ def _made(node: Node, over: bool) -> Changes | None:
     if isinstance(op, Top):
         return Changes(name, "gives out a key's whole list when it has changed", (*op.keys, RANK), "take the best rows of windows", over)
     return None
+
+
+def _joined(node: Node, op: ChangeJoin, found: Mapping[str, Changes], schemas: Mapping[str, pl.Schema]) -> Changes:
+    """The changes that a join gives out, of which a row is gone as soon as one of its two is."""
+    left, right = (None if one is None else one.key for one in map(found.get, node.inputs))
+    columns = (schemas[node.inputs[0]].names(), schemas[node.inputs[1]].names())
+    key = op.key_after(left, right, columns)
+    why = "gives out what becomes of its rows when those of one side are gone, or others come"
+    return Changes(node.name, why, key, "join append-only streams, whose pairs are final", vanishes=True)
 
 
 def _passed_on(name: str, op: Operator, inputs: Sequence[Changes | None], schemas: Sequence[pl.Schema]) -> Changes | None:

@@ -17,6 +17,7 @@ import polars as pl
 
 from meander.aggregates import Agg
 from meander.aggregates.changing import over_changes
+from meander.plan.change_joins import ChangeJoin
 from meander.plan.computed import with_computed
 from meander.plan.counts import BESIDE, CountAggregate
 from meander.plan.eventtime import Time, WindowAggregate, time_of
@@ -122,9 +123,15 @@ def layout_of(plan: Plan, name: str) -> Layout:
         if join.how == "semi" and join.bounds is None:  # without a condition the first row of a key tells as much as all
             came["kept of the right"] = "the first row of each key" if join.where is None else "all rows"
         return Layout("join", rest={"key": join.matching.describe(), "how": join.how, "bounds": bounds, **follows, **came})
+    if isinstance(node.op, ChangeJoin):
+        sides = [side for side, name in zip(("left", "right"), node.inputs, strict=True) if name in plan.changes]
+        does = {"key": node.op.matching.describe(), "how": node.op.how, "where": node.op.where.describe() if node.op.where else "none"}
+        return Layout("join of changes", rest={**does, "changes": " and ".join(sides) or "none", **came})
     if isinstance(node.op, JoinLatest):
         if node.op.times is None:  # what it keeps of the right has no time, and of the left nothing is kept
-            return Layout("join_latest", rest={"key": node.op.matching.describe(), "by": "arrival", "input": show_schema(inputs[1])})
+            told = {"rows": "changes"} if node.inputs[1] in plan.changes else {}
+            rest = {"key": node.op.matching.describe(), "by": "arrival", "input": show_schema(inputs[1]), **told}
+            return Layout("join_latest", rest=rest)
         return Layout("join_latest", rest={"key": node.op.matching.describe(), "by": str(node.op.times), **follows, **came})
     if node.inputs[0] in plan.changes:
         came["rows"] = "changes"

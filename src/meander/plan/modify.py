@@ -18,6 +18,7 @@ from meander.connect.source import Source
 from meander.errors import FlowError
 from meander.plan.become import Become, become, check_ends
 from meander.plan.chains import check_chains
+from meander.plan.change_joins import ChangeJoin
 from meander.plan.effects import Effects, Fate, tell_effects
 from meander.plan.eventtime import GoesByTime, HasLate, Late, Time, Watermark, no_time, time_of
 from meander.plan.graph import Node, Plan, check_name, sort_nodes
@@ -169,7 +170,7 @@ def _insert(flow: str, nodes: dict[str, Node], change: Insert) -> dict[str, Node
     behind = _known(flow, nodes, change.after)
     if isinstance(op, SourceOp):
         raise FlowError(f"insert {change.name!r}: a source has no input to stand behind; a new source needs a new flow")
-    if isinstance(op, Union | Join | JoinLatest):
+    if isinstance(op, Union | Join | ChangeJoin | JoinLatest):
         raise FlowError(f"insert {change.name!r}: {_a(op.kind)} has several inputs, and an insertion one; 'meander apply' can add one")
     if isinstance(behind.op, SinkOp):
         raise FlowError(f"insert {change.name!r}: {change.after!r} is a sink; nothing comes after it: give the operator before it")

@@ -96,7 +96,7 @@ class Branch:
 
     name: str
     kind: str
-    """plain, totals, window, session, chain, dedup, process, sided, join, windowjoin, semi, anti, latest, brackets, ladder"""
+    """plain, totals, window, session, chain, dedup, process, sided, join, windowjoin, semi, anti, latest, brackets, ladder, matched"""
     source: str = "a"
     keyed: bool = True
     size: int = 10
@@ -124,7 +124,8 @@ class Branch:
     def operators(self) -> tuple[str, ...]:
         """The names of its stateful operators."""
         two = (f"{self.name}1", self.name)
-        return {"plain": (), "chain": two, "brackets": two, "ladder": two}.get(self.kind, (self.name,))
+        three = (f"{self.name}1", f"{self.name}2", self.name)
+        return {"plain": (), "chain": two, "brackets": two, "ladder": two, "matched": three}.get(self.kind, (self.name,))
 
 
 @dataclass(frozen=True)
@@ -233,9 +234,13 @@ def grow(branch: Branch, streams: dict[str, Any]) -> Any:
         inner = md.tumbling("5s") if branch.inner == "tumbling" else md.session("5s")
         first = rows.key_by("k").window(inner).aggregate(md.count().alias("n"), md.sum("v").alias("v"), name=f"{name}1")
         return first.key_by("k").window(branch.window()).aggregate(md.sum("n").alias("n"), md.sum("v").alias("s"), name=name)
-    if branch.kind in ("brackets", "ladder"):
+    if branch.kind in ("brackets", "ladder", "matched"):
         first = rows.key_by("k").aggregate(md.count().alias("n"), md.sum("v").alias("s"), name=f"{name}1")
         second = first.filter("s % 3 <> 1", name=f"{name}_some").with_columns("s // 4 AS b", name=f"{name}_b").key_by("b")
+        if branch.kind == "matched":
+            values = rows.select(pl.col("v").cast(pl.Int64), name=f"{name}_v").key_by("v").aggregate(md.count().alias("c"), name=f"{name}2")
+            both = second.stream.join(values, left_on="b", right_on="v", how="full", name=name)
+            return both.select("b", "k", "n", "s", "c", name=f"{name}_both").changes(name=f"{name}_log")
         if branch.kind == "ladder":
             return (
                 second.top(2, by=["s", "n"], name=name).select("b", "k", "n", "s", "rank", name=f"{name}_ranks").changes(name=f"{name}_log")

@@ -38,7 +38,7 @@ class Kind:
 
 
 ANY = Kind("any", 62)
-CHANGING = Kind("changing", 4, (50, 1, 15, 12, 40, 1, 6), ("brackets", "brackets", "ladder"), (5, 10), (8, 16), 2)
+CHANGING = Kind("changing", 4, (50, 1, 15, 12, 40, 1, 6), ("brackets", "ladder", "matched"), (5, 10), (8, 16), 2)
 """Operators that are told which rows are gone, behind others that say it."""
 MERGING = Kind("merging", 10, (40, 0, 0, 15, 30, 1, 1), files=(18, 26), length=(10, 16), arrives=1, processes=(1,))
 """Many epochs, rescales and merges: keys of one key group, and one of another, so that slots have much to store and little."""

@@ -138,6 +138,26 @@ class Brackets(Model):
 
 
 @dataclass
+class Matched(Model):
+    """Sums by their bracket beside the counts of the values of that number: a full join of two aggregates, and what changes in it."""
+
+    first: Brackets = field(default_factory=Brackets)
+    counts: Counter[int] = field(default_factory=Counter)
+
+    def turn(self, turn: Turn, branch: Branch) -> Out:
+        before = Counter(self.joined())
+        self.first.turn(turn, branch)
+        self.counts.update(row[3] for row in turn.rows)
+        after = Counter(self.joined())
+        return [(*row, 1) for row in (after - before).elements()] + [(*row, -1) for row in (before - after).elements()]
+
+    def joined(self) -> Out:
+        sums = [(s // 4, k, n, s) for k, (n, s) in self.first.first.items() if s % 3 != 1]
+        alone = [(v, None, None, None, c) for v, c in self.counts.items() if v not in {row[0] for row in sums}]
+        return [(*row, self.counts.get(row[0])) for row in sums] + alone
+
+
+@dataclass
 class Dedup(Model):
     seen: set[Any] = field(default_factory=set)
 
@@ -373,6 +393,7 @@ MODELS: dict[str, Any] = {
     "chain": Chain,
     "brackets": Brackets,
     "ladder": Brackets,
+    "matched": Matched,
     "dedup": Dedup,
     "process": Process,
     "sided": Process,

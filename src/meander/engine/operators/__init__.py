@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from meander.engine.operators.aggregate import make_aggregation
+from meander.engine.operators.change_joins import make_change_join
 from meander.engine.operators.contract import Stateful
 from meander.engine.operators.counts import make_counts
 from meander.engine.operators.deduplicate import make_deduplicate
@@ -19,6 +20,7 @@ from meander.engine.operators.sessions import make_sessions
 from meander.engine.operators.top import make_top
 from meander.engine.operators.window_top import make_window_top
 from meander.engine.operators.windows import make_windows
+from meander.plan.change_joins import ChangeJoin
 from meander.plan.counts import CountAggregate
 from meander.plan.eventtime import Late, SessionAggregate, WindowAggregate
 from meander.plan.graph import Node, Plan
@@ -42,6 +44,7 @@ _MAKERS: dict[type[Any], Callable[[Place, Any], Stateful]] = {
     Top: make_top,
     WindowTop: make_window_top,
     Join: _make_any_join,
+    ChangeJoin: make_change_join,
     JoinLatest: make_join_latest,
     Process: make_processing,
 }

@@ -1,14 +1,17 @@
 """Rows of one stream, each with the newest row of another: a stream joined with a table that changes. Spark-free.
 
 By arrival, the table is one row per key, and what arrives of it in an epoch counts before the other side's rows of that epoch: a rule
-that does not depend on which task is faster. By event time, rows of both sides wait until the mark has passed
-them: then all that is older has come. Of the right side's rows that wait no more, the last of each key is kept for good.
+that does not depend on which task is faster. Where the table is a stream of changes, it is told which rows are gone: a row that is gone
+and has no other in its place, or one on which an expression failed, is not there any more. By event time, rows of both sides wait until
+the mark has passed them: then all that is older has come. Of the right side's rows that wait no more, the last of each key is kept for
+good.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import polars as pl
@@ -23,7 +26,7 @@ from meander.engine.rows import UNIT, Rows
 from meander.plan.joins import JoinLatest, Matching, SideTime
 from meander.state.grouping import Index, group_rows
 from meander.state.hashing import Hashes
-from meander.state.segment import HASH, SOONEST
+from meander.state.segment import DELETED, HASH, SOONEST
 from meander.state.table import Kept
 
 
@@ -85,6 +88,10 @@ class Enriching(Stateful):
 class ByArrival(Enriching):
     """Emits a row of the left at once, with the right side's last row of its key."""
 
+    over_changes: bool = False
+    """Whether the right side is a stream of changes."""
+    takes_changes: ClassVar[bool] = True
+
     def tables(self) -> dict[str, Kept]:
         return {self.table: Kept(self.right_on)}
 
@@ -93,13 +100,14 @@ class ByArrival(Enriching):
         if side == 0 or frame.height == 0:
             return frame
         units = None if rows.units is None else frame.get_column(UNIT).to_numpy()
-        return _last(frame, self.right_on, frame.get_column(HASH).to_numpy(), units)
+        last = _last(frame, self.right_on, frame.get_column(HASH).to_numpy(), units)
+        return last.with_columns(pl.lit(rows.sign < 0).alias(DELETED)) if self.over_changes else last
 
     def work(self, desk: Desk, arrived: Sequence[Partial]) -> Emitted | None:
         left, right = in_order(arrived, 0), in_order(arrived, 1)
         desk.lap("fold")
         if right is not None:
-            desk.write(self.table, _last(right[0], self.right_on, right[1]).select(HASH, *self.columns[1]))
+            desk.write(self.table, self._newest(*right))
         if left is None:
             return None
         frame, hashes = left
@@ -109,6 +117,15 @@ class ByArrival(Enriching):
         numbers = np.empty(frame.height, np.intp)
         numbers[groups.order] = groups.ids().to_numpy()
         return self._joined(frame, hashes, rows, at[numbers])
+
+    def _newest(self, rows: pl.DataFrame, hashes: Hashes) -> pl.DataFrame:
+        """What is written of the right's rows: a key's last one or, of changes, the one that has come, or that there is none."""
+        columns = [HASH, *self.columns[1]]
+        if not self.over_changes:
+            return _last(rows, self.right_on, hashes).select(columns)
+        order = np.lexsort((~rows.get_column(DELETED).to_numpy(), hashes))  # of a key, what has come is last
+        last = _last(rows[order], self.right_on, hashes[order]).select(*columns, DELETED)
+        return last if last.get_column(DELETED).any() else last.drop(DELETED)
 
 
 @dataclass(frozen=True)
@@ -233,7 +250,7 @@ def make_join_latest(place: Place, op: JoinLatest) -> Enriching:
     columns = (tuple(place.schema(0)), tuple(place.schema(1)))
     told = {**place.common(op.matching.left_on), "matching": op.matching, "how": op.how, "columns": columns}
     if op.times is None:
-        return ByArrival(**told)
+        return ByArrival(**told, over_changes=place.node.inputs[1] in place.plan.changes)
     first, second = place.time(0), place.time(1)
     assert first is not None
     assert second is not None
