@@ -61,6 +61,8 @@ class Common:
     """Operators on probation: a row on which one of them fails is no dead letter, and neither is any other exception tried again."""
     digests: bool = False
     """Whether replicas compare what they have computed."""
+    tables: Mapping[str, Any] = field(default_factory=dict)
+    """Per operator that looks rows up in a stored table, where that is: its mark."""
 
 
 @dataclass(frozen=True)
