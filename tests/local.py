@@ -20,7 +20,7 @@ import meander as md
 from meander.clock import SystemClock
 from meander.connect.source import Batch, Choice, Split
 from meander.engine import epoch as epoch_module
-from meander.engine import tasks
+from meander.engine import tables, tasks
 from meander.engine.cohort import Cohort
 from meander.engine.compaction import due_merges, finished_merge
 from meander.engine.compiled import compile_plan
@@ -224,6 +224,8 @@ class Local:
         edited = at_start(self.apply, given, self.request_id or self.clock.new_id())
         before = None if edited is None else plan_before(store, log.manifest, given)
         plan, marks = before or resume_plan(store, log.manifest, given)
+        written: set[str] = set()
+        stored = tables.at_start(store, self.clock, log.manifest, plan, marks, written)
         compiled = compile_plan(plan)
         put_plan(store, compiled)
         context = mock.Mock(defaultParallelism=2)
@@ -231,6 +233,7 @@ class Local:
             runner = SparkRunner(context, compiled, store.url, self.clock, self.strict, self.small)
         runner.placement._look = dict
         runner.generation(log.manifest.generation)
+        runner.tables = stored
         letters = str(self.folder / "dead_letters")
         parts = _parts(compiled, letters)
         parts = replace(parts, plan={**parts.plan, **marks})
@@ -242,6 +245,7 @@ class Local:
             runner.digests = True
         self.cohort = cohort
         self.loop = Loop(store, self.clock, log, parts, runner, self.parallelism, merges, 4, self.done.append, self.ahead, cohort=cohort)
+        self.loop.housekeeping.written |= written
         put_started(store, plan, self.loop.plan)
         self.modifier = Modifier(self.loop, store, self.clock, plan, given, lambda made: _parts(made, letters), before is not None)
         self.loop.recover()

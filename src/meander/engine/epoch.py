@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -138,10 +138,13 @@ class Program:
 
     compiled: Compiled
     packed: bytes
+    tables: Mapping[str, Json] = field(default_factory=dict)
+    """Where the tables are that it looks rows up in: see ``engine.tables``."""
 
     @staticmethod
-    def of(compiled: Compiled) -> Program:
-        return Program(compiled, pack_plan(compiled.plan))
+    def of(compiled: Compiled, plan: Json) -> Program:
+        """``plan`` as the log has it."""
+        return Program(compiled, pack_plan(compiled.plan), plan.get("tables", {}))
 
 
 class SparkRunner:
@@ -162,6 +165,8 @@ class SparkRunner:
         self._jobs = SparkJobs(context)
         self._compiled = compiled
         self._packed = pack_plan(compiled.plan)
+        self.tables: Mapping[str, Json] = {}
+        """Where the tables are that the plan looks rows up in."""
         self._watched: frozenset[str] = frozenset()
         self.digests = False
         """Whether tasks say what they have computed in a number, for replicas to compare."""
@@ -242,8 +247,8 @@ class SparkRunner:
             self._unwanted.append(prepared)
 
     def adopt(self, program: Program, watched: frozenset[str]) -> Program:
-        before = Program(self._compiled, self._packed)
-        self._compiled, self._packed, self._watched = program.compiled, program.packed, watched
+        before = Program(self._compiled, self._packed, self.tables)
+        self._compiled, self._packed, self.tables, self._watched = program.compiled, program.packed, program.tables, watched
         self.placement.only(range(1, len(program.compiled.levels)))
         return before
 
@@ -312,7 +317,8 @@ class SparkRunner:
 
     def introduction(self, key_groups: int) -> Common:
         """What an executor is told of this run when it is introduced: all that does not change from epoch to epoch."""
-        return Common(0, self._generation, self._store, self._packed, key_groups, {}, (), self._strict, self._mode, self.secret)
+        told = Common(0, self._generation, self._store, self._packed, key_groups, {}, (), self._strict, self._mode, self.secret)
+        return replace(told, tables=self.tables)
 
     def met(self, executor: str, steward: str) -> None:
         """An executor has a steward: it can be sent state before it runs its first task. It is told what went before it was known."""
@@ -343,6 +349,7 @@ class SparkRunner:
             self._watched,
             self.digests,
             {} if manifest is None else {name: table.quiet for name, table in manifest.tables.items() if table.quiet != SOONEST},
+            self.tables,
         )
 
     def _split_tasks(self, decision: Decision) -> list[SplitTask]:

@@ -17,7 +17,7 @@ import polars as pl
 
 from meander.engine.rows import UNIT, Rows, joined
 from meander.engine.shown import as_numbers
-from meander.errors import BadInput, FlowError
+from meander.errors import BadInput, Corrupted, FlowError, Retryable
 from meander.plan.graph import Node
 from meander.plan.operators import Filter, MapBatches, Select, WithColumns, conform
 
@@ -41,7 +41,7 @@ def evaluate(node: Node, rows: Rows, dead: list[DeadLetter], epoch: int, strict:
         return _apply(node, rows)
     except FlowError as error:
         raise _wrong_return(node, error) from error
-    except BadInput:
+    except (BadInput, Corrupted, Retryable):  # a table that cannot be read says nothing about rows
         raise
     except Exception as error:  # a user's function may raise anything
         whole = isinstance(node.op, MapBatches) and not node.op.row_local

@@ -11,6 +11,7 @@ from meander.clock import Clock
 from meander.coordinate.routing import groups_of, slots_of
 from meander.engine.compaction import Compactor, merge_entry, still_holds
 from meander.engine.parts import COMFORTABLE_RUNS, share_of_input
+from meander.engine.tables import leftovers
 from meander.engine.tidy import Tidy
 from meander.errors import Retryable
 from meander.state.log import Taken
@@ -32,6 +33,8 @@ class Housekeeping:
         self._share = 1.0
         self._finished: list[Json] = []
         """Merges that are done and not in the log yet."""
+        self.written: set[str] = set()
+        """Pieces of tables that this process has written, and that the log does not name yet."""
 
     def close(self) -> None:
         self.compactor.close()
@@ -41,6 +44,7 @@ class Housekeeping:
         loop, log = self._loop, self._loop.log
         self._take_merges()
         self._relieve()
+        self._drop_unnamed_tables()
         if loop.siblings is not None and not loop.siblings.cohort.keeps_house():
             self._is_mine = False
             self.tidy.leave(log.manifest)
@@ -52,6 +56,15 @@ class Housekeeping:
         if log.due_for_snapshot() and not idle:
             self._take_snapshot()
         self.tidy.collect(log.manifest)
+
+    def undo(self) -> None:
+        """An epoch has failed for now, and the log says what is in force."""
+        self._drop_unnamed_tables()
+        self.tidy.undo(self._loop.log.manifest)
+
+    def _drop_unnamed_tables(self) -> None:
+        if self.written:
+            self.tidy.unwanted(*leftovers(self.written, self._loop.log.manifest, self._loop.plan))
 
     def _take_snapshot(self) -> None:
         """Where something is in the way, the next time will do. What an entry's fate is, though, must be known before the next one."""

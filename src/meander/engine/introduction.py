@@ -30,6 +30,7 @@ from meander.engine.messages import Common
 from meander.engine.placement import Executor, Placement
 from meander.engine.probe import AWAY, look, put_probe
 from meander.engine.segments import this_executor
+from meander.engine.tables import bring
 from meander.errors import MeanderError, Retryable
 from meander.state.store import Store
 
@@ -70,6 +71,7 @@ def introduce(_: int, messages: Iterable[bytes]) -> Iterator[bytes]:
     hello: Hello = pickle.loads(message)
     store, household = tasks.settle_in(hello.common)
     unpack_plan(hello.common.plan)  # which imports what the user's functions need
+    bring(hello.common.tables, store, household)
     steward = None if household is None else household.wait_for_steward(_STEWARD)
     yield pickle.dumps(Answer(this_executor(), look(store, hello.probe), steward), protocol=5)
 

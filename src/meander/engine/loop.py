@@ -219,7 +219,7 @@ class Loop:
                 self.trials.forget()
                 self.plan_unsettled(manifest)
             self._drop_next()
-            self.tidy.undo(manifest)
+            self.housekeeping.undo()
             self.input.reopen(self._parts.sources)
             if manifest.epoch != self._published:
                 self.publish(manifest)
@@ -266,6 +266,7 @@ class Loop:
             self.siblings.committed(entry, by_us)
         self._parts = replace(self._parts, plan=entry["plan"])  # with what is set aside now
         went = entry["drops"] or entry["floors"] or entry["forgets"] or entry["restarts"] or "unproven" in before.plan
+        went = went or before.stored_tables() != manifest.stored_tables()
         if went or before.was_empty(entry["tables"]):
             self.tidy.dropped(before, manifest)
         self.input.release(decision.seen)

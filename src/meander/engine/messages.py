@@ -63,6 +63,8 @@ class Common:
     """Whether replicas compare what they have computed."""
     quiet: Mapping[str, int] = field(default_factory=dict)
     """Of the tables whose rows end, up to where none does, where that is known."""
+    tables: Mapping[str, Any] = field(default_factory=dict)
+    """Per operator that looks rows up in a stored table, where that is: its mark."""
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from meander.engine.loop import Loop
 from meander.engine.marks import evictions
 from meander.engine.parts import Parts, in_force
 from meander.engine.resumption import adopt_plan, put_known, put_plan
+from meander.engine.tables import Wanted
 from meander.engine.trials import Rewritten, Setup, Trial
 from meander.engine.upgrade import rewrite_tables
 from meander.errors import ConfigError, FlowError, Rejected, Retryable
@@ -203,6 +204,10 @@ class Modifier:
 
         def persist(epoch: int) -> None:
             self._persist_former()
+            wanted = Wanted(plan, self._loop.plan.get("tables", {}), former)
+            tables = wanted.write(self._store, self._clock, now.generation, epoch, self._loop.housekeeping.written)
+            trial.parts = replace(parts, plan={**parts.plan, **({"tables": tables} if tables else {})})
+            trial.program = replace(program, tables=tables)
             self._store.put_if_absent(packed, planned.packed)
             put_plan(self._store, compiled)
             record = {
@@ -228,7 +233,7 @@ class Modifier:
 
         former = self.plan
 
-        return Trial(
+        trial = Trial(
             parts,
             program,
             effects.touched | effects.reached,
@@ -250,6 +255,7 @@ class Modifier:
             | {n for n, fate in effects.state.items() if fate.added or fate.removed or fate.widened},
             sooner=_behind(plan, effects.touched),
         )
+        return trial
 
     def follow(self, manifest: Manifest) -> None:
         """A sibling has put another plan in force, or has proven this one: have the same. Sources are where they were: of them
@@ -258,7 +264,7 @@ class Modifier:
         plan, marks = self._adopt(manifest.plan)
         compiled = compile_plan(plan)
         parts = self._make_parts(compiled)
-        setup = self._loop.setup_of(replace(parts, plan={**parts.plan, **marks}), Program.of(compiled))
+        setup = self._loop.setup_of(replace(parts, plan={**parts.plan, **marks}), Program.of(compiled, marks))
         before = self._loop.install(setup, frozenset())
         self._loop.settle_setup()
         parts.open_sinks(before.parts)
@@ -311,7 +317,8 @@ class Modifier:
                 f"{plan.node(name).op.kind} {name!r} calls {', '.join(calls)}: replicas would not get the same result; "
                 "a processor has ctx.now, ctx.random and ctx.uuid(), which are the same on all of them"
             )
-        program = Program.of(compile_plan(plan))  # a function that cannot travel is named here
+        Wanted(plan, self._loop.plan.get("tables", {}), self.plan)
+        program = Program.of(compile_plan(plan), {})  # a function that cannot travel is named here
         self._make_parts(program.compiled)
         for node in (*self.plan.nodes, *plan.nodes):
             if isinstance(node.op, SourceOp) and isinstance(node.op.source, SparkStreamSource) and node.name in effects.touched:
@@ -354,7 +361,7 @@ class Modifier:
         parts = replace(self._make_parts(compiled), plan={**was, **kept})
         trial = Trial(parts, None, watched, lasting=frozenset(marks["unproven"].get("lasting", watched)))
         trial.sooner = frozenset(marks["unproven"]["sooner"])
-        trial.former = self._loop.setup_of(parts, Program.of(compiled))
+        trial.former = self._loop.setup_of(parts, Program.of(compiled, was))
         trial.restore = self._restore
         trial.reverted = lambda epoch, why: self._take_back(marks["modification"], epoch, why)
         trial.earlier = self._unproven(was, apart) if was.get("unproven") else None
@@ -383,7 +390,7 @@ class Modifier:
         if not stored.get("owes"):
             return former
         compiled = compile_plan(self._adopt(stored)[0])
-        return replace(former, parts=self._make_parts(compiled), program=Program.of(compiled))
+        return replace(former, parts=self._make_parts(compiled), program=Program.of(compiled, stored))
 
     def _take_back(self, request_id: str, epoch: int, why: str) -> None:
         former, _ = self._adopt(self._loop.plan)

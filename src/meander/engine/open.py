@@ -38,6 +38,7 @@ from meander.engine.session import spark as make_session
 from meander.engine.stage import DEAD_LETTERS
 from meander.engine.steward_compaction import StewardCompactor
 from meander.engine.structured import Driver, drive
+from meander.engine.tables import at_start
 from meander.engine.trials import Trial
 from meander.errors import ConfigError, FlowError
 from meander.plan.graph import Plan
@@ -107,10 +108,13 @@ def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: 
             close.append(cohort.close)
         before = None if edited is None else plan_before(store, log.manifest, plan)
         chosen, marks = before or resume_plan(store, log.manifest, plan)
+        written: set[str] = set()
+        tables = at_start(store, clock, log.manifest, chosen, marks, written)
         compiled = compile_plan(chosen)
         put_plan(store, compiled)
         runner = SparkRunner(context, compiled, store.url, clock, settings.strict, settings.small_epochs, mode=settings.state_mode)
         runner.generation(generation)
+        runner.tables = tables
         runner.digests = cohort is not None
         helper = ProcessCompactor(store.url, clock, generation, log.manifest.key_groups)
         compactor: Compactor = helper if store.local("") is not None else StewardCompactor(runner, helper, clock, generation)
@@ -135,6 +139,7 @@ def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: 
             settings.patience,
         )
         loop.collected = runner.collected
+        loop.housekeeping.written |= written
         close[:0] = [loop.close, runner.close]
         put_started(store, chosen, loop.plan)
         modifier = Modifier(loop, store, clock, chosen, plan, lambda made: _checked_parts(made, letters), before is not None)

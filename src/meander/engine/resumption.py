@@ -24,7 +24,7 @@ from meander.state.reading import plan_name, plan_record_name
 from meander.state.store import Store
 
 _LOG = logging.getLogger("meander")
-_KEPT = ("packed", "modification", "since", "unproven", "owes")
+_KEPT = ("packed", "modification", "since", "unproven", "owes", "tables")
 
 
 class Resumed(NamedTuple):
@@ -113,7 +113,7 @@ def adopt_plan(store: Store, stored: Json, given: Plan, apart: Collection[str] =
     ``apart`` are sources and sinks that are others in the flow that was given, and have not moved.
     """
     if "packed" not in stored and given.digest() == stored["digest"]:  # never modified
-        return Resumed(replace(given, version=stored["version"]), {})
+        return Resumed(replace(given, version=stored["version"]), {"tables": stored["tables"]} if "tables" in stored else {})
     name = stored["packed"] if "packed" in stored else _started(stored)
     data = store.get(name)
     if data is None:

@@ -201,7 +201,9 @@ class Siblings:
     def _take_up_plan(self, manifest: Manifest) -> None:
         """The plan that the last epoch ran under is ours: which it is, whether it is on probation, and what was set aside for that."""
         loop, now, then = self._loop, manifest.plan, self._loop.plan
-        if in_force(now) != in_force(then) or ("unproven" in now) != ("unproven" in then):
+        # Replicas that begin together may each have stored a table: the one that is in the log counts.
+        others = now.get("tables") != then.get("tables")
+        if others or in_force(now) != in_force(then) or ("unproven" in now) != ("unproven" in then):
             loop.plan_changed(manifest)
         elif "unproven" in now:
             loop.adopt_probation(now["unproven"])

@@ -28,6 +28,7 @@ from meander.engine.operators.contract import Partial
 from meander.engine.rows import Rows
 from meander.engine.segments import Cached, Household, Mapped, Remote
 from meander.engine.stage import Carried, Outbox, Segments, StageTask
+from meander.engine.tables import Shelf
 from meander.errors import BadInput, Corrupted, FlowError, Retryable
 from meander.state.hashing import key_group_bounds
 from meander.state.manifest import operator_of
@@ -36,6 +37,7 @@ from meander.state.store import Store, open_store
 
 _stores: dict[str, Store] = {}
 _households: dict[str, Household] = {}
+_shelf = Shelf()
 _NOTHING = Seen(frozenset(), ())
 _spared = 0
 """Modules at the time when what they hold was last taken out of the garbage collector's sight."""
@@ -90,6 +92,7 @@ def _guarded(seen: Seen, box: Outbox, task: StageTask, work: Callable[[], None])
     if seen.error is None:
         try:
             with _undone_if_it_fails(task):
+                _open_tables(task)
                 work()
         except (BadInput, Corrupted, FlowError) as error:
             box.partials.clear()
@@ -103,6 +106,12 @@ def _guarded(seen: Seen, box: Outbox, task: StageTask, work: Callable[[], None])
             box.carried.clear()
             return replace(seen, error=("BadInput", f"{type(error).__name__}: {error}\n{traceback.format_exc()}"))
     return seen
+
+
+def _open_tables(task: StageTask) -> None:
+    """Those of the levels that a task does the work of: the first stage is part of the second in a small epoch."""
+    for number in {0, task.control.level} if task.control.splits else {task.control.level}:
+        _shelf.open(node.name for node in task.compiled.levels[number].stateless)
 
 
 @contextlib.contextmanager
@@ -136,6 +145,7 @@ def _open_task(message: bytes) -> StageTask:
         return Cached(store, household.cache, common.mode, groups, common.key_groups, control.holders, common.secret, report)
 
     plan = unpack_plan(common.plan)
+    _shelf.lend(plan, common.tables, store, household)
     _spare_imports()
     return StageTask(plan, control, store, find_segments, SystemClock())
 

@@ -23,7 +23,7 @@ from meander.state.manifest import Manifest
 from meander.state.store import Store, sweep_temporary
 
 _WRITTEN = (
-    *("log/", "manifest/", "plan/", "probe/", "modifications/", "segments/", "staged/", "seen/"),
+    *("log/", "manifest/", "plan/", "probe/", "modifications/", "segments/", "staged/", "seen/", "tables/"),
     *("decide/", "diverged/", "published/", "replicas/"),
 )
 """Every folder in which a process may have died inside a put."""
@@ -150,7 +150,7 @@ class Tidy:
             except Retryable:
                 names, left = names[:start], [*rest, *lot[1:], lot[0]]  # behind the others: one that can never go must not keep them
                 break
-        segments = [name for name in names if name.startswith("segments/")]
+        segments = [name for name in names if name.startswith(("segments/", "tables/"))]
         if segments:
             self._removed(segments)
         return left
@@ -186,7 +186,7 @@ class Tidy:
                 _, owner, epoch = name.split("/")
                 if (int(owner), int(epoch)) < (self._start.generation, self._start.epoch):
                     self._due.append(name)
-        for folder in ("segments/", "staged/", "seen/"):
+        for folder in ("segments/", "staged/", "seen/", "tables/"):
             for name in self._store.list(folder):
                 if name not in needed and self._is_left_behind(name):
                     self._due.append(name)
@@ -199,8 +199,8 @@ class Tidy:
 
         All that an older generation wrote. Of a shared one, which lives on while replicas die, what a task wrote for an epoch that is
         committed: whoever may still be at it has lost. The same of state that a change has rewritten, which only the epoch after it
-        can name. What a merge wrote that was begun so long ago that nobody puts it into the log any more. And files of names that were
-        written for a position of the log which another entry has.
+        can name. A table that an epoch was to name which is committed without it. What a merge wrote that was begun so long ago that
+        nobody puts it into the log any more. And files of names that were written for a position of the log which another entry has.
         """
         owner, epoch, writer = (*name.rsplit("/", 1)[1].split("-"), "", "")[:3]
         if not owner.isdigit() or int(owner) < self._start.generation:
@@ -209,6 +209,8 @@ class Tidy:
             return False
         if name.startswith("seen/"):
             return self._start.shared and int(owner) == self._start.generation and int(epoch) < self._start.position
+        if name.startswith("tables/"):
+            return self._start.shared and int(owner) == self._start.generation and int(epoch) <= self._start.epoch
         if writer == "merge":
             return int(owner) == self._start.generation and is_overdue(name, self._start)
         if not (writer.isdigit() or writer == "upgrade"):
@@ -240,4 +242,4 @@ class Tidy:
 
 
 def _lasting(manifest: Manifest) -> set[str]:
-    return manifest.segment_names() | {name for files in manifest.seen.values() for name in files}
+    return manifest.segment_names() | manifest.stored_tables() | {name for files in manifest.seen.values() for name in files}

@@ -21,6 +21,7 @@ from meander.errors import ConfigError, Retryable
 from meander.familiar.names import RUN, Suggests
 from meander.plan.graph import Plan
 from meander.plan.operators import SinkOp
+from meander.plan.tables import carrying_tables
 from meander.replicate.ballot import find_zookeeper
 from meander.replicate.restarts import Patience
 from meander.replicate.supervisor import Supervisor
@@ -169,7 +170,8 @@ def start_replicas(
     refuse_file(place)
     plan, memories = _spooled(flow.plan(), place)
     logs = place.local("logs") or Path("meander-logs") / flow.name
-    packed, plan_bytes = logs.absolute() / f"{flow.name}.flow", pack_whole(plan, "sent to replicas")
+    with carrying_tables():
+        packed, plan_bytes = logs.absolute() / f"{flow.name}.flow", pack_whole(plan, "sent to replicas")
 
     def prepare(adopting: bool) -> Callable[[], None]:
         chosen, let_go = find_zookeeper(settings.get("replication", ""), settings.get("zookeeper"), logs)

@@ -51,6 +51,11 @@ def operator_of(table: str) -> str:
     return table.split(".", 1)[0]
 
 
+def pieces_of(mark: Json) -> list[str]:
+    """The objects that a stored table is in, by what a plan says of it: see ``state.lookups``."""
+    return [f"{mark['object']}.{number:04d}" for number in range(len(mark["pieces"]))]
+
+
 @dataclass(frozen=True)
 class Table:
     """One stateful operator's state: its key columns and its segments, oldest first.
@@ -289,9 +294,18 @@ class Manifest:
             plan = unproven["plan"]
         return names
 
+    def stored_tables(self) -> set[str]:
+        """The pieces of tables that the plan looks rows up in, or one that may be gone back to."""
+        names, plan = set[str](), self.plan
+        while plan:
+            for mark in plan.get("tables", {}).values():
+                names.update(pieces_of(mark))
+            plan = plan.get("unproven", {}).get("plan", {})
+        return names
+
     def object_names(self) -> set[str]:
         """Everything in the store that this manifest needs."""
-        names = self.segment_names()
+        names = self.segment_names() | self.stored_tables()
         names.update(name for files in self.seen.values() for name in files)
         names.update(file["name"] for files in self.staged.values() for file in files)
         return names
