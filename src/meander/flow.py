@@ -337,8 +337,8 @@ class Stream(NoTable):
     ) -> Stream:
         """Rows with those of a table that have an equal key: ``bids.join_static(pl.read_csv("cities.csv"), on="city", how="left")``.
 
-        The table is a DataFrame, a function that returns one, or the path of a Parquet or CSV file. A small frame travels with the plan; one
-        beyond 16 MB is written into the store once, and looked up there. A file is read once by every worker, and must not change
+        The table is a DataFrame, a function that returns one, or the path of a Parquet or CSV file. A small frame travels with the plan;
+        one beyond 16 MB is written into the store once, and looked up there. A file is read once by every worker, and must not change
         while the flow runs. ``how`` is inner, left, semi or anti.
         """
         what = f"join_static after {self.name!r}"

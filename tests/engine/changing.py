@@ -260,17 +260,28 @@ class Drawn:
 
     def run(self, folder: Path) -> tuple[pl.DataFrame, pl.DataFrame, int]:
         """The log of changes, the plain log, and how many epochs it took: at a parallelism, with restarts, moves and merges as drawn."""
-        flow, log, out = md.Flow("drawn"), md.memory(), md.memory()
+        log, out = md.memory(), md.memory()
+
+        def sinks(stream: md.Stream) -> None:
+            stream.changes(name="log").sink("log_out", log)
+            stream.sink("out", out)
+
+        epochs = self.drive(folder, sinks)
+        return log.frame(), out.frame(), epochs
+
+    def drive(self, folder: Path, sinks: Callable[[md.Stream], object], each: Callable[[Local], object] = lambda local: None) -> int:
+        """Run the flow into these sinks, and say how many epochs it took; ``each`` is called after every one."""
+        flow = md.Flow("drawn")
         script = self.script()
         stream = flow.source("rows", script)
         for number, step in enumerate(self.steps):
             stream = step.stream(stream, f"step{number}")
-        stream.changes(name="log").sink("log_out", log)
-        stream.sink("out", out)
+        sinks(stream)
         parallelism, small, ahead = self.rng.choice((1, 2, 3)), self.rng.random() < 0.5, self.rng.random() < 0.5
         with constants(FEWEST=(compaction_module, 2)):
             local = Local(flow, folder, parallelism, small, ahead=ahead)
             while local.step():
+                each(local)
                 if self.rng.random() < 0.15:
                     parallelism = self.rng.choice((1, 2, 3))
                     local = Local(flow, folder, parallelism, small, ahead=ahead)
@@ -279,7 +290,7 @@ class Drawn:
                     moved = self.rng.choice(sorted(local.loop.routing))
                     local.loop.reroute(moved, rebalance(local.loop.routing[moved], self.rng.randint(1, 3)))
                     self.moves += 1
-        return log.frame(), out.frame(), len(script.epochs)
+        return len(script.epochs)
 
 
 def table_of(log: pl.DataFrame) -> pl.DataFrame:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, Literal, cast, overload
 
 import polars as pl
 import pyarrow as pa
@@ -17,6 +17,9 @@ import pyarrow as pa
 from meander.connect import arrow_ipc
 from meander.connect.sink import Staged
 from meander.connect.spool import read_spool
+
+if TYPE_CHECKING:
+    from meander.connect.memory_table import MemoryTable
 
 
 class MemorySink:
@@ -85,9 +88,21 @@ class MemorySink:
         return (MemorySink, ())
 
 
-def memory() -> MemorySink:
+@overload
+def memory(table: Literal[False] = False) -> MemorySink: ...
+
+
+@overload
+def memory(table: Literal[True]) -> MemoryTable: ...
+
+
+def memory(table: bool = False) -> MemorySink:
     """A sink whose rows are read back with ``.table()`` or ``.frame()``.
+
+    Of a stream of changes these are the log, or, with ``table=True``, the rows that there are now: also as tuples, with ``.rows()``.
 
     Example: ``rows = md.memory()``, ``totals.sink("out", rows)``, then ``rows.frame()``.
     """
-    return MemorySink()
+    from meander.connect.memory_table import MemoryTable
+
+    return MemoryTable() if table else MemorySink()

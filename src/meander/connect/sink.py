@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import polars as pl
 
@@ -57,6 +57,19 @@ def for_tasks(sink: Sink) -> Sink:
     """A sink as tasks have it, which only encode: without what stays on the driver."""
     stripped: Callable[[], Sink] = getattr(sink, "for_tasks", lambda: sink)
     return stripped()
+
+
+@dataclass(frozen=True)
+class Use:
+    """Where a sink stands: what it must know that is about the flow and not about itself."""
+
+    flow: str
+    sink: str
+    schema: pl.Schema
+    changes: bool
+    """Whether its stream is one of changes."""
+    store: str
+    """Which store: what a sink remembers of epochs is about one."""
 
 
 class Sink(Protocol):
@@ -107,3 +120,32 @@ class HasPlace(Protocol):
 
     def place(self) -> str:
         """The same text for the same place, settings and function, in every process."""
+
+
+@runtime_checkable
+class ShowsTable(Protocol):
+    """A sink that can show the table that a stream of changes stands for.
+
+    Of such a stream it is given each epoch's net change instead of the log: frames with the column ``net.SIGN``, in which rows that
+    have come count 1 and rows that are gone -1. Rows of an append-only stream come as they come to every sink.
+    """
+
+    @property
+    def shows_table(self) -> bool:
+        """Whether this one does."""
+
+    @property
+    def table_key(self) -> tuple[str, ...] | None:
+        """The columns by which the table's rows are told apart; None where it is a bag."""
+
+
+def shows_table(sink: object) -> TypeGuard[ShowsTable]:
+    return isinstance(sink, ShowsTable) and sink.shows_table
+
+
+@runtime_checkable
+class KnowsItsUse(Protocol):
+    """A sink that publishes only where it knows the flow, the columns and the store."""
+
+    def used(self, use: Use) -> Sink:
+        """The sink for the driver, which opens it and publishes into it."""

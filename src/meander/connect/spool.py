@@ -28,6 +28,13 @@ class SpoolSink:
     """Counts as the memory sink that it stands in for: a run without replicas goes on with the same plan."""
 
     path: str
+    stands_for: str = "memory"
+    """What the sink in whose place it is says of itself."""
+    shows_table: bool = False
+
+    @property
+    def table_key(self) -> tuple[str, ...] | None:
+        return None
 
     def encode(self, frame: pl.DataFrame) -> bytes:
         return arrow_ipc.encode(frame)
@@ -48,7 +55,7 @@ class SpoolSink:
         appear(target, arrow_ipc.encode(frame), Path(self.path) / ".meander", SystemClock())
 
     def describe(self) -> str:
-        return "memory"
+        return self.stands_for
 
     def canonical(self) -> str:
         return self.describe()

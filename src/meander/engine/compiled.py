@@ -13,7 +13,7 @@ from typing import Any
 
 from pyspark import cloudpickle
 
-from meander.connect.sink import for_tasks
+from meander.connect.sink import for_tasks, shows_table
 from meander.coordinate.watermarks import Rule
 from meander.engine.operators import make_ready
 from meander.engine.operators.contract import Stateful
@@ -77,6 +77,11 @@ class Compiled:
     def timed(self) -> dict[str, Stateful]:
         """The stateful operators that follow time."""
         return {name: keyed for name, keyed in self.keyed.items() if keyed.timing is not None}
+
+    @cached_property
+    def tables(self) -> frozenset[str]:
+        """The sinks that show the table of a stream of changes, and get what has come and what is gone."""
+        return frozenset(name for name, op in self.sinks.items() if shows_table(op.sink) and name in self.plan.changes)
 
     @cached_property
     def repeatable_first_stage(self) -> bool:

@@ -16,6 +16,7 @@ import polars as pl
 import pyarrow as pa
 
 from meander.clock import Clock
+from meander.connect.net import net, signed
 from meander.connect.parquet import encode_parquet
 from meander.connect.sink import RefusesRows
 from meander.coordinate.routing import groups_of
@@ -187,7 +188,7 @@ class StageTask:
             self.report.tried |= {node.name for node in new if not came.isdisjoint(node.inputs)}
         if mine:
             for sink in level.sinks:
-                rows_out = [self._publishable(sink, rows) for rows in values.get(sink.inputs[0], []) if rows.sign >= 0]
+                rows_out = self._for_sink(sink, values.get(sink.inputs[0], []))
                 self._digest(sink.name, (rows.frame for rows in rows_out))
                 self._collect(sink.name, rows_out)
                 self.report.handed_on(number, sum(rows.frame.height for rows in rows_out))
@@ -425,13 +426,21 @@ class StageTask:
 
     # -- sinks and dead letters -----------------------------------------------------------------------------------
 
+    def _for_sink(self, node: Node, rows: Sequence[Rows]) -> list[Rows]:
+        """What a sink gets: of changes the log, or, where it shows their table, what has come and what is gone."""
+        if node.name not in self.compiled.tables:
+            return [self._publishable(node, some) for some in rows if some.sign >= 0]
+        told = [self._publishable(node, some) for some in rows if some.sign]
+        return [some.with_frame(signed(some.frame, some.sign)) for some in told]
+
     def _publishable(self, node: Node, rows: Rows) -> Rows:
         """Without the rows that a sink could not publish once they are committed."""
         sink = self.compiled.sinks[node.name].sink
         reasons = sink.refused(rows.frame) if isinstance(sink, RefusesRows) and rows.frame.height else None
         if reasons is None:
             return rows
-        for reason in reasons.drop_nulls().unique(maintain_order=True):
+        said = rows.sign < 0  # when it came
+        for reason in () if said else reasons.drop_nulls().unique(maintain_order=True):
             self._refuse(node.name, rows.filter((reasons == reason).fill_null(value=False)), reason, mine=True, bad=True)
         return rows.filter(reasons.is_null())
 
@@ -444,6 +453,8 @@ class StageTask:
         for sink, frames in self._collected.items():
             if frames:
                 whole = pl.concat(frames)
+                if sink in self.compiled.tables and (whole := net(whole)).height == 0:
+                    continue
                 self.report.count("rows_out", whole.height)
                 self._stage(sink, whole, self.compiled.sinks[sink].sink.encode)
         if self._dead:

@@ -12,7 +12,7 @@ from meander.errors import FlowError
 from meander.plan.changes import needs_signs
 from meander.plan.effects import Fate
 from meander.plan.graph import Node, Plan
-from meander.plan.operators import MapBatches, Operator
+from meander.plan.operators import MapBatches, Operator, SinkOp
 
 
 def check_chains(before: Plan, after: Plan, fates: Mapping[str, Fate]) -> None:
@@ -36,9 +36,10 @@ def check_chains(before: Plan, after: Plan, fates: Mapping[str, Fate]) -> None:
             f"{reader.op.kind} {reader.name!r} is told which rows of a stream of changes are gone: it must have been given all of them, as "
         )
         if len(anew) == len(known):
+            kind = "table" if isinstance(reader.op, SinkOp) else "log"
             raise FlowError(
-                f"{told}they are now. It is a log, and has rows of before that nobody would take back; "
-                "give it another name, so that it is another log"
+                f"{told}they are now. It is a {kind}, and has rows of before that nobody would take back; "
+                f"give it another name, so that it is another {kind}"
             )
         stored = sorted(name for name in known if fates[name].kind != "created")
         kept = ", ".join(repr(name) for name in known if name not in anew)

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, ClassVar
 import polars as pl
 
 from meander.aggregates.changing import over_changes
+from meander.connect.sink import ShowsTable, shows_table
 from meander.errors import FlowError
 from meander.plan.change_joins import ChangeJoin
 from meander.plan.computed import with_computed
 from meander.plan.eventtime import END, START, SessionAggregate, Watermark, WindowAggregate
 from meander.plan.joins import JoinLatest
-from meander.plan.operators import Aggregate, Filter, MapBatches, Operator, Select, Union, WithColumns, expect_inputs
+from meander.plan.operators import Aggregate, Filter, MapBatches, Operator, Select, SinkOp, Union, WithColumns, expect_inputs
 from meander.plan.rowwise import RANK, Latest, Top
 
 if TYPE_CHECKING:
@@ -93,6 +94,8 @@ def check_changes(node: Node, found: Mapping[str, Changes], schemas: Mapping[str
     """FlowError where an operator is given changes that it cannot take."""
     for side, name in enumerate(node.inputs):
         changes = found.get(name)
+        if changes is not None and isinstance(node.op, SinkOp) and shows_table(node.op.sink):
+            _check_table(node, node.op.sink, changes)
         if changes is None or not (node.op.stateful or isinstance(node.op, Changelog)) or _looks_up(node.op, side, changes):
             continue
         told = (
@@ -113,6 +116,23 @@ def check_changes(node: Node, found: Mapping[str, Changes], schemas: Mapping[str
                 _check_columns(node.op.kind, told, schemas[one])
         if isinstance(node.op, Aggregate):
             _check_aggregate(node.op, told, with_computed(schemas[name], node.op.aggs))
+
+
+def _check_table(node: Node, sink: ShowsTable, changes: Changes) -> None:
+    """A sink that shows a table finds the row that a change is about: by all its columns, or by a key that no two rows have."""
+    key = sink.table_key
+    told = f"sink {node.name!r}: its input {node.inputs[0]!r} is a stream of changes: {changes.origin!r} {changes.why}"
+    if key is None:
+        if changes.unsaid:
+            raise FlowError(f"{told}. A table of them needs to be told which rows are gone, but {changes.unsaid}")
+        return
+    if changes.key is None or not set(changes.key) <= set(key):
+        why, hint = "the key of a new row is not known here", "keep the key's columns as they are up to the sink"
+        if changes.key is not None:
+            why, hint = f"a new row replaces the old one{_by(changes)}", f"give key={list(changes.key)!r}"
+        raise FlowError(f"{told}, and {why}. Two rows of the table could have the same {', '.join(key)}; {hint}")
+    if changes.unsaid and (changes.vanishes or set(changes.key) != set(key)):
+        raise FlowError(f"{told}. Rows of them can go without another in their place, and {changes.unsaid}")
 
 
 def _check_top(op: Top, told: str, schema: pl.Schema) -> None:
@@ -144,6 +164,8 @@ def _check_aggregate(op: Aggregate, told: str, schema: pl.Schema) -> None:
 
 def needs_signs(op: Operator) -> bool:
     """Whether an operator must be told which rows are gone, where it is given changes."""
+    if isinstance(op, SinkOp):
+        return shows_table(op.sink)
     return isinstance(op, Aggregate | Top | Changelog | ChangeJoin) or (isinstance(op, JoinLatest) and op.times is None)
 
 

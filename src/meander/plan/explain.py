@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from meander.connect.sink import shows_table
 from meander.plan.graph import Plan
+from meander.plan.operators import Operator, SinkOp
 from meander.plan.schemas import show_schema
 from meander.plan.stages import derive_stages
 
@@ -20,5 +22,12 @@ def explain(plan: Plan) -> str:
                 lines.append(f"      columns: {show_schema(plan.schema(name))}")
             rows = plan.changes.get(name)
             if rows is not None:
-                lines.append(f"      rows: {'the log of ' if node.op.kind == 'sink' else ''}{rows.describe()}")
+                lines.append(f"      rows: {_told(node.op)}{rows.describe()}")
     return "\n".join(lines)
+
+
+def _told(op: Operator) -> str:
+    """What a sink gets of changes."""
+    if not isinstance(op, SinkOp):
+        return ""
+    return "the table of " if shows_table(op.sink) else "the log of "

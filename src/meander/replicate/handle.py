@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from meander.clock import Clock, SystemClock
 from meander.connect.memory import MemorySink
+from meander.connect.sink import shows_table
 from meander.connect.spool import SpoolSink, empty_spool
 from meander.errors import ConfigError, Retryable
 from meander.familiar.names import RUN, Suggests
@@ -266,7 +267,8 @@ def _spooled(plan: Plan, store: Store) -> tuple[Plan, list[tuple[MemorySink, Pat
                     f"{store.url} is none: use md.parquet(...) instead"
                 )
             found.append((node.op.sink, folder))
-            node = replace(node, op=SinkOp(SpoolSink(str(folder))))
+            sink = node.op.sink
+            node = replace(node, op=SinkOp(SpoolSink(str(folder), sink.describe(), shows_table(sink))))
         nodes.append(node)
     return replace(plan, nodes=tuple(nodes)), found
 

@@ -1,0 +1,88 @@
+"""The memory sink that shows the current table of a stream of changes: ``md.memory(table=True)``, for tests, notebooks and demos.
+
+What was published is the net change of every epoch. A look at the table adds up what has come since the last one, and forgets the pieces,
+so that an epoch costs what it changes and memory holds the table and what nobody has looked at yet, folded whenever that is the larger
+part. Of an append-only stream the table is all its rows.
+
+The object belongs to one flow and one store, from their beginning on: one that a flow is given later does not know the rows of before.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from meander.connect.memory import MemorySink
+from meander.connect.net import SIGN, added, check_bag, is_signed, rows_of, signed
+from meander.connect.sink import Staged
+from meander.errors import ConfigError
+
+_FEWEST = 10_000
+
+
+class MemoryTable(MemorySink):
+    """The rows that a stream has now; safe to read from any thread while the flow runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._folded: pl.DataFrame | None = None
+        """The epochs that are added up; in ``_epochs`` they have no rows any more."""
+        self._waiting = 0
+
+    @property
+    def shows_table(self) -> bool:
+        return True
+
+    @property
+    def table_key(self) -> tuple[str, ...] | None:
+        return None
+
+    def check(self, schema: pl.Schema, name: str) -> None:
+        check_bag(schema, name)
+
+    def publish(self, epoch: int, files: list[Staged]) -> None:
+        super().publish(epoch, files)
+        with self._lock:
+            self._waiting += sum(staged.file.rows for staged in files)
+            if self._waiting > max(_FEWEST, 0 if self._folded is None else self._folded.height):
+                self._fold()
+
+    def frame(self) -> pl.DataFrame:
+        """The rows of the table, in no order; no columns as long as nothing was published."""
+        with self._lock:
+            self._pull()
+            self._fold()
+            if self._folded is None:
+                return pl.DataFrame()
+            if (self._folded.get_column(SIGN) < 0).any():
+                raise ConfigError(
+                    "memory(table=True): rows are gone that this table never had, so it is not the flow's: the flow has run before, with "
+                    "another object. Start it on an empty store, or use a sink that outlives the process, such as md.to_postgres(...)"
+                )
+            return rows_of(self._folded)
+
+    def rows(self) -> list[tuple[object, ...]]:
+        """The same rows as tuples, sorted by all columns from left to right, nulls first."""
+        frame = self.frame()
+        return frame.sort(pl.all(), nulls_last=False).rows() if frame.width else []
+
+    def epochs(self) -> dict[int, pl.DataFrame]:
+        raise ConfigError("memory(table=True): it keeps the table and not its epochs; use md.memory() behind .changes() for a log")
+
+    def clear(self) -> None:
+        raise ConfigError("memory(table=True): what the stream has now cannot be forgotten; use md.memory() for a log")
+
+    def _fold(self) -> None:
+        new = [frame if is_signed(frame) else signed(frame, 1) for frame in self._epochs.values() if frame.height]
+        if new:
+            self._folded = added(new if self._folded is None else [self._folded, *new])
+            self._epochs = {epoch: frame.clear() for epoch, frame in self._epochs.items()}
+            self._waiting = 0
+
+    def describe(self) -> str:
+        return "memory, the current table"
+
+    def canonical(self) -> str:
+        return self.describe()
+
+    def __reduce__(self) -> tuple[type[MemorySink], tuple[()]]:
+        return (MemoryTable, ())
