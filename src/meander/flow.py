@@ -475,6 +475,8 @@ class WindowedStream:
         ``lateness`` keeps windows that long after they close: a late row within it makes them come again, changed.
 
         Sessions can grow and become one: what comes out of a key later replaces what came out before and begins within it.
+
+        What comes again replaces what it was: aggregates and ``top`` behind it are told which rows are gone, and so is ``changes()``.
         """
         if emit not in ("closed", "update"):
             raise FlowError(f"window after {self.stream.name!r}: emit={emit!r}; there are 'closed' and 'update'")
