@@ -526,6 +526,7 @@ class WindowedStream(NoTable):
 
         Sessions can grow and become one: what comes out of a key later replaces what came out before and begins within it.
 
+        What comes again replaces what it was: aggregates and ``top`` behind it are told which rows are gone, and so is ``changes()``.
         Example: ``orders.window(md.tumbling("10s")).aggregate(md.count())``.
         """
         if isinstance(self.spec, CountWindow):

@@ -204,8 +204,7 @@ def _made(node: Node, over: bool) -> Changes | None:
         why = "gives out a window whenever it has changed" if op.emit == "update" else "gives out a window again for rows that come late"
         instead = "give it emit='closed' and no lateness: then every window comes once"
         # A session can begin earlier than it did, and two can become one.
-        unsaid = f"windows that come again do not say what they replace: {instead}"
-        return Changes(name, why, op.keys if session else (*op.keys, START, END), instead, session, unsaid)
+        return Changes(name, why, op.keys if session else (*op.keys, START, END), instead, session)
     if isinstance(op, Latest):
         return Changes(name, "gives out a key's row when another has taken its place", op.keys, "leave it out, or take deduplicate")
     if isinstance(op, Top):

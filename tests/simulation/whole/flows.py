@@ -96,7 +96,7 @@ class Branch:
 
     name: str
     kind: str
-    """plain, totals, window, session, chain, dedup, process, sided, join, windowjoin, semi, anti, latest, brackets, ladder, matched"""
+    """plain, totals, window, session, chain, dedup, process, sided, join, windowjoin, semi, anti, latest, brackets, ladder, matched, retold"""
     source: str = "a"
     keyed: bool = True
     size: int = 10
@@ -110,7 +110,7 @@ class Branch:
     late_tap: bool = False
 
     def window(self) -> Any:
-        if self.kind == "session":
+        if "session" in (self.kind, self.inner if self.kind == "retold" else ""):
             return md.session(f"{self.size}s")
         return md.tumbling(f"{self.size}s") if self.size == self.step else md.sliding(f"{self.size}s", f"{self.step}s")
 
@@ -125,7 +125,7 @@ class Branch:
         """The names of its stateful operators."""
         two = (f"{self.name}1", self.name)
         three = (f"{self.name}1", f"{self.name}2", self.name)
-        return {"plain": (), "chain": two, "brackets": two, "ladder": two, "matched": three}.get(self.kind, (self.name,))
+        return {"plain": (), "chain": two, "brackets": two, "ladder": two, "retold": two, "matched": three}.get(self.kind, (self.name,))
 
 
 @dataclass(frozen=True)
@@ -234,6 +234,10 @@ def grow(branch: Branch, streams: dict[str, Any]) -> Any:
         inner = md.tumbling("5s") if branch.inner == "tumbling" else md.session("5s")
         first = rows.key_by("k").window(inner).aggregate(md.count().alias("n"), md.sum("v").alias("v"), name=f"{name}1")
         return first.key_by("k").window(branch.window()).aggregate(md.sum("n").alias("n"), md.sum("v").alias("s"), name=name)
+    if branch.kind == "retold":
+        some = (md.count().alias("n"), md.sum("v").alias("s"))
+        first = rows.key_by("k").window(branch.window()).aggregate(*some, emit=branch.emit, lateness=f"{branch.lateness}s", name=f"{name}1")
+        return first.key_by("n").aggregate(md.count().alias("c"), md.sum("s").alias("s"), name=name)
     if branch.kind in ("brackets", "ladder", "matched"):
         first = rows.key_by("k").aggregate(md.count().alias("n"), md.sum("v").alias("s"), name=f"{name}1")
         second = first.filter("s % 3 <> 1", name=f"{name}_some").with_columns("s // 4 AS b", name=f"{name}_b").key_by("b")
@@ -303,6 +307,12 @@ def draw(rng: random.Random, about: Kind) -> Version:
         elif kind == "chain":
             size = rng.choice((10, 4, 2))
             branch = replace(branch, size=size, step=size)
+        elif kind == "retold":
+            size, step = rng.choice(((10, 10), (10, 5), (6, 2)))
+            emit, lateness = rng.choice((("update", 0), ("update", 5), ("closed", 5)))
+            branch = replace(branch, size=size, step=step, emit=emit, lateness=lateness)
+            if rng.random() < 0.4:
+                branch = replace(branch, inner="session", size=rng.choice((3, 6)), emit="update", lateness=0)
         branches.append(branch)
     if "b" not in names and about is not MERGING and (about is PROBATION or rng.random() < 0.25):
         names.append("b")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 import polars as pl
 
 from meander.engine.operators.contract import Emitted
-from meander.state.grouping import Index, keys_equal
+from meander.state.grouping import Index, group_rows, keys_equal
 from meander.state.hashing import Hashes
+from meander.state.segment import HASH
 
 
 def replaced(old: pl.DataFrame, old_owners: Index, new: pl.DataFrame, new_owners: Index, hashes: Hashes) -> Emitted:
@@ -24,3 +27,18 @@ def replaced(old: pl.DataFrame, old_owners: Index, new: pl.DataFrame, new_owners
     signs = np.concatenate([np.full(len(gone), -1, np.int8), np.where(same[came_owners], 0, 1).astype(np.int8)])
     whose = np.concatenate([old_owners[gone], came_owners])
     return Emitted(pl.concat([old[gone], new[order]]), hashes[whose], signs)
+
+
+def replaced_rows(
+    gone: pl.DataFrame, came: pl.DataFrame, identity: Sequence[str], finish: Callable[[pl.DataFrame], pl.DataFrame]
+) -> Emitted | None:
+    """The same for rows with their hashes. Those of equal ``identity`` replace each other; ``finish`` makes of them what leaves."""
+    if gone.height + came.height == 0:
+        return None
+    gone, came = (some if some.height else like[:0] for some, like in ((gone, came), (came, gone)))
+    columns = [HASH, *identity]
+    both = pl.concat([gone.select(columns), came.select(columns)])
+    groups = group_rows(both.select(identity), both.get_column(HASH).to_numpy())
+    owners = np.empty(groups.rows, np.intp)
+    owners[groups.order] = groups.ids().to_numpy()
+    return replaced(finish(gone), owners[: gone.height], finish(came), owners[gone.height :], groups.hashes)

@@ -25,6 +25,7 @@ from meander.engine.operators.contract import Emitted, Mask, Partial, Seat, Stat
 from meander.engine.operators.desk import Desk
 from meander.engine.operators.folding import keep_groups, take, with_units
 from meander.engine.operators.place import Place, parts_of
+from meander.engine.operators.replacing import replaced_rows
 from meander.engine.operators.windows import finish_windows, timing_of
 from meander.engine.rows import UNIT, Rows
 from meander.plan.eventtime import SessionAggregate
@@ -73,6 +74,8 @@ class SessionAggregation(Stateful):
     emit: str
     lateness: int
     follows: Timing
+    retracts: bool = False
+    """Whether somebody needs to know which rows are gone."""
 
     @property
     def timing(self) -> Timing:
@@ -135,7 +138,7 @@ class SessionAggregation(Stateful):
     # -- behind it ------------------------------------------------------------------------------------------------
 
     def work(self, desk: Desk, arrived: Sequence[Partial]) -> Emitted | None:
-        changed = self._merge(desk, arrived) if arrived else None
+        changed, were = self._merge(desk, arrived) if arrived else (None, None)
         desk.lap("state read")
         found = [changed] if self.emit == "update" else self._closing(desk, changed)
         if desk.flushes and not self.follows.by_clock:
@@ -144,9 +147,15 @@ class SessionAggregation(Stateful):
                 # A row up to a session's end would have been part of it: such a row, as a session of its own, must be over, too.
                 desk.closed = last + self.session.gap + over + 1
         frames = [frame for frame in found if frame is not None and frame.height]
+        columns = [HASH, *self.keys, FIRST, LAST, *self.parts]
+        if self.retracts and were is not None:
+            # A session that was given out when it closed can be open again: then it is gone until it closes.
+            gone = were if self.emit == "update" else were.filter(pl.col(LAST) + self.session.gap < desk.late)
+            if gone.height:
+                came = pl.concat([frame.select(columns) for frame in frames]) if frames else gone[:0]
+                return replaced_rows(gone, came, (*self.keys, FIRST, LAST), self.reader().finish)
         if not frames:
             return None
-        columns = [HASH, *self.keys, FIRST, LAST, *self.parts]
         rows = pl.concat([frame.select(columns) for frame in frames]).sort(HASH, *self.keys, FIRST, maintain_order=True)
         return Emitted(self.reader().finish(rows), rows.get_column(HASH).to_numpy())
 
@@ -158,8 +167,8 @@ class SessionAggregation(Stateful):
             closing.append(changed.filter(pl.col(LAST) + self.session.gap < desk.late))
         return closing
 
-    def _merge(self, desk: Desk, arrived: Sequence[Partial]) -> pl.DataFrame:
-        """Join what has arrived with what is stored, and write it. Returns the sessions that have changed."""
+    def _merge(self, desk: Desk, arrived: Sequence[Partial]) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Join what has arrived with what is stored, and write it. Returns the sessions that have changed, and what they were."""
         pieces = pl.concat([with_units(p) for p in arrived]).sort(UNIT, FIRST, maintain_order=True)
         hashes = pieces.get_column(HASH).to_numpy()
         groups = group_rows(pieces.select(self.keys), hashes)
@@ -175,8 +184,7 @@ class SessionAggregation(Stateful):
         everything = self._clustered(everything)
         touched = everything.filter((~pl.col(_STORED)).any().over(_CLUSTER)).sort(_CLUSTER, _TURN, maintain_order=True)
         merged = self._fold(touched, keys, groups.hashes)
-        self._write(desk, merged, touched, keys, groups.hashes)
-        return merged
+        return merged, self._write(desk, merged, touched, keys, groups.hashes)
 
     def _stored(self, desk: Desk, keys: pl.DataFrame, groups: Groups, new: pl.DataFrame) -> list[pl.DataFrame]:
         """The keys' sessions that are not over, and that end where what has arrived can join them, or could join others in between."""
@@ -210,8 +218,8 @@ class SessionAggregation(Stateful):
         columns = [pl.Series(HASH, groups.hashes), *take(keys, owners), spans.get_column(FIRST), spans.get_column(LAST)]
         return pl.DataFrame([*columns, *states.values(), spans.get_column(_CLUSTER)])
 
-    def _write(self, desk: Desk, merged: pl.DataFrame, pieces: pl.DataFrame, keys: pl.DataFrame, hashes: Hashes) -> None:
-        """The merged sessions, and what was stored of them where it was not the same stretch of time."""
+    def _write(self, desk: Desk, merged: pl.DataFrame, pieces: pl.DataFrame, keys: pl.DataFrame, hashes: Hashes) -> pl.DataFrame:
+        """The merged sessions, and what was stored of them where it was not the same stretch of time. Returns all that was stored."""
         columns = [HASH, *self.keys, FIRST, LAST, *self.parts]
         stored = pieces.filter(pl.col(_STORED))
         owners = stored.get_column(_OWNER).to_numpy()
@@ -222,6 +230,7 @@ class SessionAggregation(Stateful):
             [merged.select(*columns, pl.lit(False).alias(DELETED)), gone.select(*columns, pl.lit(True).alias(DELETED))]
         ).sort(HASH, *self.keys, FIRST, LAST, maintain_order=True)
         desk.write(self.name, changes if changes.get_column(DELETED).any() else changes.drop(DELETED))
+        return stored.select(columns)
 
     def _times(self, frame: pl.DataFrame, now: int) -> Times:
         if self.time is None:
@@ -278,4 +287,5 @@ def make_sessions(place: Place, op: SessionAggregate) -> SessionAggregation:
         emit=op.emit,
         lateness=op.lateness,
         follows=follows,
+        retracts=place.retracts,
     )

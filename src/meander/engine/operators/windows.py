@@ -21,8 +21,9 @@ from meander.aggregates import Agg, Part
 from meander.engine.marks import lates
 from meander.engine.operators.contract import Emitted, Mask, Partial, Seat, Stateful, Timing
 from meander.engine.operators.desk import Desk
-from meander.engine.operators.folding import fold_after, fold_before
+from meander.engine.operators.folding import fold_after, fold_before, take
 from meander.engine.operators.place import Place, parts_of
+from meander.engine.operators.replacing import replaced_rows
 from meander.engine.rows import Rows
 from meander.plan.eventtime import END, START, WindowAggregate
 from meander.plan.layout import UNTOLD
@@ -31,7 +32,7 @@ from meander.state.grouping import fold_states, group_rows
 from meander.state.hashing import Hashes, hash_keys, spread_within_groups
 from meander.state.manifest import Manifest
 from meander.state.segment import HASH
-from meander.state.table import Kept, conform, fill_empty, upsert
+from meander.state.table import Kept, conform, fill_empty, find_states, merge_found
 
 PANE, TOLD = "__pane", "__told"
 
@@ -123,6 +124,8 @@ class WindowAggregation(Stateful):
     follows: Timing
     columns: pl.Schema
     """Of the rows that come in."""
+    retracts: bool = False
+    """Whether somebody needs to know which rows are gone."""
     folds: ClassVar[bool] = True
 
     @property
@@ -153,7 +156,7 @@ class WindowAggregation(Stateful):
         return fold_before(rows, hash_panes(rows.frame, self.keys, self.windowing.window), self.identity, self.parts, seat)
 
     def work(self, desk: Desk, arrived: Sequence[Partial]) -> Emitted | None:
-        merge = WindowMerge(self.name, self.windowing, {key: self.schema[key] for key in self.keys}, self.parts, desk)
+        merge = WindowMerge(self.name, self.windowing, {key: self.schema[key] for key in self.keys}, self.parts, desk, self.retracts)
         if arrived:
             folded = fold_after(arrived, self.identity, self.parts)
             desk.lap("fold")
@@ -161,6 +164,8 @@ class WindowAggregation(Stateful):
         rows = merge.emit()
         if desk.flushes and not self.follows.by_clock and (pane := desk.largest(self.name)) is not None:
             desk.closed = pane
+        if self.retracts:
+            return replaced_rows(merge.gone(), rows, (*self.keys, START), self.reader().finish)
         if rows.height == 0:
             return None
         return Emitted(self.reader().finish(rows), rows.get_column(HASH).to_numpy())
@@ -184,12 +189,19 @@ class WindowAggregation(Stateful):
 def make_windows(place: Place, op: WindowAggregate) -> WindowAggregation:
     dtype, follows = timing_of(place, op)
     assert isinstance(op.window, Window)
-    owes = op.emit == "update" and UNTOLD in place.plan.retired.get(place.node.name, ())
+    # Who is told which rows are gone has been told of all that is stored: a chain goes on as a whole, or begins anew.
+    owes = op.emit == "update" and UNTOLD in place.plan.retired.get(place.node.name, ()) and not place.retracts
     windowing = Windowing(op.window, op.time, op.shift, dtype, op.emit, op.lateness, owes)
     # A window's content is bounded: what aggregates keep of it stays in its row.
     parts = parts_of(op.aggs, place.schema())
     return WindowAggregation(
-        **place.common(op.keys), parts=parts, aggs=op.aggs, windowing=windowing, follows=follows, columns=place.schema()
+        **place.common(op.keys),
+        parts=parts,
+        aggs=op.aggs,
+        windowing=windowing,
+        follows=follows,
+        columns=place.schema(),
+        retracts=place.retracts,
     )
 
 
@@ -223,7 +235,15 @@ def fold_panes(rows: pl.DataFrame, keys: Sequence[str], window: Window, parts: M
 class WindowMerge:
     """One operator in one epoch: merges what has arrived, and makes rows of the windows that are to be emitted."""
 
-    def __init__(self, name: str, windowing: Windowing, keys: Mapping[str, pl.DataType], parts: Mapping[str, Part], desk: Desk) -> None:
+    def __init__(
+        self,
+        name: str,
+        windowing: Windowing,
+        keys: Mapping[str, pl.DataType],
+        parts: Mapping[str, Part],
+        desk: Desk,
+        retracts: bool = False,
+    ) -> None:
         self._name, self._windowing, self._keys, self._parts, self._desk = name, windowing, tuple(keys), parts, desk
         self._types = {**keys, PANE: pl.Int64(), **{name: part.dtype for name, part in parts.items()}}
         """The columns of a pane in this version of the plan."""
@@ -231,12 +251,19 @@ class WindowMerge:
         self._told = f"{self._window.size}/{self._window.step}/{self._window.offset}"
         """As which windows a pane was given out: in others it was not."""
         self._new: pl.DataFrame | None = None
+        self._retracts = retracts
+        self._old: pl.DataFrame | None = None
+        """Where it is asked for, what was stored of the panes that have changed."""
+        self._gone: list[pl.DataFrame] = []
 
     def merge(self, keys: pl.DataFrame, hashes: Hashes, states: Mapping[str, pl.Series]) -> None:
         """Panes that have arrived, one row per key and pane, ascending by hash."""
         desk, panes = self._desk, keys.get_column(PANE).to_numpy()
         reach = desk.reach(self._name, panes, panes)
-        rows = upsert(*desk.stored(self._name, hashes, reach), keys, hashes, states, self._parts, desk.key_groups, reach)
+        which, old = find_states(*desk.stored(self._name, hashes, reach), keys, hashes, self._parts, desk.key_groups, reach)
+        if self._retracts and len(which):
+            self._old = pl.DataFrame([pl.Series(HASH, hashes[which]), *take(keys, which), *old.values()])
+        rows = merge_found(which, old, keys, hashes, states, self._parts)
         self._new = rows
         desk.write(self._name, rows.with_columns(pl.lit(self._told).alias(TOLD)) if self._windowing.owes else rows)
 
@@ -255,6 +282,10 @@ class WindowMerge:
         if len(filled) < 2:
             return filled[0] if filled else found[0]
         return pl.concat(filled).sort(HASH, maintain_order=True)
+
+    def gone(self) -> pl.DataFrame:
+        """Of the windows that were emitted, or would have been if they were still there: what they were when they came before."""
+        return pl.concat(self._gone) if self._gone else self._nothing()
 
     # -- windows that close ---------------------------------------------------------------------------------------
 
@@ -324,6 +355,8 @@ class WindowMerge:
         if changed is None:
             return self._nothing()
         if self._window.per_pane == 1:
+            if self._old is not None:
+                self._keep(self._windows(self._old, first, end))
             return self._windows(changed, first, end)
         starts = self._starts(changed, first, end)
         if not starts:
@@ -334,10 +367,29 @@ class WindowMerge:
             windows.with_columns((pl.col(START) + step * self._window.pane).alias(PANE))
             for step in range(self._window.size // self._window.pane)
         ]
-        panes = self._look_up(pl.concat(wanted).filter(pl.col(PANE) >= self._window.begins(pl.col(START))))
+        inside = pl.concat(wanted).filter(pl.col(PANE) >= self._window.begins(pl.col(START)))
+        panes = self._look_up(inside)
+        if self._retracts:
+            self._keep(self._before(inside, panes, changed))
         if panes.height == 0:
             return self._nothing()
         return fold_panes(panes.sort(PANE, maintain_order=True), self._keys, self._window, self._parts)
+
+    def _before(self, wanted: pl.DataFrame, panes: pl.DataFrame, changed: pl.DataFrame) -> pl.DataFrame:
+        """Windows as they were: of their panes those that have not changed, and what the others were."""
+        on = [*self._keys, PANE]
+        were = [panes.join(changed.select(on), on=on, how="anti", nulls_equal=True)]
+        if self._old is not None:
+            old = wanted.join(self._old.drop(HASH), on=on, nulls_equal=True)
+            were.append(old.select(*wanted.columns, *self._parts))
+        were = [frame for frame in were if frame.height]
+        if not were:
+            return self._nothing()
+        return fold_panes(pl.concat(were).sort(PANE, maintain_order=True), self._keys, self._window, self._parts)
+
+    def _keep(self, gone: pl.DataFrame) -> None:
+        if gone.height:
+            self._gone.append(gone)
 
     def _look_up(self, wanted: pl.DataFrame) -> pl.DataFrame:
         """The stored or just arrived panes of these windows: keys, start, pane and state."""
