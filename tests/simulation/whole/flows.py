@@ -96,7 +96,8 @@ class Branch:
 
     name: str
     kind: str
-    """plain, totals, window, session, chain, dedup, process, sided, join, windowjoin, semi, anti, latest, brackets, ladder, matched, retold"""
+    """plain, totals, window, session, chain, dedup, process, sided, join, windowjoin, semi, anti, latest, brackets,
+    ladder, matched, retold"""
     source: str = "a"
     keyed: bool = True
     size: int = 10
