@@ -17,7 +17,7 @@ The benchmarks `meander bench rescale` and `meander bench scaling` run this very
 import os
 
 import meander as md
-from meander.bench.workload import SCHEMA, build_flow
+from meander.bench.load.workload import SCHEMA, build_flow
 
 os.makedirs("workload/in", exist_ok=True)
 flow = build_flow(md.files("workload/in", schema=dict(SCHEMA)), md.parquet("workload/out"))

@@ -10,6 +10,7 @@ import contextlib
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -17,25 +18,26 @@ from unittest import mock
 import polars as pl
 
 import meander as md
+from meander import worker
 from meander.clock import SystemClock
 from meander.connect.source import Batch, Choice, Split
-from meander.engine import epoch as epoch_module
-from meander.engine import tables, tasks
-from meander.engine.cohort import Cohort
-from meander.engine.compaction import due_merges, finished_merge
-from meander.engine.compiled import compile_plan
-from meander.engine.epoch import SparkRunner
-from meander.engine.loop import EpochDone, Loop
-from meander.engine.messages import Control, Seen
-from meander.engine.modification import Modifier, at_start
-from meander.engine.open import _parts
-from meander.engine.resumption import plan_before, put_plan, put_started, resume_plan
-from meander.engine.trials import Trial
-from meander.plan.modify import StateRules
+from meander.epochs import tables
+from meander.epochs.compaction import due_merges, finished_merge
+from meander.epochs.loop import EpochDone, Loop
+from meander.epochs.modification import Modifier, at_start
+from meander.epochs.probation import Trial
+from meander.epochs.resumption import plan_before, put_plan, put_started, resume_plan
+from meander.epochs.tasks import TaskRunner
+from meander.on_spark.opening import _parts
+from meander.plan.change.modify import StateRules
+from meander.replicate.follow import Follower
+from meander.replicate.membership import Cohort
 from meander.state.compaction import run_merge
 from meander.state.log import Log
 from meander.state.segment import Segment, SegmentRef, ends_of
-from meander.state.store import DirStore
+from meander.state.stores.contract import DirStore
+from meander.task.messages import Control, Seen
+from meander.task.physical import compile_plan
 
 
 @dataclass(frozen=True)
@@ -119,14 +121,14 @@ class LocalStarted:
     def is_over(self) -> bool:
         return True
 
+    def cancel(self) -> None: ...
+
 
 class LocalJobs:
     """What ``SparkJobs`` does, here and now."""
 
-    def __init__(self, _: Any = None) -> None: ...
-
     def start_first_stage(self, controls: Sequence[Control], slots: int, places: Sequence[str] = ()) -> LocalStarted:
-        return LocalStarted(_exchange([list(tasks.first_stage(0, [pickle.dumps(c)])) for c in controls], slots))
+        return LocalStarted(_exchange([list(worker.first_stage(0, [pickle.dumps(c)])) for c in controls], slots))
 
     def run_rest(self, started: LocalStarted, levels: Sequence[Sequence[Control]], places: Any) -> Callable[[], list[Seen]]:
         def run() -> list[Seen]:
@@ -137,19 +139,19 @@ class LocalJobs:
                     for slot, control in enumerate(controls)
                 ]
                 if number == len(levels) - 1:
-                    return [pickle.loads(next(iter(tasks.last_stage(0, pair)))) for pair in pairs]
-                blobs = _exchange([list(tasks.next_stage(0, pair)) for pair in pairs], len(levels[number + 1]))
+                    return [pickle.loads(next(iter(worker.last_stage(0, pair)))) for pair in pairs]
+                blobs = _exchange([list(worker.next_stage(0, pair)) for pair in pairs], len(levels[number + 1]))
             raise AssertionError("no level")
 
         return run
 
     def run_single(self, controls: Sequence[Control], places: Any = ()) -> Callable[[], list[Seen]]:
-        return lambda: [pickle.loads(next(iter(tasks.only_stage(0, [pickle.dumps(c)])))) for c in controls]
+        return lambda: [pickle.loads(next(iter(worker.only_stage(0, [pickle.dumps(c)])))) for c in controls]
 
     def run_small(self, levels: Sequence[Sequence[Control]], places: Any) -> Callable[[], list[Seen]]:
         if len(levels) == 1:
-            return lambda: [pickle.loads(next(iter(tasks.small_last_stage(0, [pickle.dumps(c)])))) for c in levels[0]]
-        sent = [list(tasks.small_next_stage(0, [pickle.dumps(c)])) for c in levels[0]]
+            return lambda: [pickle.loads(next(iter(worker.small_last_stage(0, [pickle.dumps(c)])))) for c in levels[0]]
+        sent = [list(worker.small_next_stage(0, [pickle.dumps(c)])) for c in levels[0]]
         return self.run_rest(LocalStarted(_exchange(sent, len(levels[1]))), levels[1:], places)
 
     def forget_shuffles(self, keep: Sequence[Any] = ()) -> None: ...
@@ -228,10 +230,7 @@ class Local:
         stored = tables.at_start(store, self.clock, log.manifest, plan, marks, written)
         compiled = compile_plan(plan)
         put_plan(store, compiled)
-        context = mock.Mock(defaultParallelism=2)
-        with mock.patch.object(epoch_module, "SparkJobs", LocalJobs), mock.patch.object(epoch_module, "executors", return_value={}):
-            runner = SparkRunner(context, compiled, store.url, self.clock, self.strict, self.small)
-        runner.placement._look = dict
+        runner = TaskRunner(LocalJobs(), dict, compiled, store.url, self.clock, self.strict, self.small)
         runner.generation(log.manifest.generation)
         runner.tables = stored
         letters = str(self.folder / "dead_letters")
@@ -244,7 +243,10 @@ class Local:
             cohort.beat()
             runner.digests = True
         self.cohort = cohort
-        self.loop = Loop(store, self.clock, log, parts, runner, self.parallelism, merges, 4, self.done.append, self.ahead, cohort=cohort)
+        siblings = None if cohort is None else partial(Follower, cohort=cohort, clock=self.clock)
+        self.loop = Loop(
+            store, self.clock, log, parts, runner, self.parallelism, merges, 4, self.done.append, self.ahead, siblings=siblings
+        )
         self.loop.housekeeping.written |= written
         put_started(store, plan, self.loop.plan)
         self.modifier = Modifier(self.loop, store, self.clock, plan, given, lambda made: _parts(made, letters), before is not None)

@@ -15,7 +15,7 @@ from typing import Any
 
 import polars as pl
 
-from meander.state.store import open_store
+from meander.state.stores.contract import open_store
 
 
 def decisions(store: Path | str) -> list[dict[str, Any]]:

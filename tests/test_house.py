@@ -22,8 +22,9 @@ BANNED_NAMES = {"utils", "util", "helpers", "helper", "common", "core", "base", 
 # A room is a module or a package directly under meander; "meander" itself is the public face.
 GROUND = {"errors", "clock", "durable", "settings", "metrics", "outcomes", "processes", "familiar"}
 VOCABULARY = {"aggregates", "sketches", "windows", "processor"}
-BELOW_ENGINE = GROUND | VOCABULARY | {"plan", "state", "connect", "coordinate"}
-BELOW_FLOW = BELOW_ENGINE | {"engine", "replicate", "control", "run"}
+BELOW_TASK = GROUND | VOCABULARY | {"plan", "state", "connect", "coordinate"}
+BELOW_RUN = BELOW_TASK | {"task", "cache", "epochs", "replicate", "on_spark", "status", "control"}
+BELOW_FLOW = BELOW_RUN | {"run"}
 EVERYTHING_BUT_THE_TOP = BELOW_FLOW | {"starting", "flow", "testing", "meander"}
 
 # What each room may import beside itself. A room that is not here is a room nobody has thought about.
@@ -44,10 +45,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "state": GROUND | VOCABULARY,
     "plan": GROUND | VOCABULARY | {"connect"},
     "coordinate": GROUND | VOCABULARY | {"plan", "state", "connect"},
-    "engine": BELOW_ENGINE,
-    "replicate": BELOW_ENGINE | {"engine"},
+    "task": BELOW_TASK,
+    "cache": BELOW_TASK | {"task"},
+    "epochs": BELOW_TASK | {"task", "cache"},
+    "status": BELOW_TASK | {"task", "cache", "epochs"},
+    "replicate": BELOW_TASK | {"task", "cache", "epochs"},
+    "on_spark": BELOW_TASK | {"task", "cache", "epochs", "replicate"},
     "control": GROUND,  # knows a running flow by its protocol alone: a run serves itself, and tests serve a fake
-    "run": BELOW_ENGINE | {"engine", "replicate", "control"},
+    "run": BELOW_RUN,
     "starting": BELOW_FLOW,
     "flow": BELOW_FLOW | {"starting"},
     "meander": BELOW_FLOW | {"flow"},
@@ -59,7 +64,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 # Leaves that import nothing of ours: anyone may use them, whatever room they stand in.
 LEAVES = {"meander.state.hashing", "meander.plan.code", "meander.plan.schemas"}
 PLAN_SEES_OF_CONNECT = {"meander.connect.source", "meander.connect.sink"}
-MAY_IMPORT_SPARK = {"engine", "bench"}
+MAY_IMPORT_SPARK = {"on_spark", "bench"}
 # The oracle knows what a source is, to read what a run took, and nothing else that takes part in an answer.
 ORACLE = {"meander.nexmark.answers", "meander.nexmark.oracle", "meander.nexmark.comparison"}
 ORACLE_SEES = ORACLE | {"meander.errors", "meander.connect.source"}

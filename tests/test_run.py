@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from meander.clock import SystemClock
-from meander.engine.patience import Patience
+from meander.epochs.patience import Patience
 from meander.errors import BadInput, ConfigError, Retryable, Unavailable
 from meander.run import Run
 from meander.settings import Settings, seconds

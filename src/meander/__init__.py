@@ -34,10 +34,10 @@ from meander.errors import BadInput, Busy, ConfigError, Corrupted, Divergent, Fe
 from meander.familiar import names as _names
 from meander.flow import Flow, KeyedStream, Stream, WindowedStream
 from meander.outcomes import Migrated, Progress, Rescaled
-from meander.plan.become import Become
+from meander.plan.change.become import Become
+from meander.plan.change.effects import Effects
+from meander.plan.change.modify import Insert, Remove, Replace
 from meander.plan.counts import count_window
-from meander.plan.effects import Effects
-from meander.plan.modify import Insert, Remove, Replace
 from meander.plan.sessions import session
 from meander.plan.unplaced import aggregate, filter, map_batches, process, select, side, watermark, with_columns
 from meander.plan.windows import cumulating, sliding, tumbling
@@ -49,9 +49,9 @@ from meander.state.reading import read_dead_letters, read_state
 
 if TYPE_CHECKING:
     from meander.connect.spark_stream import spark_stream as spark_stream
-    from meander.engine.loop import EpochDone as EpochDone
-    from meander.engine.modification import Modified as Modified
-    from meander.engine.session import spark as spark
+    from meander.epochs.loop import EpochDone
+    from meander.epochs.modification import Modified
+    from meander.on_spark.session import spark
 
 __version__ = "0.1.0"
 
@@ -132,9 +132,9 @@ __all__ = [
 
 
 _LAZY = {
-    "EpochDone": "meander.engine.open",
-    "Modified": "meander.engine.modification",
-    "spark": "meander.engine.session",
+    "EpochDone": "meander.on_spark.opening",
+    "Modified": "meander.epochs.modification",
+    "spark": "meander.on_spark.session",
     "spark_stream": "meander.connect.spark_stream",
 }
 """Names whose modules import PySpark, for which tasks and readers of state should not wait."""

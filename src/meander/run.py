@@ -12,24 +12,24 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, Unpack, overl
 from meander.clock import Clock, SystemClock
 from meander.coordinate.migration import check_strategy
 from meander.coordinate.routing import slots_of
-from meander.engine.picture import show_epoch, show_executors, show_holding, show_operators, show_scaling, show_stages
 from meander.errors import ConfigError, Rejected, Retryable
 from meander.familiar.names import RUN, Suggests
 from meander.outcomes import Migrated, Progress, Rescaled
-from meander.plan.become import Become
-from meander.plan.effects import Effects
-from meander.plan.modify import Change, Given, Insert, Remove, Replace, StateFunction, StateRules
-from meander.plan.options import ForAll, ForOne, Guard
-from meander.plan.told import changes_told
+from meander.plan.change.as_json import changes_told
+from meander.plan.change.become import Become
+from meander.plan.change.effects import Effects
+from meander.plan.change.modify import Change, Given, Insert, Remove, Replace, StateFunction, StateRules
+from meander.plan.change.options import ForAll, ForOne, Guard
 from meander.settings import Settings, seconds
+from meander.status import show_epoch, show_executors, show_holding, show_operators, show_scaling, show_stages
 
 if TYPE_CHECKING:
     from meander.control.push import Pusher
     from meander.control.server import Server
-    from meander.engine.loop import EpochDone
-    from meander.engine.modification import Modified
-    from meander.engine.open import Opened
-    from meander.engine.trials import Trial
+    from meander.epochs.loop import EpochDone
+    from meander.epochs.modification import Modified
+    from meander.epochs.probation import Trial
+    from meander.on_spark.opening import Opened
     from meander.plan.graph import Plan
 
 Result = TypeVar("Result")
@@ -265,7 +265,7 @@ class Run(Suggests):
 
         ``code`` is what ``engine.coded`` packs. It is run: only for callers who may. The HTTP API calls ``run.modify_as_told(told)``.
         """
-        from meander.engine.coded import Coded, unpack_coded
+        from meander.plan.change.code import Coded, unpack_coded
 
         coded = Coded(changes_told(told.get("changes") or ())) if code is None else unpack_coded(code)
         options = {name: told[name] for name in _TOLD if told.get(name) is not None}
@@ -597,8 +597,8 @@ def start(
     for name in ("trigger", "idle_poll", "leader_timeout", "patience"):
         if name in options:
             options[name] = seconds(options[name])
-    from meander.engine.modification import at_start
-    from meander.engine.open import open_flow
+    from meander.epochs.modification import at_start
+    from meander.on_spark.opening import open_flow
 
     settings, clock, plan = Settings(**options), clock or SystemClock(), flow.plan()
     edited = at_start(apply, plan, clock.new_id())

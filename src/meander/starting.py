@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, overload
 from meander.clock import Clock
 from meander.errors import ConfigError
 from meander.familiar.names import Suggests
+from meander.plan.change.options import Guard
 from meander.plan.graph import Plan
-from meander.plan.options import Guard
 from meander.plan.schemas import did_you_mean
 from meander.settings import Autoscale
 
 if TYPE_CHECKING:
-    from meander.plan.modify import StateFunction
+    from meander.plan.change.modify import StateFunction
     from meander.replicate.handle import Replicas
     from meander.run import Run
 

@@ -13,9 +13,9 @@ import pytest
 import meander as md
 from meander.bench.backfill import measure, reached
 from meander.bench.backfill import ratios as ratios_of
-from meander.bench.backfill_check import compare
-from meander.bench.backfill_request import OPERATORS, SPANS, BackfillRequest, Record, write_visits
-from meander.bench.report import Report
+from meander.bench.backfill.check import compare
+from meander.bench.backfill.request import OPERATORS, SPANS, BackfillRequest, Record, write_visits
+from meander.bench.harness.report import Report
 from meander.cli.main import main
 
 
@@ -124,7 +124,7 @@ def test_the_warm_up_is_not_measured() -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed")
 def test_a_run_that_was_ended_is_drawn(tmp_path: Path) -> None:
-    from meander.bench.plot import plot
+    from meander.bench.harness.plot import plot
 
     config = {"operators": ["tumbling", "as-of"], "spans": ["minute", "year"], "rows": 100}
     seen = {

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from meander.bench.harness.report import Report
+from meander.bench.load.workload import Workload
 from meander.bench.main import add_arguments, run_bench
-from meander.bench.report import Report
 from meander.bench.rescale import describe, gap_ratios
-from meander.bench.rescale_request import RescaleRequest
-from meander.bench.scaling_request import ScalingRequest
-from meander.bench.workload import Workload
+from meander.bench.rescale.request import RescaleRequest
+from meander.bench.scaling.request import ScalingRequest
 
 
 def answer(gap: float, ours: bool = True) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def test_requests_survive_their_way_through_json() -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed")
 def test_both_can_be_drawn(tmp_path: Path) -> None:
-    from meander.bench.plot import plot
+    from meander.bench.harness.plot import plot
 
     config = {"strategies": ["hybrid", "eager"], "rate": 2000.0}
     plot(Report("rescale", config, 1, systems(), {"spark-repartition": 9.0}), str(tmp_path / "rescale.png"))

@@ -7,7 +7,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from meander.bench.input import Phase, write_input
+from meander.bench.load.input import Phase, write_input
 
 
 def test_input_knows_what_a_correct_count_and_sum_come_to(tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import meander as md
-from meander.bench.input import Input
-from meander.bench.isolation import Request, run_isolated
-from meander.bench.processes import anonymous_bytes, end_session
+from meander.bench.harness.isolation import Request, run_isolated
+from meander.bench.harness.processes import anonymous_bytes, end_session
+from meander.bench.load.input import Input
 from meander.replicate.process import session_members
 
 linux_only = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at /proc")

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from meander.bench.latency import AFTERMATH, Change, Published, describe_change, disturbed_for, is_calm, latency_numbers, longest_gap
+from meander.bench.harness.latency import (
+    AFTERMATH,
+    Change,
+    Published,
+    describe_change,
+    disturbed_for,
+    is_calm,
+    latency_numbers,
+    longest_gap,
+)
 
 
 def steady(begin: int, end: int, late: float = 0.0) -> list[Published]:

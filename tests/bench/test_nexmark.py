@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from meander.bench import nexmark
-from meander.bench.nexmark_peer import QUERIES, UPDATING, reading
+from meander.bench.nexmark.peer import QUERIES, UPDATING, reading
 from meander.cli.main import main
 from meander.cli.parser import Parser
 from meander.nexmark.queries import FLOWS

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import meander as md
+from meander.bench.harness.peers import PEERS, peer_settings
+from meander.bench.harness.report import Report, Table, parts_table
 from meander.bench.main import BENCHES, add_arguments, run_bench
-from meander.bench.peers import PEERS, peer_settings
-from meander.bench.report import Report, Table, parts_table
 
 
 def parse(*words: str) -> argparse.Namespace:
@@ -121,14 +121,14 @@ def test_what_cannot_be_measured_is_said_before_anything_is(words: tuple[str, ..
 
 
 def test_a_plot_without_matplotlib_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("meander.bench.plot.find_spec", lambda name: None)
+    monkeypatch.setattr("meander.bench.harness.plot.find_spec", lambda name: None)
     with pytest.raises(md.ConfigError, match=r"pip install 'meander\[bench\]'"):
         run_bench(parse("floor", "--plot", "out.png"))
 
 
 @pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed")
 def test_reports_can_be_drawn(tmp_path: Path) -> None:
-    from meander.bench.plot import plot
+    from meander.bench.harness.plot import plot
 
     sizes = {
         name: {"keys": keys, "epoch_seconds": 0.1, "epoch_seconds_p95": 0.2, "epoch_seconds_max": 0.3}

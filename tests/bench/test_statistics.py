@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from meander.bench.statistics import epoch_times, intervals, median_parts, over_rounds
+from meander.bench.harness.statistics import epoch_times, intervals, median_parts, over_rounds
 
 
 def test_what_is_measured_is_a_window_between_the_warm_up_and_the_last_epoch() -> None:

@@ -10,7 +10,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from meander.bench.steady import Feed, Sight, account, batch_name, meander_names, saver, visible
+from meander.bench.load.steady import Feed, Sight, account, batch_name, meander_names, saver, visible
 
 
 def test_a_feed_writes_what_was_due_and_knows_how_much(tmp_path: Path) -> None:

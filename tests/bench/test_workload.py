@@ -9,9 +9,9 @@ import polars as pl
 import pytest
 
 import meander as md
-from meander.bench.workgen import Writer
-from meander.bench.workload import SCHEMA, Workload, add_state, build_flow, burn
-from meander.bench.workload_source import WorkloadSource
+from meander.bench.load.source import WorkloadSource
+from meander.bench.load.workgen import Writer
+from meander.bench.load.workload import SCHEMA, Workload, add_state, build_flow, burn
 
 WORKLOAD = Workload(keys=50, skew=1.1, rate=100.0, payload=13, junk=21, cpu_us=3, partitions=3, seed=7)
 

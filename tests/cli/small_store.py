@@ -14,7 +14,7 @@ from meander.state.hashing import hash_keys
 from meander.state.log import Log
 from meander.state.reading import AggregateReader, plan_name
 from meander.state.segment import HASH, SegmentRef, encode_segment
-from meander.state.store import DirStore
+from meander.state.stores.contract import DirStore
 
 KEYS = ("customer",)
 AGGREGATES = (md.count().alias("n"), md.sum("amount").alias("total"))

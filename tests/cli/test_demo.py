@@ -14,7 +14,7 @@ from meander.cli.demo import choose_workload, prepare
 from meander.cli.demo_flow import Workload, build_flow, differences, recount
 from meander.cli.main import build_parser
 from meander.errors import Busy, ConfigError
-from meander.state.store import Lock
+from meander.state.stores.contract import Lock
 
 
 def workload(*words: str) -> Workload:

@@ -13,10 +13,10 @@ from tests.control.fake_run import FakeRun
 from meander.cli.main import main
 from meander.clock import SystemClock
 from meander.control.server import Server
-from meander.engine.coded import unpack_coded
 from meander.errors import FlowError, Rejected
-from meander.plan.become import Become
-from meander.plan.modify import Insert, Replace
+from meander.plan.change.become import Become
+from meander.plan.change.code import unpack_coded
+from meander.plan.change.modify import Insert, Replace
 
 TOKEN, CODE = "correct-horse-battery", "staple-and-more-than-that"
 FLOW = """

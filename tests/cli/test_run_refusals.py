@@ -9,8 +9,8 @@ import pytest
 from tests.cli.small_store import make_store
 
 from meander.cli.main import main
-from meander.engine import session
-from meander.state.store import Lock
+from meander.on_spark import session
+from meander.state.stores.contract import Lock
 
 FLOW = """
 import meander as md

@@ -10,11 +10,11 @@ from tests.cli.small_store import make_store
 import meander as md
 from meander.cli.main import main
 from meander.cli.store_view import owner_of
-from meander.engine.evaluate import DeadLetter
-from meander.engine.stage import dead_letter_frame
 from meander.errors import ConfigError
 from meander.state.log import entry_name, read_manifest, readable_epochs
-from meander.state.store import Lock
+from meander.state.stores.contract import Lock
+from meander.task.evaluate import DeadLetter
+from meander.task.stage import dead_letter_frame
 
 ADA, BOB, CLEO = ("ada", (2, 21.5)), ("bob", (1, 5.0)), ("cleo", (1, 300.0))
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import polars as pl
 import pytest
-from tests.engine.changing import Drawn
 from tests.local import Local, Script
 from tests.plan.streams import Nowhere, rows
+from tests.task.changing import Drawn
 
 import meander as md
 from meander.connect import memory_table
@@ -18,9 +18,9 @@ from meander.connect.memory import memory
 from meander.connect.net import SIGN
 from meander.connect.sink import Staged, StagedFile
 from meander.errors import ConfigError, FlowError
+from meander.plan.change.modify import Insert, Remove, Replace, StateRules, modify
 from meander.plan.changes import find_retracting
 from meander.plan.graph import Plan
-from meander.plan.modify import Insert, Remove, Replace, StateRules, modify
 
 COLUMNS = {"k": pl.Int64(), "v": pl.Int64()}
 

@@ -15,9 +15,9 @@ from tests.nemesis.faults import Done
 from tests.nemesis.feeder import Feeder
 from tests.nemesis.oracle import expected
 
-from meander.engine.compaction import is_overdue
+from meander.epochs.compaction import is_overdue
 from meander.state.log import history, read_manifest
-from meander.state.store import open_store
+from meander.state.stores.contract import open_store
 
 PATIENCE = 30.0
 """Seconds that an epoch may take on a busy machine when nothing is wrong."""

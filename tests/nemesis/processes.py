@@ -81,7 +81,7 @@ def _part(words: list[str], replicas: dict[str, str]) -> tuple[str, str]:
             return role, ""
     if "supervise.py" in text:
         return "supervisor", ""
-    if "meander.engine.steward" in words:
+    if "meander.cache.steward" in words:
         return ("backroom" if "backroom" in words else "steward"), ""
     if "pyspark.daemon" in words:
         return "python_worker", ""

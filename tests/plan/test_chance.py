@@ -18,8 +18,8 @@ from tests.plan.test_modify import plan
 
 import meander as md
 from meander.errors import FlowError
-from meander.plan.chance import chance_in
-from meander.plan.modify import Replace, StateRules, modify
+from meander.plan.change.modify import Replace, StateRules, modify
+from meander.plan.determinism import chance_in
 
 
 def imports_within(frame: pl.DataFrame) -> pl.DataFrame:

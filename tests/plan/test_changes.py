@@ -11,8 +11,8 @@ from tests.plan.streams import Nowhere, rows
 
 import meander as md
 from meander.errors import FlowError
+from meander.plan.change.modify import Become, Insert, Remove, Replace, StateRules, modify
 from meander.plan.changes import Changelog, find_retracting
-from meander.plan.modify import Become, Insert, Remove, Replace, StateRules, modify
 
 
 def keep(frame: Any) -> Any:

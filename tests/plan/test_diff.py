@@ -12,7 +12,7 @@ from tests.plan.streams import Nowhere, rows
 
 from meander import aggregates as md
 from meander.flow import Flow
-from meander.plan.diff import differences, explain_difference
+from meander.plan.change.diff import differences, explain_difference
 
 Function = Callable[[pl.DataFrame], pl.DataFrame]
 

@@ -10,9 +10,9 @@ from tests.plan.streams import Nowhere, rows
 
 import meander as md
 from meander.errors import FlowError
-from meander.plan.effects import Effects
+from meander.plan.change.effects import Effects
+from meander.plan.change.modify import Remove, Replace, StateRules, modify
 from meander.plan.graph import Plan
-from meander.plan.modify import Remove, Replace, StateRules, modify
 
 
 def plan() -> Plan:

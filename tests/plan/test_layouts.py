@@ -11,9 +11,9 @@ from tests.plan.streams import Nowhere, rows
 
 import meander as md
 from meander.errors import FlowError
-from meander.plan.become import Become
+from meander.plan.change.become import Become
+from meander.plan.change.modify import Insert, Remove, Replace, StateRules, modify
 from meander.plan.graph import Plan
-from meander.plan.modify import Insert, Remove, Replace, StateRules, modify
 
 LEFT: dict[str, Any] = {"k": pl.Int64(), "v": pl.Int32(), "ts": pl.Datetime("us")}
 RIGHT: dict[str, Any] = {"k": pl.Int64(), "w": pl.Int32(), "at": pl.Datetime("us")}

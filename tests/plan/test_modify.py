@@ -12,8 +12,8 @@ from tests.plan.streams import Nowhere, rows
 
 import meander as md
 from meander.errors import FlowError
+from meander.plan.change.modify import Insert, Remove, Replace, StateRules, modify
 from meander.plan.graph import Plan
-from meander.plan.modify import Insert, Remove, Replace, StateRules, modify
 
 COLUMNS: dict[str, Any] = {
     "customer": pl.String(),

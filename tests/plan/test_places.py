@@ -10,10 +10,10 @@ import pytest
 from tests.local import Script
 
 import meander as md
+from meander.plan.change.modify import modify
+from meander.plan.change.places import Brought, bring, place_of, settle
 from meander.plan.graph import Plan
-from meander.plan.modify import modify
 from meander.plan.operators import SinkOp
-from meander.plan.places import Brought, bring, place_of, settle
 
 
 def plan_of(sink: Any) -> Plan:

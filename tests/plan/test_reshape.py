@@ -12,10 +12,10 @@ import pytest
 from tests.plan.streams import rows
 
 import meander as md
-from meander.engine.evaluate import DeadLetter, evaluate
-from meander.engine.rows import Rows
 from meander.plan.operators import MapBatches, Select
 from meander.plan.reshape import plan_explode
+from meander.task.evaluate import DeadLetter, evaluate
+from meander.task.rows import Rows
 
 TAGS = {"id": pl.Int64(), "tags": pl.List(pl.String), "marks": pl.List(pl.Int64), "pair": pl.Array(pl.Int8, 2), "note": pl.String()}
 

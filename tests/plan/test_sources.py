@@ -11,10 +11,10 @@ from tests.plan.streams import Nowhere
 
 import meander as md
 from meander.errors import FlowError
-from meander.plan.become import Become
-from meander.plan.effects import Effects
+from meander.plan.change.become import Become
+from meander.plan.change.effects import Effects
+from meander.plan.change.modify import Insert, Replace, modify
 from meander.plan.graph import Plan
-from meander.plan.modify import Insert, Replace, modify
 from meander.plan.operators import SourceOp
 
 

@@ -10,9 +10,9 @@ from tests.plan.streams import Nowhere, rows
 
 import meander as md
 from meander.errors import FlowError
+from meander.plan.change.as_json import changes_told
+from meander.plan.change.modify import modify
 from meander.plan.graph import Plan
-from meander.plan.modify import modify
-from meander.plan.told import changes_told
 
 
 def plan() -> Plan:

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from meander.engine.election import Election
 from meander.processes import ProcessId, is_running
 from meander.replicate import ballot
 from meander.replicate.ballot import OwnServer, find_zookeeper
+from meander.replicate.election import Election
 
 pytest.importorskip("kazoo")
 

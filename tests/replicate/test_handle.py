@@ -21,7 +21,7 @@ from meander.connect.spool import SpoolSink, empty_spool
 from meander.processes import is_running
 from meander.replicate.handle import _settings, _spooled
 from meander.replicate.unwinding import Unwinding
-from meander.state.store import DirStore, MemoryStore
+from meander.state.stores.contract import DirStore, MemoryStore
 
 FAKE = Path(__file__).with_name("fake_replica.py")
 

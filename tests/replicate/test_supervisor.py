@@ -30,7 +30,7 @@ from meander.replicate.process import Adopted, Child, replicas_here
 from meander.replicate.restarts import Death, Patience, Restarts
 from meander.replicate.supervisor import Supervisor
 from meander.state.signs import Said, place_of
-from meander.state.store import DirStore
+from meander.state.stores.contract import DirStore
 
 FAKE = Path(__file__).with_name("fake_replica.py")
 QUICK = Patience(pause=0.05, longest_pause=0.2, well_after=1.0, tries=3, start=5.0, hang=4.0, grace=1.5)

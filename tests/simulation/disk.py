@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from meander.errors import Retryable
 from meander.state.manifest import Manifest
-from meander.state.store import MemoryStore
+from meander.state.stores.contract import MemoryStore
 
 
 class Crash(BaseException):

@@ -16,8 +16,8 @@ from meander.clock import Clock
 from meander.connect.sink import Staged
 from meander.connect.source import Batch, Choice, Split
 from meander.coordinate.routing import groups_of, slots_of
-from meander.engine.compaction import apart, due_merges, finished_merge
-from meander.engine.epoch import Decision, Outcome
+from meander.epochs.compaction import apart, due_merges, finished_merge
+from meander.epochs.decision import Decision, Outcome
 from meander.errors import Corrupted, Retryable
 from meander.state.compaction import Merge, run_merge
 from meander.state.grouping import fold_rows, group_rows

@@ -19,7 +19,7 @@ from tests.simulation.steady import State, as_state, epoch_of, expected
 from meander.errors import ConfigError, Retryable
 from meander.state.log import read_manifest
 from meander.state.reading import read_operator
-from meander.state.store import DirStore, Store
+from meander.state.stores.contract import DirStore, Store
 
 
 class Halting:

@@ -15,7 +15,7 @@ from tests.simulation.parts import FILE_ROWS, OPERATOR, SINK, Counted, Named, Si
 
 from meander.clock import FakeClock
 from meander.coordinate.routing import rebalance
-from meander.engine.loop import Loop, Parts
+from meander.epochs.loop import Loop, Parts
 from meander.errors import Fenced, Retryable
 from meander.state import compaction as compaction_module
 from meander.state import log as log_module

@@ -13,13 +13,13 @@ from meander import aggregates
 from meander.clock import Clock, FakeClock
 from meander.connect.sink import Staged
 from meander.connect.source import Choice, Split
-from meander.engine.loop import Loop, Parts
+from meander.epochs.loop import Loop, Parts
 from meander.state import compaction as compaction_module
 from meander.state import log as log_module
 from meander.state.log import Log
 from meander.state.manifest import Json
 from meander.state.reading import AggregateReader, plan_name
-from meander.state.store import Store
+from meander.state.stores.contract import Store
 from meander.state.table import Kept
 
 ROWS = 5

@@ -17,8 +17,8 @@ from tests.simulation.parts import SINK, SimulatedCompactor, World, WorldSink
 from meander.clock import FakeClock
 from meander.connect.file_splits import ARCHIVE
 from meander.connect.files import FilesSource, files
-from meander.engine.epoch import Decision, Outcome
-from meander.engine.loop import Loop, Parts
+from meander.epochs.decision import Decision, Outcome
+from meander.epochs.loop import Loop, Parts
 from meander.state.log import Log
 from meander.state.manifest import Manifest
 

@@ -13,7 +13,7 @@ import pytest
 from tests.simulation.steady import go_on, hurry, take_over
 
 from meander.clock import SystemClock
-from meander.state.store import DirStore, open_store
+from meander.state.stores.contract import DirStore, open_store
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path), "POLARS_MAX_THREADS": "1"}
 SECONDS = 3.0

@@ -22,11 +22,11 @@ from typing import Any
 
 import meander as md
 from meander.connect.parquet import ParquetSink
-from meander.engine.session import executors
+from meander.on_spark.session import executors
 from meander.state.log import Log
-from meander.state.redis import RedisStore
-from meander.state.s3 import S3Store
-from meander.state.store import DirStore
+from meander.state.stores.contract import DirStore
+from meander.state.stores.redis import RedisStore
+from meander.state.stores.s3 import S3Store
 
 
 def kill_at(owner: Any, name: str, nth: int, when: str) -> None:

@@ -17,9 +17,9 @@ import polars as pl
 from tests.spark.conftest import write_input
 
 import meander as md
-from meander.engine.crew import Manager
-from meander.engine.segments import this_executor
-from meander.engine.session import executors
+from meander.cache.reader import this_executor
+from meander.on_spark.allocation import Manager
+from meander.on_spark.session import executors
 
 SLOW = 4.0
 

@@ -11,16 +11,16 @@ import pyarrow as pa
 from tests.spark.conftest import write_input
 
 import meander as md
-from meander.engine.segments import Household
+from meander.cache.reader import Household
 
 
 def household(frame: Any) -> Any:
     """Leaves a note where this executor's cache is: a worker knows."""
     import polars as pl
 
-    from meander.engine import tasks
+    from meander import worker
 
-    found = [str(one.folder) for one in tasks._households.values() if isinstance(one, Household)]
+    found = [str(one.folder) for one in worker._households.values() if isinstance(one, Household)]
     return frame.with_columns(pl.lit(found[0] if found else "").alias("folder"))
 
 

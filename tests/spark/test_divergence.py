@@ -16,7 +16,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from meander.bench.processes import end_session
+from meander.bench.harness.processes import end_session
 
 FLOW = """
 import os, random, time

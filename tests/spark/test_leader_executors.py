@@ -12,9 +12,9 @@ import pytest
 from tests.spark.test_replica_kills import wait
 
 from meander.bench.failover import Kept
-from meander.bench.processes import end_session
-from meander.bench.steady import Feed, account
-from meander.engine.zookeeper import EmbeddedZooKeeper
+from meander.bench.harness.processes import end_session
+from meander.bench.load.steady import Feed, account
+from meander.replicate.zookeeper import EmbeddedZooKeeper
 
 pytest.importorskip("kazoo")
 

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from meander import nexmark
-from meander.bench.nexmark_peer import QUERIES, UPDATING, define
+from meander.bench.nexmark.peer import QUERIES, UPDATING, define
 
 EVENTS = 15_000
 WORKLOAD = nexmark.Workload(event_rate=500)

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from meander.bench.failover import Kept, tend
-from meander.bench.processes import end_session
-from meander.bench.steady import Feed, account, visible
+from meander.bench.harness.processes import end_session
+from meander.bench.load.steady import Feed, account, visible
 from meander.control.client import Client
-from meander.engine.zookeeper import EmbeddedZooKeeper
 from meander.errors import MeanderError
+from meander.replicate.zookeeper import EmbeddedZooKeeper
 
 KILLS = int(os.environ.get("MEANDER_KILLS", "100"))
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from meander.engine.session import worth_saying
+from meander.on_spark.session import worth_saying
 
 SCRIPT = """
 import sys

@@ -16,9 +16,9 @@ from tests.spark.conftest import write_input
 
 import meander as md
 from meander.cli.store_view import owner_of
-from meander.state.lease import SECONDS
 from meander.state.log import newest_generation
-from meander.state.store import open_store
+from meander.state.stores.contract import open_store
+from meander.state.stores.lease import SECONDS
 
 Start = Callable[..., Any]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

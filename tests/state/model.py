@@ -12,14 +12,14 @@ import polars as pl
 
 from meander import aggregates
 from meander.coordinate.routing import groups_of, rebalance, slots_of, spread
-from meander.engine.compaction import finished_merge, merge_entry
+from meander.epochs.compaction import finished_merge, merge_entry
 from meander.state.compaction import Merge, choose_merge, run_merge
 from meander.state.grouping import fold_rows, group_rows
 from meander.state.hashing import Hashes, hash_keys, key_groups_of
 from meander.state.manifest import Json, Manifest
 from meander.state.reading import read_rows
 from meander.state.segment import DELETED, HASH, Segment, SegmentRef, encode_batch, encode_segment, rows_of_hashes
-from meander.state.store import MemoryStore
+from meander.state.stores.contract import MemoryStore
 from meander.state.table import find, upsert
 
 KEY_GROUPS = 8

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meander.engine.compaction import finished_merge, merge_entry, still_holds
+from meander.epochs.compaction import finished_merge, merge_entry, still_holds
 from meander.errors import Corrupted
 from meander.state import compaction as compaction_module
 from meander.state import segment as segment_module
@@ -37,7 +37,7 @@ from meander.state.segment import (
     rows_of_hashes,
     without_rows,
 )
-from meander.state.store import MemoryStore
+from meander.state.stores.contract import MemoryStore
 from meander.state.table import Reach, find, find_all, find_rows
 
 KEY_GROUPS = 4

@@ -9,14 +9,14 @@ import polars as pl
 import pytest
 
 from meander.clock import FakeClock
-from meander.engine.compaction import finished_merge, merge_entry
+from meander.epochs.compaction import finished_merge, merge_entry
 from meander.errors import Corrupted
 from meander.state import compaction as compaction_module
 from meander.state.compaction import FEWEST, MOST, Merge, choose_merge, run_merge
 from meander.state.log import Log
 from meander.state.manifest import Manifest, Table
 from meander.state.segment import DELETED, HASH, Segment, SegmentRef, encode_segment
-from meander.state.store import MemoryStore
+from meander.state.stores.contract import MemoryStore
 
 EVERYTHING = 0b1111
 

@@ -13,8 +13,8 @@ import pytest
 
 from meander.clock import FakeClock, SystemClock
 from meander.errors import Busy, Retryable
-from meander.state.lease import SECONDS, Lease, live_owner, refuse_beside_live
-from meander.state.store import MemoryStore, open_store
+from meander.state.stores.contract import MemoryStore, open_store
+from meander.state.stores.lease import SECONDS, Lease, live_owner, refuse_beside_live
 
 
 class Meanwhile(FakeClock):
@@ -78,7 +78,7 @@ def test_a_lease_removes_those_of_older_generations() -> None:
 
 
 def test_a_store_that_is_away_does_not_end_the_renewal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("meander.state.lease.SECONDS", 0.1)
+    monkeypatch.setattr("meander.state.stores.lease.SECONDS", 0.1)
     store, away = MemoryStore(), []
 
     def put(name: str, data: bytes) -> None:

@@ -11,11 +11,11 @@ import pytest
 from tests.simulation.parts import OPERATOR
 from tests.simulation.steady import as_state, expected, go_on, hurry, take_over
 
-from meander.engine.loop import Loop
+from meander.epochs.loop import Loop
 from meander.errors import ConfigError, Corrupted, Retryable
 from meander.state.log import entry_name, history, read_manifest, read_snapshot, readable_epochs, snapshot_name, snapshots
 from meander.state.reading import read_operator
-from meander.state.store import DirStore, MemoryStore, Store
+from meander.state.stores.contract import DirStore, MemoryStore, Store
 
 FAR = 12
 """Epochs after which nothing that was collectable is left."""

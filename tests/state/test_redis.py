@@ -12,8 +12,8 @@ from redis import Redis
 from tests import servers
 
 from meander.errors import ConfigError, Retryable, Unavailable
-from meander.state import redis as redis_store
-from meander.state.redis import RedisStore
+from meander.state.stores import redis as redis_store
+from meander.state.stores.redis import RedisStore
 
 
 @pytest.fixture(scope="module")

@@ -14,9 +14,9 @@ import pytest
 from tests.servers import BUCKET, KEYS
 
 from meander.clock import FakeClock
-from meander.engine.probe import probe_put_if_absent
 from meander.errors import ConfigError, Retryable, Unavailable
-from meander.state.s3 import S3Store
+from meander.on_spark.probe import probe_put_if_absent
+from meander.state.stores.s3 import S3Store
 
 Answer = tuple[int, str]
 

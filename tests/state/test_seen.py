@@ -10,7 +10,7 @@ from meander.clock import FakeClock
 from meander.state import seen as seen_module
 from meander.state.manifest import Manifest
 from meander.state.seen import flush_seen, load_seen
-from meander.state.store import MemoryStore
+from meander.state.stores.contract import MemoryStore
 
 
 class Weighed(MemoryStore):

@@ -9,12 +9,12 @@ import time
 import pytest
 
 from meander.clock import FakeClock, SystemClock
-from meander.engine import cohort
-from meander.engine.cohort import DEAD_AFTER, Cohort
 from meander.processes import ProcessId
+from meander.replicate import membership as cohort
 from meander.replicate.asks import SUPERVISOR, live_supervisor
+from meander.replicate.membership import DEAD_AFTER, Cohort
 from meander.state.signs import LONGEST_LOOK, SILENT_AFTER, Said, Watch, place_of
-from meander.state.store import MemoryStore
+from meander.state.stores.contract import MemoryStore
 
 TORN = (b"", b"{", b'{"name": "a", "num', b"7", b'{"number": 1, "epoch": "x", "process": 7, "host": "here", "system": "x", "born": ""}')
 SOMEBODY = ProcessId(7, "another system", "1")

@@ -24,7 +24,7 @@ import pytest
 from tests.servers import BUCKET
 
 from meander.errors import Busy, ConfigError, Retryable, Unavailable
-from meander.state.store import DirStore, Lock, MemoryStore, Store, open_store, sweep_temporary
+from meander.state.stores.contract import DirStore, Lock, MemoryStore, Store, open_store, sweep_temporary
 
 KINDS = ["memory", "folder", "redis", "s3"]
 
@@ -140,7 +140,7 @@ def test_a_store_travels_to_other_processes(url: str) -> None:
 
 def test_of_8_processes_exactly_one_wins_each_name(url: str) -> None:
     code = (
-        "import sys; from meander.state.store import open_store; s = open_store(sys.argv[1]); sys.stdin.readline(); "
+        "import sys; from meander.state.stores.contract import open_store; s = open_store(sys.argv[1]); sys.stdin.readline(); "
         "print(*[n for n in range(25) if s.put_if_absent(f'log/{n}', sys.argv[2].encode())])"
     )
     command = [sys.executable, "-c", code, url]
@@ -285,7 +285,7 @@ def test_without_locks_nothing_is_swept(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 HOLDER = (
-    "import sys, time; from meander.state.store import DirStore, Lock; "
+    "import sys, time; from meander.state.stores.contract import DirStore, Lock; "
     "lock = Lock(DirStore(sys.argv[1]), '1'); print('held', flush=True); time.sleep(60)"
 )
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import argparse
 
-from meander.bench.input import Phase, write_input
-from meander.bench.machine import machine_facts
-from meander.bench.report import Report, Table, parts_table
-from meander.bench.rounds import (
+from meander.bench.harness.machine import machine_facts
+from meander.bench.harness.report import Report, Table, parts_table
+from meander.bench.harness.rounds import (
     OURS,
     Measure,
     add_common_arguments,
@@ -25,7 +24,8 @@ from meander.bench.rounds import (
     tried_settings,
     work_folder,
 )
-from meander.bench.statistics import Json, epoch_times, intervals, median_parts, over_rounds
+from meander.bench.harness.statistics import Json, epoch_times, intervals, median_parts, over_rounds
+from meander.bench.load.input import Phase, write_input
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

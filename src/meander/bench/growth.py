@@ -11,12 +11,12 @@ import argparse
 from pathlib import Path
 
 import meander as md
-from meander.bench.input import Phase, write_input
-from meander.bench.isolation import Request
-from meander.bench.machine import machine_facts
-from meander.bench.report import Report, Table, short
-from meander.bench.rounds import OURS, add_common_arguments, at_least_one, measure_one, options, say, work_folder
-from meander.bench.statistics import Json, epoch_times, intervals, median, median_parts, over_rounds
+from meander.bench.harness.isolation import Request
+from meander.bench.harness.machine import machine_facts
+from meander.bench.harness.report import Report, Table, short
+from meander.bench.harness.rounds import OURS, add_common_arguments, at_least_one, measure_one, options, say, work_folder
+from meander.bench.harness.statistics import Json, epoch_times, intervals, median, median_parts, over_rounds
+from meander.bench.load.input import Phase, write_input
 
 _REFERENCE = 100_000
 _LOAD_EVENTS = 1_000_000

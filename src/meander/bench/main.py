@@ -7,9 +7,9 @@ from collections.abc import Callable
 from types import ModuleType
 
 from meander.bench import backfill, expiry, failover, floor, growth, modify, python_state, replicas, rescale, scaling, throughput
-from meander.bench.plot import check_can_plot, plot
-from meander.bench.report import Report
-from meander.bench.rounds import say
+from meander.bench.harness.plot import check_can_plot, plot
+from meander.bench.harness.report import Report
+from meander.bench.harness.rounds import say
 
 BENCHES: dict[str, tuple[ModuleType, str]] = {
     "throughput": (throughput, "keyed count and sum over Parquet, beside Spark's own aggregation"),

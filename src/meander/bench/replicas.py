@@ -20,11 +20,11 @@ import pyarrow.parquet as pq
 
 import meander as md
 from meander.bench.failover import Kept
-from meander.bench.machine import machine_facts
-from meander.bench.report import Report, Table
-from meander.bench.rounds import add_common_arguments, say, work_folder
-from meander.bench.statistics import Json
-from meander.bench.steady import Sight, account, meander_names, visible
+from meander.bench.harness.machine import machine_facts
+from meander.bench.harness.report import Report, Table
+from meander.bench.harness.rounds import add_common_arguments, say, work_folder
+from meander.bench.harness.statistics import Json
+from meander.bench.load.steady import Sight, account, meander_names, visible
 
 SYSTEMS = {"alone": 1, "strangers": 2, "leaderless": 2, "leader": 2}
 _UNCOUNTED = 20
@@ -73,7 +73,7 @@ def _measure(arguments: argparse.Namespace, system: str, there: list[int], folde
     folder.mkdir(parents=True)
     server = None
     if system == "leader":
-        from meander.engine.zookeeper import EmbeddedZooKeeper
+        from meander.replicate.zookeeper import EmbeddedZooKeeper
 
         server = EmbeddedZooKeeper(folder / "zookeeper")
     homes = [folder / name for name in ("ab" if system == "strangers" else "a")]

@@ -49,9 +49,9 @@ def register_apply(commands: Commands) -> None:
 def diff(arguments: argparse.Namespace) -> int:
     from meander.cli.flow_file import load_flow
     from meander.errors import FlowError
-    from meander.plan.become import Become
-    from meander.plan.diff import differences
-    from meander.plan.modify import StateRules, modify
+    from meander.plan.change.become import Become
+    from meander.plan.change.diff import differences
+    from meander.plan.change.modify import StateRules, modify
 
     old, new = load_flow(arguments.old).plan(), load_flow(arguments.new).plan()
     try:
@@ -70,8 +70,8 @@ def diff(arguments: argparse.Namespace) -> int:
 
 def apply(arguments: argparse.Namespace) -> int:
     from meander.cli.flow_file import load_flow
-    from meander.engine.coded import pack_coded
-    from meander.plan.become import Become
+    from meander.plan.change.become import Become
+    from meander.plan.change.code import pack_coded
 
     plan = load_flow(arguments.file).plan()
     body = {"code": base64.b64encode(pack_coded([Become(plan, arguments.resume)])).decode()}

@@ -65,7 +65,7 @@ class _Cluster:
         """The driver's session, when the first executor is there."""
         import meander as md
         from meander.clock import SystemClock
-        from meander.engine.standalone import Master, import_paths, wait_for_executors
+        from meander.on_spark.standalone import Master, import_paths, wait_for_executors
 
         self._logs.mkdir(parents=True, exist_ok=True)
         console.print(f"Spark's logs: {self._logs}/", soft_wrap=True)

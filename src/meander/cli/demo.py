@@ -113,7 +113,7 @@ def prepare(folder: Path, workload: Workload, keep: bool) -> Workload:
     """Make the demo's folder ready; nothing that a demo did not make is ever removed."""
     from meander.cli.demo_flow import Workload
     from meander.cli.store_view import owner_of
-    from meander.state.store import open_store
+    from meander.state.stores.contract import open_store
 
     mark = folder / _MARK
     if folder.exists() and not folder.is_dir():
@@ -262,7 +262,7 @@ def _print_top(console: Console, state: Counts) -> None:
 
 def _print_next(console: Console, folder: Path) -> None:
     from meander.state.log import readable_epochs
-    from meander.state.store import open_store
+    from meander.state.stores.contract import open_store
 
     store = folder / "state"
     epochs = readable_epochs(open_store(store))

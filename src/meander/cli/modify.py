@@ -177,7 +177,7 @@ def _change(arguments: argparse.Namespace, told: dict[str, Any], make: Any) -> i
     (kind,) = given
     body: dict[str, Any]
     if kind in ("parquet", "code"):
-        from meander.engine.coded import pack_coded
+        from meander.plan.change.code import pack_coded
 
         op = _md().parquet(arguments.parquet) if kind == "parquet" else _object_of(arguments.code, arguments.by)
         body = {"code": base64.b64encode(pack_coded([make(op)])).decode()}

@@ -71,8 +71,8 @@ def read(url: str) -> dict[str, Any]:
     from meander.clock import SystemClock
     from meander.replicate.asks import SUPERVISOR
     from meander.replicate.roster import read_roster
-    from meander.state.folder import refuse_file
-    from meander.state.store import open_store
+    from meander.state.stores.contract import open_store
+    from meander.state.stores.folder import refuse_file
 
     store = open_store(url)
     refuse_file(store)
@@ -86,8 +86,8 @@ def read(url: str) -> dict[str, Any]:
 def _ask(arguments: argparse.Namespace, verb: str, url: str) -> int:
     from meander.clock import SystemClock
     from meander.replicate.asks import ask
-    from meander.state.folder import refuse_file
-    from meander.state.store import open_store
+    from meander.state.stores.contract import open_store
+    from meander.state.stores.folder import refuse_file
 
     store = open_store(url)
     refuse_file(store)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from meander.flow import Flow
     from meander.replicate.supervisor import Supervisor
-    from meander.state.store import Store
+    from meander.state.stores.contract import Store
 
 _LINE_EVERY = 10.0
 
@@ -33,8 +33,8 @@ def command(arguments: argparse.Namespace) -> int:
     from meander.clock import SystemClock
     from meander.replicate.ballot import find_zookeeper
     from meander.replicate.supervisor import Supervisor
-    from meander.state.folder import refuse_file
-    from meander.state.store import open_store
+    from meander.state.stores.contract import open_store
+    from meander.state.stores.folder import refuse_file
 
     check(arguments)
     flow = load_flow(arguments.file)

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from meander.clock import SystemClock
 from meander.errors import Busy, ConfigError
-from meander.state.folder import refuse_file
-from meander.state.lease import live_owner
 from meander.state.log import newest_generation, read_manifest
 from meander.state.manifest import Manifest
-from meander.state.store import Store, open_store
+from meander.state.stores.contract import Store, open_store
+from meander.state.stores.folder import refuse_file
+from meander.state.stores.lease import live_owner
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from meander.settings import seconds
 
 if TYPE_CHECKING:
     from meander.control.client import Client
-    from meander.engine.standalone import Worker
+    from meander.on_spark.standalone import Worker
 
 _EXAMPLES = """examples:
   meander task-manager                             one core for the control plane of this machine
@@ -58,7 +58,7 @@ def command(arguments: argparse.Namespace) -> int:
     from meander.cli.run import Stop
     from meander.clock import SystemClock
     from meander.control.client import Client
-    from meander.engine.standalone import Worker
+    from meander.on_spark.standalone import Worker
 
     master = urlsplit(arguments.master)
     if master.scheme != "spark" or master.hostname is None or master.port is None:
@@ -86,7 +86,7 @@ def command(arguments: argparse.Namespace) -> int:
 
 def _watch(worker: Worker, master: tuple[str, int], patience: float, wanted: Callable[[float], bool]) -> bool:
     """Until somebody wants to stop: True; or until the master was not there for longer than patience allows: False."""
-    from meander.engine.standalone import listens
+    from meander.on_spark.standalone import listens
 
     known: list[str] = []
     answered = time.monotonic()

@@ -15,7 +15,7 @@ from meander.errors import ConfigError
 from meander.settings import seconds
 
 if TYPE_CHECKING:
-    from meander.bench.workgen import Written
+    from meander.bench.load.workgen import Written
 
 _RATE, _DURATION, _EVERY = 1_000.0, "60s", 1.0
 _EXAMPLES = """examples:
@@ -68,8 +68,8 @@ def register(commands: Commands) -> None:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    from meander.bench.workgen import Writer
-    from meander.bench.workload import Workload
+    from meander.bench.load.workgen import Writer
+    from meander.bench.load.workload import Workload
 
     rate = chosen_rate(arguments)
     events = chosen_events(arguments, rate)

@@ -21,7 +21,7 @@ from meander.nexmark.oracle import Table, answer, latest, with_processing_time
 from meander.nexmark.queries.q10 import PARTITIONS
 from meander.state.log import entries_after
 from meander.state.manifest import Manifest
-from meander.state.store import open_store
+from meander.state.stores.contract import open_store
 
 
 def output(query: str, folder: str | os.PathLike[str]) -> Sink:

@@ -23,7 +23,7 @@ from meander.nexmark.queries import FLOWS, build
 from meander.nexmark.stream import sources
 from meander.nexmark.workload import Workload
 from meander.state.log import read_manifest
-from meander.state.store import open_store
+from meander.state.stores.contract import open_store
 
 KEEP_ALL = 1_000_000
 """Epochs that are retained for q12, whose check needs the time of every one."""

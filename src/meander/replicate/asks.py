@@ -16,7 +16,7 @@ from meander import errors
 from meander.clock import Clock
 from meander.errors import ConfigError, MeanderError, Retryable
 from meander.state.signs import FOLDER, SILENT_AFTER, parse
-from meander.state.store import Store
+from meander.state.stores.contract import Store
 
 SUPERVISOR = f"{FOLDER}supervisor"
 _ASKED = f"{FOLDER}asked/"

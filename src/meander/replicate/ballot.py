@@ -23,7 +23,7 @@ from meander.processes import ProcessId
 from meander.state.signs import parse
 
 if TYPE_CHECKING:
-    from meander.engine.zookeeper import EmbeddedZooKeeper
+    from meander.replicate.zookeeper import EmbeddedZooKeeper
 
 _LOOK_EVERY = 0.25
 _AGAIN_AFTER = 2.0
@@ -66,7 +66,7 @@ class OwnServer:
         self._end()
 
     def _start(self, port: int | None = None) -> tuple[str, ProcessId]:
-        from meander.engine.zookeeper import EmbeddedZooKeeper  # its jar is one of PySpark's
+        from meander.replicate.zookeeper import EmbeddedZooKeeper  # its jar is one of PySpark's
 
         self._server = server = EmbeddedZooKeeper(self._logs / "zookeeper", port=port)
         staged = self._record.with_suffix(".new")

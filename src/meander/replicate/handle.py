@@ -28,9 +28,9 @@ from meander.replicate.restarts import Patience
 from meander.replicate.supervisor import Supervisor
 from meander.replicate.unwinding import UNWINDING
 from meander.settings import Settings, seconds
-from meander.state.folder import refuse_file
 from meander.state.log import read_manifest
-from meander.state.store import Store, open_store
+from meander.state.stores.contract import Store, open_store
+from meander.state.stores.folder import refuse_file
 
 _LOG = logging.getLogger("meander")
 _LOOK_EVERY = 0.05
@@ -161,7 +161,7 @@ def start_replicas(
     flow: Planned, store: str | Path, replicas: Any, spark: Any = None, clock: Clock | None = None, **options: Any
 ) -> Replicas:
     """What ``Flow.start(..., replicas=n)`` does: see there. ``spark`` is the master of each replica's own Spark, or its settings."""
-    from meander.engine.compiled import pack_whole  # knows how functions travel
+    from meander.plan.pickling import pack_whole  # knows how functions travel
 
     if isinstance(replicas, bool) or not isinstance(replicas, int) or replicas < 1:
         raise ConfigError(f"replicas={replicas!r}: a whole number from 1 up is needed")
@@ -248,7 +248,7 @@ def _settings(options: dict[str, Any]) -> dict[str, Any]:
 
 def _check_apply(settings: dict[str, Any], plan: Plan) -> None:
     """Each replica that starts brings the edited file: the first one to try it puts it in force for all."""
-    from meander.engine.modification import at_start
+    from meander.epochs.modification import at_start
 
     edited = at_start(settings.get("apply", False), plan, "unused")
     if edited is not None and (edited.rules.upgrade or edited.guard is not None):

@@ -8,7 +8,7 @@ from meander.clock import Clock
 from meander.replicate.asks import live_supervisor
 from meander.state.log import read_manifest
 from meander.state.signs import Watch, keeper
-from meander.state.store import Store
+from meander.state.stores.contract import Store
 
 
 def read_roster(store: Store, clock: Clock) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from meander.replicate.process import Adopted, Child, Ended, last_lines, replica
 from meander.replicate.restarts import Death, Patience, Restarts
 from meander.state.log import newest_generation, read_manifest
 from meander.state.signs import SILENT_AFTER, Sighting, Watch, parse
-from meander.state.store import Store
+from meander.state.stores.contract import Store
 
 OBSERVE_EVERY = 0.5
 STEP_EVERY = 0.1

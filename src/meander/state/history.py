@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from meander.state.store import Store
+from meander.state.stores.contract import Store
 
 Json = dict[str, Any]
 

@@ -32,7 +32,7 @@ from collections.abc import Iterator
 from meander.clock import Clock
 from meander.errors import ConfigError, Corrupted, Fenced, MeanderError, Retryable, Unavailable
 from meander.state.manifest import Json, Manifest
-from meander.state.store import Store
+from meander.state.stores.contract import Store
 
 SNAPSHOT_EVERY = 32
 _ATTEMPTS = 8

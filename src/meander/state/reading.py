@@ -13,12 +13,12 @@ import pyarrow.parquet
 
 from meander.aggregates import Agg
 from meander.errors import ConfigError, Corrupted, Retryable
-from meander.state.folder import refuse_file
 from meander.state.hashing import in_groups
 from meander.state.log import no_such_epoch, read_manifest
 from meander.state.manifest import Manifest, Table, operator_of
 from meander.state.segment import ALL, DELETED, HASH, LATEST, Segment, SegmentRef
-from meander.state.store import Store, open_store
+from meander.state.stores.contract import Store, open_store
+from meander.state.stores.folder import refuse_file
 from meander.state.table import conform, merge_segments
 from meander.state.values import ValueTable, lists_by_key
 

@@ -11,7 +11,7 @@ import json
 from meander.clock import Clock
 from meander.errors import Corrupted
 from meander.state.manifest import Manifest
-from meander.state.store import Store
+from meander.state.stores.contract import Store
 
 _FILES_BEFORE_MERGE = 8
 _LARGE_ENOUGH = 20_000

@@ -15,7 +15,7 @@ from typing import Any
 
 from meander.clock import Clock
 from meander.processes import ProcessId
-from meander.state.store import Store
+from meander.state.stores.contract import Store
 
 FOLDER = "replicas/"
 SILENT_AFTER = 3.0

@@ -20,10 +20,9 @@ from tests.simulation.whole.faults import ROOM_AFTER, tears
 from tests.simulation.whole.merges import LaggingMerges
 from tests.simulation.whole.world import World, WorldClock, Wrong
 
-from meander import errors
-from meander.engine import tasks
-from meander.engine.cohort import AHEAD
+from meander import errors, worker
 from meander.errors import Retryable
+from meander.replicate.membership import AHEAD
 from meander.state.signs import place_of
 
 LONGEST = 20_000
@@ -277,11 +276,11 @@ class Actor:
         """A new process on the store."""
         self.lives += 1
         self.view = View(self)
-        tasks._stores.clear()
-        tasks._stores[self.view.url] = self.view
+        worker._stores.clear()
+        worker._stores[self.view.url] = self.view
         for other in self.world.actors:
             if other is not self and other.view is not None:
-                tasks._stores[other.view.url] = other.view
+                worker._stores[other.view.url] = other.view
         self.faults.begin(self.world.rng)
         local = Local(
             flow,

@@ -12,7 +12,7 @@ from pathlib import Path
 from unittest import mock
 
 from meander.errors import Retryable
-from meander.state.store import DirStore
+from meander.state.stores.contract import DirStore
 
 KINDS = ("before", "after", "twice", "late", "torn")
 ROOM_AFTER = 60

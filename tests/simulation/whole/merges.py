@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from meander.engine.compaction import apart, due_merges, finished_merge
+from meander.epochs.compaction import apart, due_merges, finished_merge
 from meander.state.compaction import run_merge
 from meander.state.segment import Segment, SegmentRef, ends_of
 

@@ -24,10 +24,10 @@ from tests.simulation.whole.kinds import COMMANDS, EMPTYING, MERGING, PROBATION,
 from tests.simulation.whole.verdict import Verdict
 from tests.simulation.whole.world import SECOND, Row, World, WorldClock, Wrong
 
+from meander import worker
 from meander.coordinate.routing import rebalance
-from meander.engine import compaction as merges_module
-from meander.engine import tasks
-from meander.engine import trials as trials_module
+from meander.epochs import compaction as merges_module
+from meander.epochs import probation as trials_module
 from meander.errors import ConfigError, FlowError, Retryable
 from meander.state import compaction as compaction_module
 from meander.state import log as log_module
@@ -138,7 +138,7 @@ class Schedule:
             FEWEST=(compaction_module, self.fewest),
             MOST=(compaction_module, self.most),
             MOST_EPOCHS=(merges_module, self.slowest),
-            SystemClock=(tasks, lambda: clock),
+            SystemClock=(worker, lambda: clock),
             _within=(trials_module, lambda seconds, work, abandon: work()),  # by real time nothing would be the same twice
         )
         with hurried, _quiet():

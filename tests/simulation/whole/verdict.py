@@ -24,7 +24,7 @@ from tests.simulation.whole.models import Brackets, Out, Totals
 from tests.simulation.whole.world import FEEDS, Row, World, Wrong
 
 from meander.connect.arrow_ipc import read_staged
-from meander.engine import compaction as merges_module
+from meander.epochs import compaction as merges_module
 from meander.state.reading import read_operator
 
 RETAINED = 4

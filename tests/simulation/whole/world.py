@@ -20,7 +20,7 @@ import polars as pl
 
 from meander.connect.source import Batch, Choice, Split
 from meander.state.manifest import Manifest
-from meander.state.store import MemoryStore
+from meander.state.stores.contract import MemoryStore
 
 Row = tuple[Any, ...]
 COLUMNS: dict[str, Any] = {"id": pl.Int64(), "k": pl.Int64(), "g": pl.String(), "v": pl.Int64(), "ts": pl.Datetime("us")}

@@ -1,0 +1,37 @@
+"""What a measuring process is asked in the benchmark of changes."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import ClassVar
+
+from meander.bench.harness.statistics import Json
+
+
+@dataclass(frozen=True)
+class ModifyRequest:
+    """One system under a steady load, changed again and again."""
+
+    work: ClassVar[str] = "modify"
+    system: str
+    scenario: str
+    folder: str
+    master: str
+    parallelism: int
+    memory: str
+    rate: float
+    keys: int
+    trigger: float
+    warmup: float
+    seconds: float
+    operators: int = 0
+    """How many stateful operators there are to migrate."""
+    state_bytes: int = 0
+    """About how much state they have together."""
+
+    @staticmethod
+    def from_json(fields: Json) -> ModifyRequest:
+        return ModifyRequest(**fields)
+
+    def to_json(self) -> Json:
+        return asdict(self)

@@ -1,0 +1,127 @@
+"""Tables too large to travel with the plan, as workers read them: mapped from the store, or from the executor's cache.
+
+``epochs.tables`` writes them and says which are alive; tasks are told their *marks*, and never the tables.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+
+import polars as pl
+import pyarrow as pa
+
+from meander.cache.reader import Household
+from meander.errors import Corrupted, MeanderError
+from meander.plan.graph import Plan
+from meander.plan.tables import JoinStatic, StoredLookup
+from meander.state.lookups import LookupTable, check_of
+from meander.state.manifest import Json, pieces_of
+from meander.state.stores.contract import Store
+from meander.task.physical import Compiled
+
+Marks = dict[str, Json]
+_UNUSED = 64
+"""Tasks after which a worker lets go of a table that none of them has used: another flow's, in a session that runs several."""
+
+
+def lookups_of(plan: Plan) -> dict[str, StoredLookup]:
+    """The operators of a plan that look rows up in stored tables."""
+    return {n.name: n.op.lookup for n in plan.nodes if isinstance(n.op, JoinStatic) and isinstance(n.op.lookup, StoredLookup)}
+
+
+class Shelf:
+    """The stored tables that a worker has open: mapped, each checked once, and let go when no operator uses it."""
+
+    def __init__(self) -> None:
+        self._open: dict[tuple[str, str], tuple[LookupTable, int]] = {}
+        self._tasks = 0
+        self._openers: dict[str, Callable[[], LookupTable]] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def lend(self, compiled: Compiled, marks: Mapping[str, Json], store: Store, household: Household | None) -> None:
+        """Have a plan's lookups find their rows where a task's marks say."""
+        self._tasks += 1
+        mine = {(store.url, mark["object"]) for mark in marks.values()}
+        for key, (_, last) in list(self._open.items()):
+            if key not in mine and (key[0] == store.url or last < self._tasks - _UNUSED):
+                del self._open[key]
+        self._openers = {}
+        for name, lookup in lookups_of(compiled.plan).items() if marks else ():
+            self._openers[name] = opener = partial(self._opened, name, marks[name], lookup, store, household)
+            lookup.find = partial(_find, opener)
+
+    def open(self, operators: Iterable[str]) -> None:
+        """Open what these operators need. Before they see a row: that a table cannot be read is no fault of one."""
+        for name in operators:
+            if name in self._openers:
+                self._openers[name]()
+
+    def _opened(self, name: str, mark: Json, lookup: StoredLookup, store: Store, household: Household | None) -> LookupTable:
+        key = (store.url, mark["object"])
+        found = self._open.get(key)
+        table = LookupTable(_pieces(name, mark, store, household), _schema(lookup)) if found is None else found[0]
+        self._open[key] = (table, self._tasks)
+        return table
+
+
+def _find(opener: Callable[[], LookupTable], keys: pl.DataFrame) -> pl.DataFrame:
+    return opener().find(keys)
+
+
+def bring(marks: Mapping[str, Json], store: Store, household: Household | None) -> None:
+    """Have tables in an executor's cache before an epoch needs them; what is in the way shows when one does."""
+    if household is not None:
+        with contextlib.suppress(MeanderError, OSError):
+            for name, mark in marks.items():
+                _pieces(name, mark, store, household)
+
+
+def _schema(lookup: StoredLookup) -> dict[str, pl.DataType]:
+    return {column: lookup.schema[column] for column in lookup.kept}
+
+
+def _pieces(operator: str, mark: Json, store: Store, household: Household | None) -> list[pa.Buffer]:
+    """A table's bytes, mapped where they can be: from the store where that is a folder, or else from this executor's cache."""
+    find = partial(_mapped, operator, store) if household is None else partial(_cached, operator, household, store)
+    return [find(name, check) for name, check in zip(pieces_of(mark), mark["pieces"], strict=True)]
+
+
+def _mapped(operator: str, store: Store, name: str, check: str) -> pa.Buffer:
+    data = store.map(name)
+    if data is None:
+        raise Corrupted(
+            f"join_static '{operator}': its table is missing: '{name}' is named by the log but is not in store {store.url}; was the store "
+            "changed from outside? Start the flow again from the file that has the table: it is stored anew"
+        )
+    if check_of(data) != check:
+        raise Corrupted(
+            f"join_static '{operator}': its table is damaged: '{name}' in store {store.url} is not what was written there; remove it, and "
+            "start the flow again from the file that has the table: it is stored anew"
+        )
+    return data
+
+
+def _cached(operator: str, household: Household, store: Store, name: str, check: str) -> pa.Buffer:
+    """A piece by way of the cache. One worker of the executor fetches it; what is damaged is not kept."""
+    with _alone(household):
+        data = household.cache.whole(name)
+        if data is None or check_of(data) != check:
+            household.cache.add(name, _mapped(operator, store, name, check))
+            data = household.cache.whole(name)
+    return _mapped(operator, store, name, check) if data is None else data  # it had to make room already
+
+
+@contextlib.contextmanager
+def _alone(household: Household) -> Iterator[None]:
+    lock = os.open(household.folder / "tables.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)

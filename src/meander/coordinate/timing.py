@@ -1,0 +1,22 @@
+"""Which time an operator follows: what the driver must know of it to compute its marks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Clock = Literal["mark", "clock", "epoch"]
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Which time an operator follows."""
+
+    marks: frozenset[str] = frozenset()
+    """Watermarks, of which the smallest counts."""
+    delay: int = 0
+    """How far behind them rows can come, in microseconds."""
+    by_clock: bool = False
+    """Whether it follows the decisions' clock instead."""
+    flushes: bool = True
+    """Whether something is closed where everything is to be: otherwise the end of the input leaves its state alone."""

@@ -1,0 +1,75 @@
+"""What an epoch is made of: the decision that it runs on, and the outcome that its tasks report. Plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from meander.connect.source import Split
+from meander.coordinate.capacity import StageFacts
+from meander.state.manifest import Json
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The input of one epoch, and everything else that its output depends on."""
+
+    epoch: int
+    now: float
+    splits: tuple[tuple[str, Split], ...]
+    offsets: dict[str, Json]
+    seen: dict[str, list[str]] = field(default_factory=dict)
+    batch: Json | None = None
+    late: dict[str, int] = field(default_factory=dict)
+    """Per operator that follows time, the mark up to which everything had closed before this epoch."""
+    flush: bool = False
+    """Close everything."""
+
+    @property
+    def rows(self) -> int:
+        return sum(split.rows for _, split in self.splits)
+
+    @property
+    def bytes(self) -> int:
+        return sum(split.bytes for _, split in self.splits)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What an epoch's tasks wrote: the new segments per table, the staged files per sink, and what was counted."""
+
+    segments: dict[str, list[Any]]
+    staged: dict[str, list[Json]]
+    counts: dict[str, int]
+    seconds: dict[str, float]
+    units: dict[int, int] = field(default_factory=dict)
+    """Rows that were in each split."""
+    stages: tuple[StageFacts, ...] = ()
+    """What each level did."""
+    records: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Per stage, the rows that came into it and those that it handed on."""
+    heard: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Per watermark and partition, the largest event time."""
+    closed: dict[str, int] = field(default_factory=dict)
+    """After a flush: per operator, the last of what it has closed; see ``Stateful.floor``."""
+    load: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)
+    """Per stateful operator, the seconds of work that each key group was."""
+    tried: frozenset[str] = frozenset()
+    """The operators on probation that rows came to."""
+    digests: dict[str, str] = field(default_factory=dict)
+    """Per operator and sink, what it gave out, in a number; only where replicas compare that."""
+    late: frozenset[str] = frozenset()
+    """Operators that have refused rows as late."""
+    next_ends: dict[str, int] = field(default_factory=dict)
+    """Of tables whose rows end, when the next one does of those that were there before the epoch, where operators have looked."""
+
+    def names(self) -> Iterator[str]:
+        """All objects that were written."""
+        for segments in self.segments.values():
+            yield from (segment[0] for segment in segments)
+        for files in self.staged.values():
+            yield from (file["name"] for file in files)

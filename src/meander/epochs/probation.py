@@ -1,0 +1,430 @@
+"""The first epochs under a changed plan: tried before they are committed, and taken back where they fail. Spark-free.
+
+A *setup* is all that an epoch is run with: a plan's parts, what the runner knows of it, cursors and routing. A *trial* brings a new one.
+The loop asks here, between two epochs, whether there is one:
+
+1. what it needs is written: the packed plan, the request, and state that is rewritten for it
+2. the loop has its setup from now on; kept sources, sinks and routing tables are the same objects
+3. the decision that was due runs under it, watched: an error in changed code is no dead letter, and a deadline holds
+4. well: the epoch is committed, which puts the new plan in force; the verdict is recorded
+5. not well: the setup before is back, the same decision runs under it, and who asked is told why
+
+An epoch in which no row came to changed code proves nothing: then the trial goes on until some have come, and is taken back as in 5.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from meander.clock import Clock
+from meander.connect.source import Cursor
+from meander.epochs.decision import Decision, Outcome
+from meander.epochs.parts import in_force
+from meander.errors import Fenced, MeanderError, Rejected, Retryable, Unavailable
+from meander.plan.change.options import Guard
+from meander.state.manifest import Json, Manifest, Table, operator_of
+
+if TYPE_CHECKING:
+    from meander.epochs.loop import Loop
+    from meander.epochs.parts import Parts
+
+_ATTEMPTS = 2
+_LONGEST = 16
+"""Epochs with rows after which a change is taken for proven to which none of them came: nothing is begun ahead of one on probation."""
+Frames = dict[str, pl.DataFrame]
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """Tables as the first epoch under a new plan finds them."""
+
+    forgets: tuple[str, ...] = ()
+    """Tables whose segments up to now go."""
+    tables: Mapping[str, Table] = field(default_factory=dict)
+    """What some of them have instead, and tables that were set aside."""
+    times: Mapping[str, Json] | None = None
+    """What is known of event time, where that is not the manifest's."""
+    flushed: Mapping[str, int] | None = None
+    """And up to where flushes have closed everything."""
+
+    def view(self, manifest: Manifest) -> Manifest:
+        """A manifest as the epoch sees it."""
+        if self == NOTHING:
+            return manifest
+        kept = {name: table for name, table in manifest.tables.items() if name not in self.forgets}
+        times = manifest.times if self.times is None else dict(self.times)
+        flushed = manifest.flushed if self.flushed is None else dict(self.flushed)
+        return replace(manifest, tables={**kept, **self.tables}, times=times, flushed=flushed)
+
+
+NOTHING = Rewritten()
+
+
+@dataclass(frozen=True)
+class Once:
+    """What the first epoch of a changed plan does to the state, and no later one."""
+
+    rewritten: Callable[[Manifest], Rewritten] = lambda manifest: NOTHING
+    """Given the last manifest: siblings may merge what it names until the epoch is committed."""
+    restarts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What epochs are run with."""
+
+    parts: Parts
+    program: Any
+    """The plan as the runner wants it."""
+    routing: dict[str, list[int]]
+    cursors: dict[str, Cursor]
+    restarts: tuple[str, ...] = ()
+    """Sources that begin at their beginning with the first epoch."""
+    rewritten: Callable[[Manifest], Rewritten] = lambda manifest: NOTHING
+
+
+@dataclass
+class Trial:
+    """A modification that is asked for."""
+
+    parts: Parts
+    program: Any
+    watched: frozenset[str]
+    """Operators whose code is new."""
+    restarts: tuple[str, ...] = ()
+    swaps: tuple[str, ...] = ()
+    """Sources that are others than before, new, or gone."""
+    persist: Callable[[int], None] = lambda epoch: None
+    """Write down what must be there before the epoch."""
+    rewrite: Callable[[Manifest], Rewritten] = lambda manifest: NOTHING
+    accepted: Callable[[int, float], Any] = lambda epoch, seconds: None
+    """The epoch is committed: record it, and say what whoever asked is told."""
+    rejected: Callable[[int, str], None] = lambda epoch, why: None
+    note_debts: Callable[[Json], Json] = lambda former: former
+    """The plan before, as log entries have it, with the operators that owe windows when this change is taken back."""
+    restore: Callable[[Json, Setup], Setup] = lambda former, setup: setup
+    """The setup before, as the log now has its plan."""
+    reverted: Callable[[int, str], None] = lambda epoch, why: None
+    renew: Callable[[], Trial | None] = lambda: None
+    """The same request on the plan in force, where that is not the one that this trial was made of."""
+    guard: Guard | None = None
+    patience: float = 60.0
+    reversible: bool = True
+    """Whether it can be taken back after an epoch without rows."""
+    lasting: frozenset[str] = frozenset()
+    """Operators that store in another way than before: once one of them has stored something the change cannot be taken back."""
+    sooner: frozenset[str] = frozenset()
+    """Operators that may refuse a row as late which the plan before would take: once one of them has, there is no way back either."""
+    epochs: int = 0
+    """Those with rows that it was on probation in."""
+    tried: frozenset[str] = frozenset()
+    """The watched operators that rows have come to."""
+    done: Future[Any] = field(default_factory=Future)
+    began: float = 0.0
+    former: Setup | None = None
+    """What to go back to; set once the trial's own setup is in force."""
+    earlier: Trial | None = None
+    """One before it that no row had come to either."""
+
+
+class Trials:
+    """The trials of one loop, one at a time. In the loop's thread, between two epochs."""
+
+    def __init__(self, loop: Loop, clock: Clock) -> None:
+        self._loop, self._clock = loop, clock
+        self.waiting: Trial | None = None
+        """Asked for, and not begun."""
+        self._unproven: Trial | None = None
+        """In force, although no row has come since."""
+        self.astray = False
+        """Whether a trial was broken off, so that the log alone says what is in force."""
+
+    def propose(self, trial: Trial) -> None:
+        """Try this with the next epoch. From the loop's thread."""
+        if self.waiting is not None:
+            self._refuse(self.waiting, "another modification came before it was tried")
+        trial.began = self._clock.monotonic()
+        self.waiting = trial
+
+    def resume(self, trial: Trial) -> None:
+        """After a restart: a plan is in force that no row had come to yet."""
+        self._unproven = trial
+        self._loop.watch(trial.watched)
+        self._loop.mark_plan(self._loop.plan["unproven"], _formers(trial))
+
+    def withdraw(self, trial: Trial) -> bool:
+        """Nobody waits for it any more: whether it had not begun."""
+        if self.waiting is None or self.waiting.done is not trial.done:  # it may have been renewed
+            return False
+        self.waiting = None
+        return True
+
+    def forget(self) -> None:
+        """Nothing is on probation, as far as is known here; what waits has not begun."""
+        self._unproven, self.astray = None, False
+
+    @property
+    def quiet(self) -> bool:
+        """Whether epochs can be begun ahead."""
+        return self.waiting is None and self._unproven is None
+
+    def run(self, decision: Decision | None, everything: bool) -> bool:
+        """Run the epoch that is due, where there is a trial for it: whether there was."""
+        trial = self._renewed()
+        siblings = self._loop.siblings
+        if trial is not None and not _must_wait(trial, decision, siblings is not None):
+            if siblings is not None and decision is not None:
+                trial.reversible = False  # proven by this epoch or not at all: what comes next may be another replica's
+                if not siblings.claim(decision.epoch, trial.patience):
+                    return True  # with the next one, then
+            self.waiting = None
+            with self._unless_broken_off():
+                self._try(trial, decision, everything)
+            return True
+        if self._unproven is not None and decision is not None:
+            with self._unless_broken_off():
+                self._prove(self._unproven, decision)
+            return True
+        return False
+
+    # -- pieces ---------------------------------------------------------------------------------------------------
+
+    def _renewed(self) -> Trial | None:
+        """The trial that waits. A sibling may have changed the plan since it was asked for: tried as it was, it would undo that change."""
+        trial = self.waiting
+        if trial is None:
+            return None
+        try:
+            new = trial.renew()
+        except MeanderError as error:
+            self.waiting = None
+            self._refuse(trial, f"another modification came into force before it was tried, and now it cannot be: {error}")
+            return None
+        if new is not None:
+            new.done, new.began = trial.done, trial.began
+            self.waiting = new
+        return self.waiting
+
+    @contextlib.contextmanager
+    def _unless_broken_off(self) -> Iterator[None]:
+        self.astray = True
+        yield
+        self.astray = False
+
+    def _try(self, trial: Trial, decision: Decision | None, everything: bool) -> None:
+        loop, epoch = self._loop, self._loop.log.manifest.epoch + 1
+        trial.earlier = self._unproven
+        if self._unproven is not None:  # its code was not tried either
+            trial.watched |= self._unproven.watched & trial.parts.record["operators"].keys()
+            trial.lasting |= self._unproven.lasting
+            trial.sooner |= self._unproven.sooner
+        old: Outcome | None = None
+        before: Setup | None = None
+        began = self._clock.monotonic()
+        try:
+            trial.persist(epoch)
+            if trial.guard is not None and decision is not None:
+                old = loop.attempt(decision, 3)
+            setup = self._setup(trial)
+            before = loop.install(setup, trial.watched)
+            setup.parts.open_sinks(before.parts)
+            if trial.swaps:
+                decision = loop.decide(epoch, everything)
+            tried = loop.timed_for(decision or Decision(epoch, loop.input.now(), (), {}))
+            outcome = self._watched(trial, tried)
+            if old is not None and trial.guard is not None:
+                self._ask(trial.guard, old, outcome)
+                loop.throw_away(old)
+        except Fenced:
+            trial.done.set_exception(Rejected("another run has taken the store over: nothing was changed"))
+            raise
+        except Exception as error:
+            why = _why(error)
+            if before is not None:
+                self._go_back(before, trial.swaps)
+            trial.rejected(epoch, why)
+            self._refuse(trial, why)
+            rest = _without(decision, trial.swaps)
+            if rest is not None and self._unproven is not None:
+                self._prove(self._unproven, loop.timed_for(rest))
+            elif rest is not None:
+                loop.finish(loop.timed_for(rest), old or loop.attempt(loop.timed_for(rest), 5), began)
+            return
+        trial.former = before
+        proven = not trial.watched or not trial.reversible or _is_proven(trial, outcome)
+        was = loop.log.manifest
+        marks = {"plan": trial.note_debts(before.parts.plan), "watched": sorted(trial.watched), "lasting": sorted(trial.lasting)}
+        marks["sooner"] = sorted(trial.sooner)
+        floors = {name: table.floor for name, table in was.tables.items() if table.time is not None}
+        marks |= {"times": was.times, "flushed": was.flushed, "floors": floors, "aside": {}}
+        loop.mark_plan(*((None, ()) if proven else (marks, _formers(trial))))
+        try:
+            is_in_force = loop.finish(tried, outcome, began) or in_force(loop.log.manifest.plan) == in_force(trial.parts.plan)
+        except Retryable as error:
+            trial.done.set_exception(Retryable(f"whether the modification is in force cannot be said now: {error}"))
+            raise
+        if not is_in_force:
+            if in_force(loop.plan) == in_force(trial.parts.plan):  # otherwise the plan of who was faster is here already
+                self._go_back(before, trial.swaps)
+            why = "other replicas have gone on without it: it took too long, or a change of theirs came first"
+            trial.rejected(epoch, why)
+            self._refuse(trial, why)
+            return
+        loop.settle_setup()
+        _close(before, trial.swaps)
+        answer = trial.accepted(epoch, self._clock.monotonic() - trial.began)
+        self._unproven = None if proven else trial
+        if proven:
+            loop.watch(frozenset())
+        trial.done.set_result(answer)
+
+    def _prove(self, trial: Trial, decision: Decision) -> None:
+        """The plan is in force, and for the first time rows may come to it."""
+        loop, began = self._loop, self._clock.monotonic()
+        try:
+            outcome = self._watched(trial, decision)
+        except (Fenced, Unavailable):  # a store that is away says nothing about the change
+            raise
+        except Exception as error:
+            why = _why(error)
+            earlier = self._unproven = trial.earlier
+            assert trial.former is not None
+            was = loop.plan["unproven"]
+            back = trial.restore(was["plan"], trial.former)
+            back = replace(back, routing={**back.routing, **_kept(loop.routing, back.routing)})
+            back = replace(back, cursors=loop.input.cursors)  # the sources are the same, and may have been opened anew
+            back = replace(back, parts=replace(back.parts, plan=was["plan"]), rewritten=loop.as_if_never(was, back.parts))
+            mine = loop.install(back, frozenset() if earlier is None else earlier.watched, _formers(earlier))
+            back.parts.open_sinks(mine.parts)  # after a restart they were not opened yet
+            trial.reverted(decision.epoch, why)
+            if earlier is not None:
+                self._prove(earlier, loop.timed_for(decision))
+            else:
+                loop.finish(loop.timed_for(decision), loop.attempt(loop.timed_for(decision), 5), began)
+            loop.settle_setup()
+            return
+        if _is_proven(trial, outcome):
+            self._unproven = None
+            loop.watch(frozenset())
+            loop.mark_plan(None, ())
+        loop.finish(decision, outcome, began)
+
+    def _setup(self, trial: Trial) -> Setup:
+        loop = self._loop
+        manifest = loop.log.manifest
+        cursors = {}
+        for name, source in trial.parts.sources.items():
+            kept = loop.input.cursors.get(name) if name not in trial.swaps else None
+            cursors[name] = kept or loop.input.open(name, source, anew=name in trial.restarts)
+        routing = {name: loop.routing.get(name) or loop.route_new() for name in trial.parts.keyed}
+        made = trial.rewrite(manifest)
+        return Setup(trial.parts, trial.program, routing, cursors, trial.restarts, lambda _: made)
+
+    def _watched(self, trial: Trial, decision: Decision) -> Outcome:
+        deadline = self._clock.monotonic() + trial.patience
+        for attempt in range(_ATTEMPTS):
+            try:
+                return _within(deadline - self._clock.monotonic(), lambda: self._loop.attempt(decision, 1), self._loop.abandon)
+            except Retryable:
+                if attempt == _ATTEMPTS - 1:
+                    raise
+                self._loop.recover_runner()
+        raise AssertionError("unreachable")
+
+    def _ask(self, guard: Guard, old: Outcome, new: Outcome) -> None:
+        frames = [self._loop.output(outcome) for outcome in (old, new)]
+        verdict = guard(*frames)
+        if verdict is not None and not verdict:
+            raise Rejected(f"the guard said no: it returned {verdict!r}")
+
+    def _go_back(self, before: Setup, swaps: tuple[str, ...]) -> None:
+        loop = self._loop
+        now = loop.input.cursors  # a source that is the same may have been opened anew meanwhile
+        cursors = {name: cursor if name in swaps else now.get(name, cursor) for name, cursor in before.cursors.items()}
+        watched = frozenset() if self._unproven is None else self._unproven.watched
+        mine = loop.install(replace(before, cursors=cursors), watched, _formers(self._unproven))
+        _close(mine, swaps)
+
+    def _refuse(self, trial: Trial, why: str) -> None:
+        trial.done.set_exception(Rejected(f"the modification was rejected, and the plan before it is back: {why}"))
+
+
+def _within(seconds: float, work: Callable[[], Outcome], abandon: Callable[[], None]) -> Outcome:
+    """Something that may never end, for at most so long. What it does when nobody waits any more has no effect."""
+    found: Future[Outcome] = Future()
+
+    def run() -> None:
+        try:
+            found.set_result(work())
+        except BaseException as error:
+            found.set_exception(error)
+
+    threading.Thread(target=run, name="meander-trial", daemon=True).start()
+    try:
+        return found.result(max(0.0, seconds))
+    except TimeoutError as error:
+        if found.done():
+            raise
+        abandon()
+        raise Rejected("its first epoch has not ended in time") from error
+
+
+def _must_wait(trial: Trial, decision: Decision | None, replicated: bool) -> bool:
+    """Whether an epoch comes first: a guard has nothing to compare yet, or what was decided is of sources that will be others.
+
+    Replicas try nothing without rows: afterwards nobody could take it back for all.
+    """
+    nothing = decision is None or not decision.splits
+    return ((trial.guard is not None or replicated) and nothing) or (bool(trial.swaps) and decision is not None)
+
+
+def _is_proven(trial: Trial, outcome: Outcome) -> bool:
+    """Whether rows have come to all that is new, or there is no way back."""
+    if not trial.lasting.isdisjoint(operator_of(table) for table in outcome.segments) or not trial.sooner.isdisjoint(outcome.late):
+        return True
+    if outcome.counts.get("rows_in", 0):
+        trial.epochs += 1
+        trial.tried |= outcome.tried
+    return trial.watched <= trial.tried or trial.epochs >= _LONGEST
+
+
+def _formers(trial: Trial | None) -> tuple[Parts, ...]:
+    """What may be gone back to from a change on probation, the last first."""
+    if trial is None or trial.former is None:
+        return ()
+    return (trial.former.parts, *_formers(trial.earlier))
+
+
+def _close(setup: Setup, sources: tuple[str, ...]) -> None:
+    """Nobody reads on with these."""
+    for name in sources:
+        if name in setup.cursors:
+            setup.cursors[name].close()
+
+
+def _without(decision: Decision | None, swaps: tuple[str, ...]) -> Decision | None:
+    """A decision without what sources gave that are not in force; None where nothing is left."""
+    if decision is None or not swaps:
+        return decision
+    splits = tuple((name, split) for name, split in decision.splits if name not in swaps)
+    offsets: dict[str, Json] = {name: offset for name, offset in decision.offsets.items() if name not in swaps}
+    seen = {name: names for name, names in decision.seen.items() if name not in swaps}
+    return replace(decision, splits=splits, offsets=offsets, seen=seen) if splits else None
+
+
+def _kept(now: Mapping[str, list[int]], then: Mapping[str, list[int]]) -> dict[str, list[int]]:
+    return {name: table for name, table in now.items() if name in then}
+
+
+def _why(error: BaseException) -> str:
+    if isinstance(error, (Rejected, Retryable)) or "Traceback (most recent call last)" in str(error):
+        return str(error)
+    return f"{error}\n{''.join(traceback.format_exception(error))}"

@@ -1,0 +1,306 @@
+"""Starting a flow on a store: check, lock, take over, recover, run."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pyspark import SparkContext
+
+from meander.clock import Clock
+from meander.connect.files import FilesSource
+from meander.connect.latency import LatencyFile
+from meander.connect.parquet import ParquetSink
+from meander.connect.source import Split
+from meander.connect.spark_stream import SparkStreamSource
+from meander.epochs.compaction import Compactor, ProcessCompactor
+from meander.epochs.loop import EpochDone, Loop
+from meander.epochs.migration import Migration
+from meander.epochs.modification import Modifier, Request
+from meander.epochs.parts import Parts
+from meander.epochs.placement import Placement
+from meander.epochs.probation import Trial
+from meander.epochs.resumption import plan_before, put_plan, put_started, resume_plan
+from meander.epochs.scaling import Autoscaler, LoadMeter
+from meander.epochs.steward_compaction import StewardCompactor
+from meander.epochs.tables import at_start
+from meander.epochs.tasks import TaskRunner
+from meander.errors import ConfigError, FlowError
+from meander.on_spark.allocation import hire
+from meander.on_spark.introduction import Introducer
+from meander.on_spark.jobs import SparkJobs
+from meander.on_spark.probe import probe_store
+from meander.on_spark.session import executors, is_local, prepare_context, session_options
+from meander.on_spark.session import spark as make_session
+from meander.on_spark.structured import Driver, drive
+from meander.plan.graph import Plan
+from meander.plan.pickling import pack_plan, ship_user_modules
+from meander.replicate.election import Election
+from meander.replicate.follow import Follower
+from meander.replicate.membership import Cohort
+from meander.settings import Settings
+from meander.state.log import Log, newest_generation, read_manifest
+from meander.state.stores.contract import Lock, Store, open_store
+from meander.state.stores.folder import refuse_file
+from meander.state.stores.lease import Lease, refuse_beside_live
+from meander.task.physical import Compiled, compile_plan
+from meander.task.stage import DEAD_LETTERS
+
+
+@dataclass
+class Opened:
+    """A flow that owns its store and has recovered."""
+
+    driver: Driver
+    close: list[Callable[[], None]]
+    listeners: list[Callable[[EpochDone], None]]
+    placement: Placement
+    migration: Migration
+    modifier: Modifier | None
+    autoscaler: Autoscaler | None
+    session: Any
+    """The embedded Spark session, where one was made for this run."""
+    application: str = ""
+    """What Spark calls this driver."""
+    cohort: Cohort | None = None
+    """Its siblings, where this is one of several replicas."""
+    trial: Trial | None = None
+    """The edited file that was started, to be tried with the first epoch."""
+
+
+def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: Settings, edited: Request | None = None) -> Opened:
+    """Everything between ``flow.start(...)`` and the first epoch. Nothing in the store is touched before the lock is held.
+
+    What can be refused is refused before a Spark is started, which takes its time. ``edited`` asks that the flow that the store holds
+    becomes this one, where it is one that was never in force there.
+    """
+    own = None if hasattr(session, "sparkContext") else session_options(session)
+    compiled = compile_plan(plan)
+    if settings.replica is not None:
+        _check_can_be_replicated(compiled, settings)
+    ship_user_modules([node.op for node in compiled.plan.nodes])
+    pack_plan(plan)  # a function that cannot travel is named here
+    store = open_store(store_url)
+    refuse_file(store)
+    letters = _dead_letters(store, settings)
+    _check_folders(compiled, letters)
+    seen = newest_generation(store)
+    shared = settings.replica is not None
+    previous = _lock(store, clock, settings.takeover, shared)
+    close: list[Callable[[], None]] = []
+    try:
+        made: Any = None if own is None else make_session(**own)
+        context: SparkContext = (session if own is None else made).sparkContext
+        prepare_context(context)
+        probe_store(store, context, clock)
+        if previous is None and newest_generation(store) != seen:  # somebody else started while Spark did, and nothing kept them off
+            _lock(store, clock, settings.takeover, shared)
+        log = Log.take_over(store, clock, settings.key_groups, shared)
+        generation = log.manifest.generation
+        close.append(_hold(store, generation, clock, shared))
+        cohort = None
+        if settings.replica is not None:
+            cohort = Cohort(store, clock, settings.replica, generation, _election(store, plan, settings))
+            cohort.reached(log.manifest.epoch)
+            cohort.start()
+            close.append(cohort.close)
+        before = None if edited is None else plan_before(store, log.manifest, plan)
+        chosen, marks = before or resume_plan(store, log.manifest, plan)
+        written: set[str] = set()
+        tables = at_start(store, clock, log.manifest, chosen, marks, written)
+        compiled = compile_plan(chosen)
+        put_plan(store, compiled)
+        runner = TaskRunner(
+            SparkJobs(context),
+            lambda: executors(context),
+            compiled,
+            store.url,
+            clock,
+            settings.strict,
+            settings.small_epochs,
+            mode=settings.state_mode,
+        )
+        runner.generation(generation)
+        runner.tables = tables
+        runner.digests = cohort is not None
+        helper = ProcessCompactor(store.url, clock, generation, log.manifest.key_groups)
+        compactor: Compactor = helper if store.local("") is not None else StewardCompactor(runner, helper, clock, generation)
+        listeners: list[Callable[[EpochDone], None]] = []
+        deletions = None if store.local("") is not None else ThreadPoolExecutor(1, thread_name_prefix="meander-deletions")
+        if deletions is not None:  # what is not removed by then, the next start sweeps
+            close.insert(0, lambda: deletions.shutdown(wait=True, cancel_futures=True))
+        parts = _checked_parts(compiled, letters)  # a plan that was modified has other folders than the flow that was given
+        loop = Loop(
+            store,
+            clock,
+            log,
+            replace(parts, plan={**parts.plan, **marks}),
+            runner,
+            settings.parallelism,
+            compactor,
+            settings.retain_epochs,
+            lambda done: _tell(listeners, done),
+            settings.work_ahead,
+            deletions,
+            None if cohort is None else partial(Follower, cohort=cohort, clock=clock),
+            settings.patience,
+        )
+        loop.collected = runner.collected
+        loop.housekeeping.written |= written
+        close[:0] = [loop.close, runner.close]
+        put_started(store, chosen, loop.plan)
+        modifier = Modifier(loop, store, clock, chosen, plan, lambda made: _checked_parts(made, letters), before is not None)
+        loop.recover()
+        modifier.recover()
+        trial = modifier.begin(edited) if edited is not None and before is not None else None
+        if not is_local(context):  # a local Spark is one executor, which the probe has met
+            common = runner.introduction(log.manifest.key_groups)
+            close.insert(0, Introducer(context, runner.placement, store, common, clock, runner.met).start().close)
+    except BaseException:
+        for undo in close:
+            undo()
+        raise
+    finally:
+        if previous is not None:
+            previous.release()
+    if settings.latency_file is not None:
+        latency = LatencyFile(settings.latency_file)
+        listeners.append(lambda done: latency.append(_read_splits(done), clock.now()))
+        close.append(latency.close)
+    meter, autoscaler = LoadMeter(), None
+    listeners.append(lambda done: meter.add(done.outcome.load))
+    if settings.autoscale is not None:
+        crew = hire(context, runner.placement, settings.autoscale.slots_per_executor, clock)
+        autoscaler = Autoscaler(settings.autoscale, loop, meter, _stages(compiled), runner.placement.cores, clock, crew)
+        modifier.listeners.append(lambda made: autoscaler.restage(_stages(made)))
+        listeners.append(autoscaler)
+        loop.resting = autoscaler.idle
+        if crew is not None:
+            close.insert(0, crew.close)
+    driver = drive(loop, compiled, store, settings)
+    migration = Migration(loop, runner, meter, clock, needs_fetching=settings.state_mode != "hybrid" or store.local("") is None)
+    return Opened(driver, close, listeners, runner.placement, migration, modifier, autoscaler, made, context.applicationId, cohort, trial)
+
+
+def _tell(listeners: list[Callable[[EpochDone], None]], done: EpochDone) -> None:
+    for listener in listeners:
+        listener(done)
+
+
+def _read_splits(done: EpochDone) -> list[Split]:
+    """The epoch's splits with the rows that were really in them."""
+    return [replace(split, rows=done.outcome.units.get(unit, split.rows)) for unit, (_, split) in enumerate(done.decision.splits)]
+
+
+def _hold(store: Store, generation: int, clock: Clock, shared: bool) -> Callable[[], None]:
+    """Show that this generation is alive; the answer is how to let go."""
+    if store.local("") is None:
+        return Lease(store, generation, clock, shared).start().release
+    return Lock(store, f"{generation:08d}", shared).release
+
+
+def _lock(store: Store, clock: Clock, takeover: bool, shared: bool) -> Lock | None:
+    """The newest generation's lock: refused while its process lives, unless the caller knows better.
+
+    None where there is nothing to hold: a lease can only be watched, and a replica joins its siblings.
+    """
+    while not takeover and (generation := newest_generation(store)):
+        if shared and read_manifest(store).shared:
+            return None
+        if store.local("") is None:
+            refuse_beside_live(store, generation, clock)
+            if newest_generation(store) == generation:
+                return None
+            continue
+        lock = Lock(store, f"{generation:08d}")
+        if newest_generation(store) == generation:
+            return lock
+        lock.release()  # its owner was replaced between the look and the lock: what counts is the new one's
+    return None
+
+
+def _dead_letters(store: Store, settings: Settings) -> str:
+    folder = settings.dead_letters or store.local("dead_letters")
+    if folder is None:
+        raise ConfigError(f"store {store.url} is no folder: say where dead letters go with dead_letters='folder/'")
+    return str(Path(folder).absolute())
+
+
+def _parts(compiled: Compiled, dead_letters: str) -> Parts:
+    sinks = {name: op.sink for name, op in compiled.sinks.items()}
+    sinks[DEAD_LETTERS] = ParquetSink(dead_letters)
+    return Parts(
+        {"flow": compiled.plan.flow, "version": compiled.plan.version, "digest": compiled.digest},
+        compiled.plan.record(),
+        {name: op.source for name, op in compiled.sources.items()},
+        sinks,
+        {name: keyed.tables() for name, keyed in compiled.keyed.items()},
+        compiled.rules,
+        compiled.timed,
+    )
+
+
+def _checked_parts(compiled: Compiled, dead_letters: str) -> Parts:
+    """Those of any plan that comes into force: what is refused of a flow that is started is refused here, too."""
+    _check_folders(compiled, dead_letters)
+    ship_user_modules([node.op for node in compiled.plan.nodes])
+    return _parts(compiled, dead_letters)
+
+
+def _stages(compiled: Compiled) -> dict[str, tuple[str, ...]]:
+    return {str(level.number + 1): level.keyed for level in compiled.levels if level.keyed}
+
+
+def _election(store: Store, plan: Plan, settings: Settings) -> Election | None:
+    """What is led is a flow on a store."""
+    if settings.replication == "leaderless":
+        return None
+    group = f"{plan.flow}-{hashlib.sha256(store.url.encode()).hexdigest()[:16]}"
+    return Election(settings.zookeeper or "", group, settings.replica or "", settings.leader_timeout)
+
+
+def _check_can_be_replicated(compiled: Compiled, settings: Settings) -> None:
+    """What replicas cannot do together is refused."""
+    for name, op in compiled.sources.items():
+        if isinstance(op.source, SparkStreamSource):
+            raise ConfigError(
+                f"source '{name}' cannot be replicated: Structured Streaming reads a range of it for one query only, and replicas "
+                "must read the same range each; use md.files or another source of Meander's own"
+            )
+    if settings.autoscale is not None:
+        raise ConfigError("a replicated flow cannot have an autoscaler: its replicas would each have an opinion; rescale it by hand")
+
+
+def _check_folders(compiled: Compiled, dead_letters: str) -> None:
+    """A file that one source puts away is gone for another; a flow that reads what it writes, or writes a folder twice, is a mistake.
+
+    Dead letters have the names that a sink's files have: in one folder the two would meet.
+    """
+    read = {name: op.source for name, op in compiled.sources.items() if isinstance(op.source, FilesSource)}
+    letters, own = os.path.realpath(dead_letters), "give dead_letters= a folder of its own"
+    written: dict[str, str] = {}
+    for name, source in read.items():
+        if os.path.realpath(source.path) == letters:
+            raise FlowError(f"dead letters go into {dead_letters}, which source '{name}' reads: {own}")
+    for name, source in read.items():
+        for other, its in read.items():
+            if source.archive and other != name and os.path.realpath(its.path) == os.path.realpath(source.path):
+                raise FlowError(f"source '{name}' archives the files of {source.path}, which '{other}' reads, too: read them once")
+    for name, op in compiled.sinks.items():
+        if not isinstance(op.sink, ParquetSink):
+            continue
+        folder = os.path.realpath(op.sink.path)
+        if folder == letters:
+            raise FlowError(f"dead letters go into {dead_letters}, which sink '{name}' writes into: {own}")
+        reader = next((other for other, source in read.items() if os.path.realpath(source.path) == folder), None)
+        if reader is not None:
+            raise FlowError(f"sink '{name}' writes into {op.sink.path}, which source '{reader}' reads: give the sink a folder of its own")
+        if folder in written:
+            raise FlowError(f"sinks '{written[folder]}' and '{name}' both write into {op.sink.path}: give each a folder of its own")
+        written[folder] = name

@@ -1,0 +1,67 @@
+"""Chains of changes under a modification: who is told which rows are gone has seen them come, or begins anew with who tells it. Pure.
+
+A reader of changes (an aggregate, a log) knows the rows that it was given, and is told of these that they are gone. Where it began anew
+alone, or what stands before it made other rows than it had been given, it would be told of rows that it never had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from meander.errors import FlowError
+from meander.plan.change.effects import Fate
+from meander.plan.changes import needs_signs
+from meander.plan.graph import Node, Plan
+from meander.plan.operators import MapBatches, Operator, SinkOp
+
+
+def check_chains(before: Plan, after: Plan, fates: Mapping[str, Fate]) -> None:
+    """FlowError where a modification keeps the state of a part of a chain, and not that of all of it."""
+    for reader in after.nodes:
+        if not (needs_signs(reader.op) and any(name in after.changes for name in reader.inputs)):
+            continue
+        chain, was = _chain(after, reader), _chain(before, next((n for n in before.nodes if n.name == reader.name), None))
+        same = chain.keys() == was.keys() and all(
+            _is_same(node.op, was[name].op) and (node.inputs == was[name].inputs or (node.op.stateful and node is not reader))
+            for name, node in chain.items()
+        )
+        known = [name for name, node in chain.items() if node.op.stateful]
+        anew = [name for name in known if fates[name].kind in ("created", "dropped and begun anew")]
+        if same and all(fates[name].kind == "kept" for name in known):
+            continue
+        stays = bool(was) and not reader.op.stateful
+        if len(anew) == len(known) and not stays:
+            continue
+        told = (
+            f"{reader.op.kind} {reader.name!r} is told which rows of a stream of changes are gone: it must have been given all of them, as "
+        )
+        if len(anew) == len(known):
+            kind = "table" if isinstance(reader.op, SinkOp) else "log"
+            raise FlowError(
+                f"{told}they are now. It is a {kind}, and has rows of before that nobody would take back; "
+                f"give it another name, so that it is another {kind}"
+            )
+        stored = sorted(name for name in known if fates[name].kind != "created")
+        kept = ", ".join(repr(name) for name in known if name not in anew)
+        raise FlowError(
+            f"{told}they are now. With this change {kept} would go on with what is stored, and tell it of others; "
+            f"give drop_state={stored!r}, so that they begin anew together"
+        )
+
+
+def _chain(plan: Plan, reader: Node | None) -> dict[str, Node]:
+    """A reader of changes and all before it, up to the operators that make the changes."""
+    found: dict[str, Node] = {}
+    pending = [] if reader is None else [reader]
+    while pending:
+        node = pending.pop()
+        found[node.name] = node
+        if node is reader or not node.op.stateful:
+            pending += [plan.node(name) for name in node.inputs if name in plan.changes and name not in found]
+    return found
+
+
+def _is_same(op: Operator, old: Operator) -> bool:
+    if isinstance(op, MapBatches) and isinstance(old, MapBatches):  # a plan makes its own of them, with the columns that it has learned
+        return op.fn is old.fn and (op.row_local, op.deterministic) == (old.row_local, old.deterministic)
+    return op is old

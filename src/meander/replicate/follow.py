@@ -1,0 +1,289 @@
+"""What a loop does because it is not alone: it takes up what other replicas have decided and committed. Spark-free; see ``cohort``."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from meander.clock import Clock
+from meander.connect.sink import StagedGone, is_done_by_one
+from meander.epochs.decision import Decision, Outcome
+from meander.epochs.parts import in_force
+from meander.errors import Retryable
+from meander.replicate.membership import Cohort, choices_in, choices_of
+from meander.state.log import Taken
+from meander.state.manifest import Json, Manifest
+
+if TYPE_CHECKING:
+    from meander.epochs.loop import Loop
+
+_JUDGED = 8
+_TRIAL_MARGIN = 5.0
+_POLL = 0.01
+
+
+class Follower:
+    """The other replicas, to one loop. In the loop's thread."""
+
+    def __init__(self, loop: Loop, cohort: Cohort, clock: Clock) -> None:
+        self._loop, self.cohort, self._clock = loop, cohort, clock
+        self._followed = loop.log.manifest.epoch
+        """The last epoch whose input the cursors are behind."""
+        self._judged: dict[int, Json] = {}
+        """The entries of the last epochs, to compare ours with."""
+        self._plan: tuple[str, str | None] = ("", None)
+        """The plan that the epoch before us ran under."""
+        self._delivered = 0
+        """The last epoch that is known to this process to be in the sinks that one replica publishes. A start knows of none."""
+
+    @property
+    def _by_one(self) -> tuple[str, ...]:
+        """Sinks that one replica publishes, and not all."""
+        return tuple(name for name, sink in self._loop.sinks.items() if is_done_by_one(sink))
+
+    # -- input ----------------------------------------------------------------------------------------------------
+
+    @property
+    def may_decide(self) -> bool:
+        return self.cohort.leads()
+
+    def decided(self, epoch: int) -> Decision | None:
+        """What is agreed on for an epoch, if anything is; the cursors are behind it."""
+        agreed = self.cohort.agreed(epoch)
+        if agreed is not None:
+            self.cohort.mind_clock(agreed.now)
+        if agreed is not None and epoch > self._followed:
+            self._loop.input.follow({}, choices_of(agreed), agreed.now)
+            self._followed = epoch
+        return agreed
+
+    def agree(self, mine: Decision) -> Decision | None:
+        """The decision that counts, ours or a sibling's; the cursors are behind it. None where the epoch is long over."""
+        try:
+            agreed = self.cohort.agree(mine)
+        except BaseException:  # whether it counts is not known: the cursors go back, and follow what is found when the epoch's turn comes
+            self._loop.input.follow(choices_of(mine), {})
+            raise
+        if agreed is not mine:
+            self._loop.input.follow(choices_of(mine), {} if agreed is None else choices_of(agreed), 0.0 if agreed is None else agreed.now)
+        if agreed is not None:
+            self._followed = agreed.epoch
+        return agreed
+
+    # -- the log --------------------------------------------------------------------------------------------------
+
+    def keep_up(self, certain: bool = True) -> None:
+        """Take up what siblings have committed. ``certain`` is False where even our own place in the log is not."""
+        log = self._loop.log
+        epoch = log.manifest.epoch
+        if certain:
+            self._read_news()
+        looks = self.cohort.time_to_look()
+        if not certain or (looks and log.is_behind()):
+            self._go_to_the_end()
+        if looks:
+            self.cohort.check_objections({e: was["digests"] for e, was in self._judged.items() if was["by"] == self.cohort.name})
+        if log.manifest.epoch > epoch:
+            self.cohort.reached(log.manifest.epoch)
+            self.publish_theirs()
+
+    def _go_to_the_end(self) -> None:
+        """Be where the log is, whatever was before."""
+        epoch = self._loop.log.manifest.epoch
+        manifest = self._loop.log.catch_up()
+        # A change that is being tried is in force here and not in the log: only an epoch that was committed says otherwise.
+        if manifest.epoch > epoch:
+            self._take_up_plan(manifest)
+        self._loop.begin_anew(manifest)
+        self._followed = manifest.epoch
+
+    def persevere(self, step: Callable[..., bool], **options: bool) -> bool:
+        """Do a step; where the store or the cluster does not answer, wait and do it again, from where the log is then.
+
+        Whatever it is that does not answer, unlike a run of its own: a replica that ends is missed, and its siblings go on meanwhile.
+        """
+        # Before each wait it leads no more: what does not answer us may answer another one.
+        return self._loop.patience.persevere(
+            partial(step, **options), self._mend, self.cohort.step_down, leaves=lambda: self.cohort.is_leaving
+        )
+
+    def _mend(self) -> None:
+        """Whatever was begun is given up; what is committed, also by us, is published."""
+        self._loop.recover_runner()
+        self._go_to_the_end()
+        manifest = self._loop.log.manifest
+        self._loop.plan_unsettled(manifest)  # whatever was tried: what the log says is in force, and done once
+        self.cohort.reached(manifest.epoch)
+        self.publish_theirs()
+        self.stand_in(wait=False)
+
+    def append(self, entry: Json) -> None:
+        """Append an entry that holds whatever siblings have appended before it."""
+        while True:
+            try:
+                self._loop.log.append(entry)
+                return
+            except Taken as taken:
+                self.keep_up(taken.certain)
+
+    def ready_to_commit(self, decision: Decision, outcome: Outcome) -> bool:
+        """Before an epoch is committed, the one before it is published everywhere. False where somebody has committed ours meanwhile.
+
+        Who does not lead waits until the leader has committed it, or is none any more: at the latest when it has had its time.
+        """
+        began, self._plan = self._clock.monotonic(), in_force(self._loop.plan)
+        while self._loop.log.manifest.epoch < decision.epoch and not ((free := self._is_free(began)) and self.cohort.leads()):
+            if self.cohort.is_leaving:
+                self._loop.settle_lost(outcome)
+                return False
+            if free:
+                self.cohort.wait_for_leader(began)
+            self._clock.sleep(_POLL)
+            self.keep_up()
+        is_published = self.stand_in(wait=True)
+        if self._loop.log.manifest.epoch < decision.epoch:
+            if not is_published:  # we leave, and another one will see to it: what is not published must stay the last
+                self._loop.settle_lost(outcome)
+            return is_published
+        self._lost(decision, outcome, certain=True)
+        return False
+
+    def _is_free(self, began: float) -> bool:
+        """Whether an epoch may be committed by whoever leads: no sibling that lives tries a change with it."""
+        trial = self._loop.log.manifest.trial
+        if trial is None or trial["by"] == self.cohort.name or not self.cohort.is_alive(trial["by"]):
+            return True
+        return self._clock.monotonic() > began + float(trial["seconds"]) + _TRIAL_MARGIN
+
+    def claim(self, epoch: int, seconds: float) -> bool:
+        """Have the next epoch to ourselves, to try a change with it: whether it is still that one."""
+        self.append({"kind": "trial", "by": self.cohort.name, "seconds": seconds})
+        return self._loop.log.manifest.epoch == epoch - 1
+
+    def was_faster(self, decision: Decision, outcome: Outcome, taken: Taken) -> bool:
+        """Our entry's place was taken: whether by the same epoch."""
+        self.keep_up(taken.certain)
+        if self._loop.log.manifest.epoch < decision.epoch:
+            return False
+        self._lost(decision, outcome, taken.certain)
+        return True
+
+    def is_over(self, decision: Decision) -> bool:
+        """Something was not there that an epoch needs: whether siblings have long committed it, and collected what it read."""
+        self.keep_up()
+        return self._loop.log.manifest.epoch >= decision.epoch
+
+    def signed(self, outcome: Outcome) -> Json:
+        """What an epoch's entry says for the others."""
+        return {"by": self.cohort.name, "digests": outcome.digests}
+
+    def committed(self, entry: Json, by_us: bool) -> None:
+        """We were the first. The epoch is published, ``by_us`` or by siblings that have gone on from it."""
+        epoch = entry["epoch"]
+        self._remember(entry)
+        self.cohort.reached(epoch)
+        self._loop.tidy.unwanted(self.cohort.decision_before(epoch))
+        if self._by_one and by_us:
+            self._say_delivered(epoch)
+
+    def _read_news(self) -> None:
+        for entry, before, after in self._loop.log.news():
+            if entry["kind"] == "epoch":
+                if entry["epoch"] > self._followed:
+                    self._loop.input.follow({}, choices_in(entry), entry["now"])
+                    self._followed = entry["epoch"]
+                self._remember(entry)
+                self._take_up_plan(after)
+            self._loop.committed_elsewhere(entry, before, after)
+
+    def _take_up_plan(self, manifest: Manifest) -> None:
+        """The plan that the last epoch ran under is ours: which it is, whether it is on probation, and what was set aside for that."""
+        loop, now, then = self._loop, manifest.plan, self._loop.plan
+        # Replicas that begin together may each have stored a table: the one that is in the log counts.
+        others = now.get("tables") != then.get("tables")
+        if others or in_force(now) != in_force(then) or ("unproven" in now) != ("unproven" in then):
+            loop.plan_changed(manifest)
+        elif "unproven" in now:
+            loop.adopt_probation(now["unproven"])
+
+    def _lost(self, decision: Decision, outcome: Outcome, certain: bool) -> None:
+        """A sibling has committed the epoch: what we have made of it is compared with that, and not needed any more."""
+        self._loop.settle_lost(outcome if certain else None)
+        entry = self._judged.get(decision.epoch)
+        if entry is None or (entry["now"], entry["offsets"], in_force(entry["plan"])) != (decision.now, decision.offsets, self._plan):
+            return
+        if entry["digests"] != outcome.digests:
+            self.cohort.object_to(entry, outcome.digests)
+
+    def _remember(self, entry: Json) -> None:
+        self._judged = {**{e: was for e, was in self._judged.items() if e > entry["epoch"] - _JUDGED}, entry["epoch"]: entry}
+
+    # -- output ---------------------------------------------------------------------------------------------------
+
+    def recover(self) -> None:
+        """At the start: publish what is committed and may not be published. Our name says nothing: the process that had it is dead."""
+        self.publish_theirs()
+        if self._by_one:
+            self.cohort.look()  # a committer that lives publishes its epoch itself
+            self.stand_in(wait=False)
+
+    def publish_theirs(self) -> None:
+        """Whoever has committed the last epoch may have died before it was published. Where there is a later one, it was published."""
+        while True:
+            manifest = self._loop.log.manifest
+            if self.publish(manifest, [name for name in manifest.staged if name not in self._by_one]):
+                return
+            self._read_news()
+            if self._loop.log.manifest.epoch == manifest.epoch:
+                return  # the entries behind it are collected, too: the next look goes to the log's end
+
+    def publish(self, manifest: Manifest, sinks: Sequence[str] | None = None) -> bool:
+        """Publish the last epoch, unless it is not the last any more: who commits an epoch has seen to it that the one before is published.
+
+        False where siblings have done so, and collected what was staged, while we stood still.
+        """
+        try:
+            self._loop.publish(manifest, sinks)
+            return True
+        except StagedGone:
+            if not self._loop.log.has_later_epoch():
+                raise
+            return False
+
+    def look_again(self) -> None:
+        """Before an epoch is published once more. Where it took long, another one may have published it, and later ones."""
+        with contextlib.suppress(Retryable):
+            self._loop.log.check_owner()
+            if self._loop.log.has_later_epoch():
+                raise StagedGone("a later epoch is committed, so this one is published")
+
+    def stand_in(self, wait: bool) -> bool:
+        """Publish the last epoch in sinks that one replica publishes, if the process that committed it died before it did. ``wait`` for it.
+
+        Whether it is published.
+        """
+        log = self._loop.log
+        while self._by_one and (manifest := log.manifest).epoch > self._delivered and manifest.staged:
+            if self.cohort.is_published(manifest.epoch):
+                self._delivered = manifest.epoch
+                return True
+            # By us: another process had our name, and died before it said that it has published the epoch.
+            ours_to_do = manifest.by in (None, self.cohort.name) or not self.cohort.is_alive(manifest.by)
+            if ours_to_do:
+                if log.has_later_epoch():  # published by who committed that one, and said so: what said it has gone since
+                    self._delivered = manifest.epoch
+                    return True
+                if self.publish(manifest, self._by_one):
+                    self._say_delivered(manifest.epoch)
+                    return True
+            if not wait or self.cohort.is_leaving:
+                return False
+            self._clock.sleep(_POLL)
+            self.keep_up()
+        return True
+
+    def _say_delivered(self, epoch: int) -> None:
+        self._loop.tidy.unwanted(self.cohort.say_published(epoch))
+        self._delivered = epoch

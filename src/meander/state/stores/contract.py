@@ -1,0 +1,309 @@
+"""Stores: where segments, log entries and staged output live. This file, ``s3.py`` and ``redis.py`` are all of this package that does I/O.
+
+A store is a flat space of names with six verbs. ``put_if_absent`` is the one that everything rests on: of
+all who try a name, exactly one succeeds, and once it has, the bytes are durable. Names are never reused.
+
+Verbs raise ``Unavailable`` when it is unknown whether they took effect; the caller reads back.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+
+from meander.clock import Clock, SystemClock
+from meander.durable import make_folder, sweep, sync_folder, temporary, write
+from meander.errors import Busy, ConfigError, Unavailable
+
+_NOT_ALLOWED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EEXIST}
+
+
+class Store(Protocol):
+    """The interface of every store."""
+
+    url: str
+
+    def get(self, name: str) -> bytes | None:
+        """The bytes of a name, or None where there is none."""
+
+    def get_range(self, name: str, start: int, length: int) -> bytes | None:
+        """Some bytes of a name: fewer where it ends before, none where it ends before ``start``. None where there is no such name."""
+
+    def map(self, name: str) -> pa.Buffer | None:
+        """The bytes of a name without a copy where the store can do that."""
+
+    def put(self, name: str, data: bytes | pa.Buffer) -> None:
+        """Write a name that nobody else writes; durable on return. Readers see all of it, or what was there before."""
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        """Write a name unless it exists; durable on return. False where it existed."""
+
+    def list(self, prefix: str) -> list[str]:
+        """All names under a folder (a prefix that ends in '/'), in no order."""
+
+    def delete(self, name: str) -> None:
+        """Remove a name; no error where it is gone already."""
+
+    def delete_all(self, names: Sequence[str]) -> None:
+        """Remove names, in as few messages as the store can. Where it raises, some of them may be gone."""
+
+    def local(self, name: str) -> Path | None:
+        """The path of a name where the store is a directory of this machine."""
+
+
+class DirStore:
+    """A directory. Safe against power loss as far as fsync is."""
+
+    def __init__(self, root: str | Path, clock: Clock | None = None) -> None:
+        self.root = Path(root).absolute()
+        self.url = f"file://{self.root}"
+        self._clock = clock or SystemClock()
+        self._made: set[Path] = set()
+
+    def __reduce__(self) -> tuple[type[DirStore], tuple[Path]]:
+        return DirStore, (self.root,)
+
+    def get(self, name: str) -> bytes | None:
+        try:
+            return (self.root / name).read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise Unavailable(f"store {self.url}: '{name}' cannot be read: {error}") from error
+
+    def get_range(self, name: str, start: int, length: int) -> bytes | None:
+        try:
+            with open(self.root / name, "rb", buffering=0) as file:
+                return os.pread(file.fileno(), length, start)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise Unavailable(f"store {self.url}: '{name}' cannot be read: {error}") from error
+
+    def map(self, name: str) -> pa.Buffer | None:
+        try:
+            with pa.memory_map(str(self.root / name)) as mapped:
+                return mapped.read_buffer()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise Unavailable(f"store {self.url}: '{name}' cannot be mapped: {error}") from error
+
+    def put(self, name: str, data: bytes | pa.Buffer) -> None:
+        path = self._place(name)
+        try:
+            with temporary(path, self._clock, self._open) as (staged, fd):
+                write(fd, data)
+                os.replace(staged, path)
+            sync_folder(path.parent)
+        except OSError as error:
+            raise Unavailable(f"store {self.url}: '{name}' cannot be written: {error}") from error
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        path = self._place(name)
+        written = False
+        try:
+            with temporary(path, self._clock, self._open) as (staged, fd):
+                write(fd, data)
+                written = True
+                try:
+                    os.link(staged, path)
+                    created = True
+                except FileExistsError:
+                    created = False
+            sync_folder(path.parent)
+            return created
+        except OSError as error:
+            raise Unavailable(f"store {self.url}: '{name}' cannot be written: {error}", refused=not written) from error
+
+    def list(self, prefix: str) -> list[str]:
+        try:
+            return list(self._walk(self.root / prefix, prefix))
+        except OSError as error:
+            raise Unavailable(f"store {self.url}: '{prefix}' cannot be listed: {error}") from error
+
+    def delete(self, name: str) -> None:
+        try:
+            (self.root / name).unlink(missing_ok=True)
+        except OSError as error:
+            raise Unavailable(f"store {self.url}: '{name}' cannot be deleted: {error}") from error
+
+    def delete_all(self, names: Sequence[str]) -> None:
+        for name in names:
+            self.delete(name)
+
+    def local(self, name: str) -> Path | None:
+        return self.root / name
+
+    def _place(self, name: str) -> Path:
+        path = self.root / name
+        if path.parent not in self._made:
+            try:
+                make_folder(path.parent)
+            except OSError as error:
+                if error.errno not in _NOT_ALLOWED:
+                    raise Unavailable(f"store {self.url}: the folder of '{name}' cannot be made: {error}") from error
+                raise ConfigError(f"store {self.url}: the folder cannot be made ({error}); name a folder that can be written") from error
+            self._made.add(path.parent)
+        return path
+
+    def _open(self, path: Path) -> int:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        try:
+            return os.open(path, flags, 0o644)
+        except FileNotFoundError:  # the store was deleted and made anew since this process made the folder
+            self._made.discard(path.parent)
+            make_folder(path.parent)
+            return os.open(path, flags, 0o644)
+
+    def _walk(self, folder: Path, prefix: str) -> Iterator[str]:
+        try:
+            entries = list(os.scandir(folder))
+        except FileNotFoundError:
+            return
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            if entry.is_dir():
+                yield from self._walk(folder / entry.name, f"{prefix}{entry.name}/")
+            else:
+                yield prefix + entry.name
+
+
+class MemoryStore:
+    """A dictionary, for tests and simulations inside one process."""
+
+    def __init__(self) -> None:
+        self.url = "memory://"
+        self.objects: dict[str, bytes] = {}
+
+    def get(self, name: str) -> bytes | None:
+        return self.objects.get(name)
+
+    def get_range(self, name: str, start: int, length: int) -> bytes | None:
+        data = self.get(name)
+        return None if data is None else data[start : start + length]
+
+    def map(self, name: str) -> pa.Buffer | None:
+        data = self.get(name)
+        return None if data is None else pa.py_buffer(data)
+
+    def put(self, name: str, data: bytes | pa.Buffer) -> None:
+        self.objects[name] = bytes(memoryview(data))
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        return self.objects.setdefault(name, data) is data
+
+    def list(self, prefix: str) -> list[str]:
+        return [name for name in self.objects if name.startswith(prefix)]
+
+    def delete(self, name: str) -> None:
+        self.objects.pop(name, None)
+
+    def delete_all(self, names: Sequence[str]) -> None:
+        for name in names:
+            self.delete(name)
+
+    def local(self, name: str) -> Path | None:
+        return None
+
+
+_shared_memory: dict[str, Path] = {}
+
+
+def open_store(url: str | Path) -> Store:
+    """The store at a URL: a path or ``file://…``, ``s3://bucket/prefix``, ``redis://host:port/db/prefix``, or ``memory://name`` (a folder
+    in memory, gone with this process)."""
+    text = str(url)
+    parts = urlsplit(text)
+    if parts.scheme == "memory":
+        name = parts.netloc + parts.path
+        if name not in _shared_memory:
+            fast = Path("/dev/shm")
+            folder = tempfile.mkdtemp(prefix="meander-", dir=fast if os.access(fast, os.W_OK) else None)
+            _shared_memory[name] = Path(folder)
+            atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        return DirStore(_shared_memory[name])
+    if parts.scheme == "file":
+        return DirStore(parts.path)
+    if parts.scheme == "s3":
+        with _explained("s3"):
+            from meander.state.stores.s3 import S3Store
+
+            return S3Store(text)
+    if parts.scheme == "throttled":
+        from meander.state.stores.throttled import ThrottledStore
+
+        return ThrottledStore(text)
+    if parts.scheme in ("redis", "rediss"):
+        with _explained("redis"):
+            from meander.state.stores.redis import RedisStore
+
+            return RedisStore(text)
+    if parts.scheme and "://" in text:
+        raise ConfigError(
+            f"store '{text}': there is no store for {parts.scheme}://; use a folder, file://…, s3://…, redis://… or memory://…"
+        )
+    return DirStore(text)
+
+
+@contextlib.contextmanager
+def _explained(extra: str) -> Iterator[None]:
+    """Clients are optional: who has no S3 needs no client for it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"{extra}:// needs the package {error.name}; install it with: pip install 'meander[{extra}]'") from error
+
+
+class Lock:
+    """The right to run on a store that is a folder: held by a live process, gone with it, however it dies. Elsewhere see ``lease.py``."""
+
+    def __init__(self, store: Store, name: str, shared: bool = False) -> None:
+        """``shared``: beside others who hold it so."""
+        self._fd: int | None = None
+        path = store.local(f"lock/{name}")
+        if path is None:
+            return
+        make_folder(path.parent)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.read(fd, 200).decode(errors="replace").strip()
+            os.close(fd)
+            raise Busy(
+                f"store {store.url} is in use by a live run ({owner or 'unknown process'}); nothing was touched. "
+                "Stop that run first, or start with takeover=True if its machine is known to be gone or hung."
+            ) from None
+        with contextlib.suppress(OSError):  # a full disk: the lock holds without its owner's name
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, f"process {os.getpid()}".encode(), 0)
+        self._fd = fd
+
+    def release(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+
+def sweep_temporary(store: Store, folder: str) -> None:
+    """Remove the temporary files that processes left in a folder when they died inside a put.
+
+    One of a live process is locked and stays, whichever generation it is of. Where locks do not reach its machine, its put
+    finds the file gone: it fails, the name is not written, and the caller may try again.
+    """
+    root = store.local(folder)
+    if root is not None:
+        sweep(root)

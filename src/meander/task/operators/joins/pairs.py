@@ -1,0 +1,397 @@
+"""Joins of two streams: within a bound of time, in the same window, or without a bound. Spark-free.
+
+State is the rows of both sides, as they came, in one table per side; with a bound, with the time of each. What arrives meets what
+arrived with it and what the other side has stored, within the times that it can reach. A row is over when nothing can reach it any more:
+then it comes out, where an outer join has found no partner for it. A stored row that finds its first one is not written again: a
+table beside it (``.left_met``) has the numbers of such rows.
+
+Rows of a window are as if all were at its last microsecond, and their times must be equal.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from meander.coordinate.timing import Timing
+from meander.errors import BadInput
+from meander.plan.eventtime import END, START
+from meander.plan.joins import Join, SideTime
+from meander.plan.operators import Filter
+from meander.plan.windows import Times, Window
+from meander.state.grouping import Index
+from meander.state.hashing import Hashes
+from meander.state.segment import HASH, SOONEST
+from meander.state.table import Kept
+from meander.task.evaluate import CONTENT_LIMIT, DeadLetter, content_of, values_of
+from meander.task.operators.contract import Emitted, Mask, Partial, Seat, Stateful
+from meander.task.operators.desk import Desk
+from meander.task.operators.joins.pairing import Keys, Numbers, distinct, number_keys, numbered, pair_up, stretches, times_of
+from meander.task.operators.place import Place
+from meander.task.operators.wholerows import in_order, send_whole
+from meander.task.rows import Rows
+
+ARRIVAL, MET, AT = "__arrival", "__met", "__at"
+_LEFT, _RIGHT = "__left", "__right"
+
+
+@dataclass(frozen=True)
+class Side:
+    """One input of a join, and what is kept of it."""
+
+    table: str
+    keys: tuple[str, ...]
+    columns: tuple[str, ...]
+    names: Mapping[str, str]
+    """What its columns are called behind the join."""
+    time: SideTime | None
+    window: Window | None
+    outer: bool
+    """Whether its rows come out without a partner, too."""
+    low: int
+    high: int
+    """The other side's time less this one's, at least and at most."""
+    ends: bool
+    """Whether its rows are over some time."""
+
+    @property
+    def met(self) -> str:
+        """The table of the stored rows that have found a partner."""
+        return f"{self.table}_met"
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        return (*self.keys, ARRIVAL)
+
+    def times(self, frame: pl.DataFrame) -> Times:
+        if self.time is None or not self.ends:
+            return np.zeros(frame.height, np.int64)
+        found = times_of(frame, self.time.column, self.time.shift)
+        return found if self.window is None else self.window.last_start(found) + (self.window.size - 1)
+
+    def over(self, evict: int) -> int:
+        """Up to which time no row has a partner among the other side's rows from ``evict`` on, and none is in time that has not come."""
+        return evict - max(0, self.high) - 1
+
+
+@dataclass
+class Arrived:
+    """One side's rows of this epoch, by hash and in the order of arrival, and which of them have found a partner."""
+
+    frame: pl.DataFrame
+    hashes: Hashes
+    times: Times
+    arrival: Numbers
+    met: Mask
+
+
+@dataclass
+class Found:
+    """Rows that are to come out, with what orders them."""
+
+    frames: list[pl.DataFrame] = field(default_factory=list)
+
+    def add(self, frame: pl.DataFrame, hashes: Hashes, left: Numbers, right: Numbers) -> None:
+        if frame.height:
+            self.frames.append(frame.with_columns(pl.Series(HASH, hashes), pl.Series(_LEFT, left), pl.Series(_RIGHT, right)))
+
+    def emit(self, columns: Sequence[str]) -> Emitted | None:
+        if not self.frames:
+            return None
+        whole = pl.concat([f.select(self.frames[0].columns) for f in self.frames])
+        whole = whole[np.lexsort([whole.get_column(name).to_numpy() for name in (_RIGHT, _LEFT, HASH)])]
+        return Emitted(whole.select(columns), whole.get_column(HASH).to_numpy())
+
+
+@dataclass(frozen=True)
+class Joining(Stateful):
+    """Emits a pair when its second row arrives, and rows without a partner when none can come any more."""
+
+    op: Join
+    sides: tuple[Side, Side]
+    follows: Timing | None
+    zoned: pl.Datetime | None
+    """The type of the times that it adds."""
+
+    @property
+    def timing(self) -> Timing | None:
+        return self.follows
+
+    def tables(self) -> dict[str, Kept]:
+        stored = {side.table: Kept(side.identity, AT if side.ends else None) for side in self.sides}
+        return stored | {side.met: Kept(side.identity, AT) for side in self.sides if side.outer}
+
+    def refuses(self, frame: pl.DataFrame, side: int, late: int) -> Mask | None:
+        """What is behind the mark: what it could meet may be gone, or have come out alone."""
+        if self.follows is None:
+            return None
+        behind: Mask = self.sides[side].times(frame) < late
+        return behind
+
+    def why_late(self) -> str:
+        return "late: its window had closed" if self.op.window is not None else "late: its time is behind the watermark"
+
+    def before(self, rows: Rows, side: int, seat: Seat) -> pl.DataFrame:
+        of = self.sides[side]
+        if not of.outer and not self.op.matching.nulls_equal:  # a null key meets nothing
+            rows = rows.filter(rows.frame.select(pl.all_horizontal(pl.col(*of.keys).is_not_null())).to_series())
+        return send_whole(rows, of.keys, seat)
+
+    def work(self, desk: Desk, arrived: Sequence[Partial]) -> Emitted | None:
+        out = Found()
+        if arrived:
+            self._meet(desk, (self._arrived(desk, arrived, 0), self._arrived(desk, arrived, 1)), out)
+        for number, side in enumerate(self.sides):
+            if side.outer:
+                self._let_go(desk, number, out)
+        if desk.flushes and self.follows is not None:
+            self._close(desk)
+        return out.emit(self.schema.names())
+
+    def over(self, table: str, evict: int) -> int | None:
+        side = self._side_of(table)
+        return side.over(evict) if side.ends else None
+
+    def due(self, table: str, late: int, evict: int) -> tuple[int, int] | None:
+        """What has found no partner comes out; what has, or need not, is only over."""
+        side = self._side_of(table)
+        return (SOONEST, side.over(evict)) if side.outer and table == side.table else None
+
+    def reader(self) -> JoinReader:
+        return JoinReader({side.table: side.names for side in self.sides})
+
+    def _side_of(self, table: str) -> Side:
+        return self.sides[0] if table in (self.sides[0].table, self.sides[0].met) else self.sides[1]
+
+    # -- what arrives ---------------------------------------------------------------------------------------------
+
+    def _arrived(self, desk: Desk, arrived: Sequence[Partial], side: int) -> Arrived:
+        of = self.sides[side]
+        found = in_order(arrived, side)
+        if found is None:
+            nothing = np.zeros(0, np.int64)
+            return Arrived(pl.DataFrame(), nothing.astype(np.uint64), nothing, nothing, np.zeros(0, np.bool_))
+        frame, hashes = found
+        frame = frame.select(of.columns)
+        return Arrived(frame, hashes, of.times(frame), numbered(hashes, desk.epoch), np.zeros(len(hashes), np.bool_))
+
+    def _meet(self, desk: Desk, new: tuple[Arrived, Arrived], out: Found) -> None:
+        """What arrives with what arrives, and with what is stored; then it is stored, too."""
+        left, right = new
+        desk.lap("fold")
+        keys = self._number(left, right)
+        if left.frame.height and right.frame.height:
+            mine, other = pair_up(keys.of[0], left.times, keys.of[1], right.times, self.sides[0].low, self.sides[0].high)
+            kept = self._pair(desk, left.frame[mine], right.frame[other], left.hashes[mine], left.arrival[mine], right.arrival[other], out)
+            left.met[mine[kept]] = True
+            right.met[other[kept]] = True
+        marks: dict[str, list[pl.DataFrame]] = defaultdict(list)
+        for number in (0, 1):
+            if new[number].frame.height:
+                self._look_up(desk, number, new[number], keys, marks, out)
+        for table, frames in marks.items():
+            desk.write(table, pl.concat(frames).unique().sort(HASH, ARRIVAL))
+        for side, rows in zip(self.sides, new, strict=True):
+            if rows.frame.height:
+                self._store(desk, side, rows)
+
+    def _number(self, left: Arrived, right: Arrived) -> Keys:
+        frames = [rows.frame.select(side.keys) if rows.frame.height else None for side, rows in zip(self.sides, (left, right), strict=True)]
+        some = next(frame for frame in frames if frame is not None)
+        keys = [
+            some.clear().rename(dict(zip(some.columns, s.keys, strict=True))) if f is None else f
+            for s, f in zip(self.sides, frames, strict=True)
+        ]
+        return number_keys(keys[0], left.hashes, keys[1], right.hashes, self.op.matching.nulls_equal)
+
+    def _look_up(self, desk: Desk, number: int, rows: Arrived, keys: Keys, marks: dict[str, list[pl.DataFrame]], out: Found) -> None:
+        """One side's new rows with the stored rows of the other."""
+        mine, other = self.sides[number], self.sides[1 - number]
+        known = np.flatnonzero(keys.of[number] >= 0)
+        if len(known) == 0:
+            return
+        of, times = keys.of[number][known], rows.times[known]
+        wanted, first, last = stretches(of, times, mine.low, mine.high) if other.ends else (distinct(of, len(keys.hashes)), None, None)
+        columns = [ARRIVAL, *([AT] if other.ends else []), *([MET] if other.outer else []), *other.columns]
+        probes = keys.frame[wanted].rename(dict(zip(keys.frame.columns, other.keys, strict=True)))
+        whose, stored = desk.find_all(other.table, probes, keys.hashes[wanted], columns, first, last)
+        desk.lap("state read")
+        if len(whose) == 0:
+            return
+        frame = pl.DataFrame([stored[name] for name in columns])
+        ends = frame.get_column(AT).to_numpy() if other.ends else np.zeros(frame.height, np.int64)
+        at, there = pair_up(of, times, wanted[whose], ends, mine.low, mine.high)
+        at = known[at]
+        new, old = rows.frame[at], frame[there].select(other.columns)
+        came, stood = rows.arrival[at], frame.get_column(ARRIVAL).to_numpy()[there]
+        if number == 0:
+            kept = self._pair(desk, new, old, rows.hashes[at], came, stood, out)
+        else:
+            kept = self._pair(desk, old, new, rows.hashes[at], stood, came, out)
+        rows.met[at[kept]] = True
+        if other.outer:
+            found = distinct(there[kept], frame.height)
+            met = frame[found].with_columns(pl.Series(HASH, keys.hashes[wanted[whose[found]]])).filter(~pl.col(MET))
+            if met.height:
+                marks[other.met].append(met.select(HASH, *other.identity, AT))
+
+    def _pair(
+        self, desk: Desk, left: pl.DataFrame, right: pl.DataFrame, hashes: Hashes, first: Numbers, second: Numbers, out: Found
+    ) -> Index:
+        """Rows of both sides to rows of the join. Returns where the condition holds."""
+        whole = self._whole(left, right)
+        kept = np.arange(whole.height)
+        if self.op.where is not None and whole.height:
+            meets, failures = self._meets(self.op.where, whole)
+            for row, error in failures:
+                self._refuse(desk, self.op.where, whole, row, error)
+            kept = np.flatnonzero(meets)
+            whole = whole[kept]
+        out.add(whole, hashes[kept], first[kept], second[kept])
+        return kept
+
+    def _whole(self, left: pl.DataFrame, right: pl.DataFrame) -> pl.DataFrame:
+        """Pairs, with the columns that a condition can be about."""
+        side = self.sides[1]
+        others = [right.get_column(column).alias(side.names[column]) for column in right.columns if column not in side.keys]
+        return self._timed(pl.DataFrame([*left.get_columns(), *others]), left, right)
+
+    def _meets(self, where: Filter, whole: pl.DataFrame) -> tuple[Mask, list[tuple[int, pl.exceptions.PolarsError]]]:
+        """For which pairs the condition holds, and on which it fails, in their order: these are found by halves."""
+        meets = np.zeros(whole.height, np.bool_)
+        failures = []
+        pending = [(0, whole.height)]
+        while pending:
+            begin, end = pending.pop()
+            try:
+                meets[begin:end] = where.mask(whole[begin:end]).to_numpy()
+            except pl.exceptions.PolarsError as error:
+                if end - begin > 1:
+                    middle = (begin + end) // 2
+                    pending += [(middle, end), (begin, middle)]
+                    continue
+                failures.append((begin, error))
+        return meets, failures
+
+    def _refuse(self, desk: Desk, where: Filter, whole: pl.DataFrame, row: int, error: pl.exceptions.PolarsError) -> None:
+        """A pair on which the condition fails is a dead letter, and no pair."""
+        pair = values_of(whole, row)
+        key = tuple(pair[column] for column in self.keys) if len(self.keys) > 1 else pair[self.keys[0]]
+        position, reason = f"{self.name} key {key!r}", f"where {where.describe()}: {type(error).__name__}: {error}"
+        if desk.strict:
+            raise BadInput(f"operator '{self.name}', epoch {desk.epoch}, a pair of key {key!r}: {reason}") from error
+        desk.dead.append(DeadLetter(self.name, position, reason, content_of(whole, row)[:CONTENT_LIMIT]))
+
+    def _timed(self, whole: pl.DataFrame, left: pl.DataFrame | None, right: pl.DataFrame | None) -> pl.DataFrame:
+        """With the times that the join adds."""
+        added: list[pl.Series] = []
+        halves = [(side, frame) for side, frame in zip(self.sides, (left, right), strict=True) if frame is not None]
+        if self.op.time is not None:
+            times = [frame.get_column(side.time.column) for side, frame in halves if side.time is not None]
+            later = times[0] if len(times) == 1 else pl.select(pl.max_horizontal(times[0].alias("0"), times[1].alias("1"))).to_series()
+            added.append(later.alias(self.op.time))
+        if self.op.window is not None:
+            assert self.zoned is not None
+            side, frame = halves[0]
+            last = side.times(frame)
+            for name, moment in ((START, last - (self.op.window.size - 1)), (END, last + 1)):
+                added.append(pl.Series(name, moment).cast(pl.Datetime("us", self.zoned.time_zone)).dt.cast_time_unit(self.zoned.time_unit))
+        return whole.with_columns(added) if added else whole
+
+    def _store(self, desk: Desk, side: Side, rows: Arrived) -> None:
+        columns = [pl.Series(HASH, rows.hashes), *rows.frame.get_columns(), pl.Series(ARRIVAL, rows.arrival)]
+        if side.outer:
+            columns.append(pl.Series(MET, rows.met))
+        if side.ends:
+            columns.append(pl.Series(AT, rows.times))
+        desk.write(side.table, pl.DataFrame(columns))
+
+    # -- what goes ------------------------------------------------------------------------------------------------
+
+    def _let_go(self, desk: Desk, number: int, out: Found) -> None:
+        """Rows that are over, and that have found no partner."""
+        side = self.sides[number]
+        upto = side.over(desk.evict)
+        rows = desk.ending(side.table, SOONEST, upto)
+        if rows.height == 0:
+            return
+        rows = rows.filter(~pl.col(MET))
+        met = desk.ending(side.met, SOONEST, upto)
+        if rows.height and met.height:
+            rows = rows.join(met.select(HASH, ARRIVAL), on=[HASH, ARRIVAL], how="anti", maintain_order="left")
+        if rows.height == 0:
+            return
+        alone = rows.select(side.columns)
+        named = alone.rename(dict(side.names))
+        timed = self._timed(named, *((alone, None) if number == 0 else (None, alone)))
+        missing = [pl.lit(None, dtype).alias(name) for name, dtype in self.schema.items() if name not in timed.columns]
+        whole = timed.with_columns(missing).select(self.schema.names())
+        arrival, nobody = rows.get_column(ARRIVAL).to_numpy(), np.full(rows.height, -1, np.int64)
+        out.add(whole, rows.get_column(HASH).to_numpy(), *((arrival, nobody) if number == 0 else (nobody, arrival)))
+
+    def _close(self, desk: Desk) -> None:
+        """After a flush, what could have met a row that is gone must be late, and so must what would be over with it."""
+        for side in self.sides:
+            if (last := desk.largest(side.table)) is not None:
+                desk.closed = max(desk.closed, last + max(side.high, 0) + 1)
+
+
+@dataclass(frozen=True)
+class JoinReader:
+    """Shows the rows that wait for others: ``side`` says whose they are, the columns are called as behind the join."""
+
+    sides: Mapping[str, Mapping[str, str]]
+
+    def show(self, tables: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
+        return pl.concat(list(self._shown(tables)), how="diagonal")
+
+    def _shown(self, tables: Mapping[str, pl.DataFrame]) -> Iterator[pl.DataFrame]:
+        for (table, names), side in zip(self.sides.items(), ("left", "right"), strict=True):
+            for name, rows in tables.items():
+                if name == table and rows.width:
+                    yield rows.select(pl.lit(side).alias("__side"), *(pl.col(column).alias(to) for column, to in names.items()))
+
+
+def make_join(place: Place, op: Join) -> Joining:
+    return Joining(**told(place, op))
+
+
+def told(place: Place, op: Join) -> dict[str, Any]:
+    """What a join is told, of whichever kind it is."""
+    schemas = [place.schema(side) for side in (0, 1)]
+    left, right = (tuple(schema) for schema in schemas)
+    low, high = op.bounds or (0, 0)
+    ends = op.bounds is not None
+    times = op.times
+    matching, name = op.matching, place.node.name
+    common = (op.window,)
+    sides = (
+        Side(f"{name}.left", matching.left_on, left, {c: c for c in left}, times and times[0], *common, op.outer[0], low, high, ends),
+        Side(
+            f"{name}.right",
+            matching.right_on,
+            right,
+            matching.names(left, right),
+            times and times[1],
+            *common,
+            op.outer[1],
+            -high,
+            -low,
+            ends,
+        ),
+    )
+    follows = None
+    if op.bounds is not None:
+        first, second = place.time(0), place.time(1)
+        assert first is not None
+        assert second is not None
+        # The end of the input tells an inner join nothing: what it keeps may yet meet something.
+        follows = Timing(first.marks | second.marks, max(first.delay, second.delay), flushes=any(op.outer))
+    dtype = schemas[0][op.times[0].column] if op.times is not None else None
+    zoned = dtype if isinstance(dtype, pl.Datetime) else None
+    return {**place.common(matching.left_on), "op": op, "sides": sides, "follows": follows, "zoned": zoned}

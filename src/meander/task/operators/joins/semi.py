@@ -1,0 +1,195 @@
+"""Semi and anti joins of two streams: rows of the left that have a partner on the right, or have none. Spark-free.
+
+Both keep the same: the rows of the left that have found no partner yet, and the rows of the right. A semi join gives out a row when its
+first partner is there, an anti join when it is over without one. What has found its partner is deleted, or never stored.
+
+A condition is asked of a row's partners in the order in which these have arrived, up to the first for which it holds. So it does not
+depend on the epochs on which pairs it fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from meander.plan.joins import Join
+from meander.plan.windows import Times
+from meander.state.hashing import Hashes
+from meander.state.segment import DELETED, HASH, SOONEST
+from meander.state.table import Kept
+from meander.task.operators.contract import Emitted, Mask, Partial
+from meander.task.operators.desk import Desk
+from meander.task.operators.joins.pairing import Keys, Numbers, distinct, have_partner, pair_up, stretches
+from meander.task.operators.joins.pairs import ARRIVAL, AT, Arrived, Found, Joining, told
+from meander.task.operators.place import Place
+
+
+@dataclass(frozen=True)
+class Known:
+    """Rows of a side, in the order of arrival, with the numbers of their keys."""
+
+    keys: Numbers
+    times: Times
+    arrival: Numbers
+    frame: pl.DataFrame
+    """The columns that a condition, or what comes out, needs of them."""
+
+
+@dataclass(frozen=True)
+class Filtering(Joining):
+    """Emits a row of the left once, when its first partner is there, or when none can come any more."""
+
+    left: pl.Schema
+
+    def tables(self) -> dict[str, Kept]:
+        return {side.table: Kept(side.identity, AT if side.ends else None) for side in self.sides}
+
+    def work(self, desk: Desk, arrived: Sequence[Partial]) -> Emitted | None:
+        out = Found()
+        if arrived:
+            self._meet(desk, (self._arrived(desk, arrived, 0), self._arrived(desk, arrived, 1)), out)
+        if self._is_anti:
+            self._let_go(desk, 0, out)
+        if desk.flushes and self.follows is not None:
+            self._close(desk)
+        return out.emit(self.schema.names())
+
+    @property
+    def _is_anti(self) -> bool:
+        return self.op.how == "anti"
+
+    @property
+    def _keeps_first(self) -> bool:
+        """Whether of the right's rows of a key one tells as much as all."""
+        return self.op.where is None and not self.sides[1].ends
+
+    # -- what arrives ---------------------------------------------------------------------------------------------
+
+    def _meet(self, desk: Desk, new: tuple[Arrived, Arrived], out: Found) -> None:
+        """New rows of the left with stored and with new ones of the right, then stored ones of the left with new ones of the right."""
+        left, right = new
+        desk.lap("fold")
+        keys = self._number(left, right)
+        came = Known(keys.of[1], right.times, right.arrival, right.frame)
+        writes = []
+        if left.frame.height:
+            fresh = Known(keys.of[0], left.times, left.arrival, left.frame)
+            self._match(desk, fresh, self._stored(desk, 1, left, keys), left.met)
+            self._match(desk, fresh, came, left.met)
+            if not self._is_anti:
+                self._give(left.frame, left.hashes, left.arrival, left.met, out)
+            if not left.met.all():
+                writes.append(self._rows(0, left, ~left.met))
+        if right.frame.height:
+            old = self._stored(desk, 0, right, keys)
+            met = np.zeros(len(old.keys), np.bool_)
+            self._match(desk, old, came, met)
+            if met.any():
+                hashes = keys.hashes[old.keys]
+                if not self._is_anti:
+                    self._give(old.frame, hashes, old.arrival, met, out)
+                writes.append(self._gone(keys, old, met))
+            wanted = self._unknown(desk, right, keys) if self._keeps_first else np.ones(len(right.hashes), np.bool_)
+            if wanted.any():
+                desk.write(self.sides[1].table, self._rows(1, right, wanted))
+        if len(writes) == 2:
+            writes = [pl.concat([writes[0].with_columns(pl.lit(False).alias(DELETED)), writes[1]], how="diagonal").sort(HASH, ARRIVAL)]
+        if writes:
+            desk.write(self.sides[0].table, writes[0])
+
+    def _stored(self, desk: Desk, number: int, new: Arrived, keys: Keys) -> Known:
+        """The stored rows of a side that new ones of the other can meet."""
+        side, mine = self.sides[number], self.sides[1 - number]
+        wanted_columns = [*side.columns] if self.op.where is not None or (number == 0 and not self._is_anti) else []
+        columns = [ARRIVAL, *([AT] if side.ends else []), *wanted_columns]
+        known = np.flatnonzero(keys.of[1 - number] >= 0)
+        nothing = np.zeros(0, np.int64)
+        if len(known) == 0:
+            return Known(nothing, nothing, nothing, pl.DataFrame())
+        of, times = keys.of[1 - number][known], new.times[known]
+        wanted, first, last = stretches(of, times, mine.low, mine.high) if side.ends else (distinct(of, len(keys.hashes)), None, None)
+        probes = keys.frame[wanted].rename(dict(zip(keys.frame.columns, side.keys, strict=True)))
+        if number == 0:  # rows that have found a partner are deleted
+            whose, frame = desk.find_rows(side.table, probes, keys.hashes[wanted], (ARRIVAL,), columns, first, last)
+        else:
+            whose, found = desk.find_all(side.table, probes, keys.hashes[wanted], columns, first, last)
+            frame = pl.DataFrame([found[name] for name in columns]) if len(whose) else pl.DataFrame()
+        desk.lap("state read")
+        if len(whose) == 0:
+            return Known(nothing, nothing, nothing, pl.DataFrame())
+        ends = frame.get_column(AT).to_numpy() if side.ends else np.zeros(frame.height, np.int64)
+        return Known(wanted[whose].astype(np.int64), ends, frame.get_column(ARRIVAL).to_numpy(), frame.select(wanted_columns))
+
+    def _match(self, desk: Desk, left: Known, right: Known, met: Mask) -> None:
+        """Note which rows of the left meet one of these rows of the right; those that have met one already are not asked for."""
+        open_, low, high = np.flatnonzero(~met), self.sides[0].low, self.sides[0].high
+        if len(open_) == 0 or len(right.keys) == 0:
+            return
+        mine = left.keys[open_], left.times[open_]
+        if self.op.where is None:
+            met[open_] = have_partner(*mine, right.keys, right.times, low, high)
+            return
+        first, other = pair_up(*mine, right.keys, right.times, low, high)
+        if len(first) == 0:
+            return
+        whole = self._whole(left.frame[open_[first]], right.frame[other])
+        meets, failures = self._meets(self.op.where, whole)
+        arrival = right.arrival[other]
+        soonest = np.full(len(open_), np.iinfo(np.int64).max)
+        np.minimum.at(soonest, first[meets], arrival[meets])
+        for row, error in failures:
+            if arrival[row] < soonest[first[row]]:  # it would not have been asked of a later one
+                self._refuse(desk, self.op.where, whole, row, error)
+        met[open_[first[meets]]] = True
+
+    def _unknown(self, desk: Desk, right: Arrived, keys: Keys) -> Mask:
+        """The first rows of keys of which none is stored."""
+        of = keys.of[1]
+        unknown = np.zeros(len(of), np.bool_)
+        known = np.flatnonzero(of >= 0)
+        numbers, firsts = np.unique(of[known], return_index=True)
+        probes = keys.frame[numbers].rename(dict(zip(keys.frame.columns, self.sides[1].keys, strict=True)))
+        stored, _ = desk.find_all(self.sides[1].table, probes, keys.hashes[numbers], [ARRIVAL])
+        unknown[np.delete(known[firsts], stored)] = True
+        return unknown
+
+    # -- what is stored, and what comes out -----------------------------------------------------------------------
+
+    def _rows(self, number: int, rows: Arrived, wanted: Mask) -> pl.DataFrame:
+        columns = [pl.Series(HASH, rows.hashes), *rows.frame.get_columns(), pl.Series(ARRIVAL, rows.arrival)]
+        if self.sides[number].ends:
+            columns.append(pl.Series(AT, rows.times))
+        return pl.DataFrame(columns).filter(pl.Series(wanted))
+
+    def _gone(self, keys: Keys, old: Known, met: Mask) -> pl.DataFrame:
+        """Deletions of stored rows of the left."""
+        side, at = self.sides[0], np.flatnonzero(met)
+        numbers = old.keys[at]
+        columns = [pl.Series(HASH, keys.hashes[numbers]), *keys.frame[numbers].select(side.keys).get_columns()]
+        columns += [pl.Series(ARRIVAL, old.arrival[at]), *([pl.Series(AT, old.times[at])] if side.ends else [])]
+        rest = [pl.lit(None, dtype).alias(name) for name, dtype in self.left.items() if name not in side.keys]
+        frame = pl.DataFrame(columns).with_columns(*rest, pl.lit(True).alias(DELETED))
+        return frame.sort(HASH, ARRIVAL)
+
+    def _give(self, rows: pl.DataFrame, hashes: Hashes, arrival: Numbers, wanted: Mask, out: Found) -> None:
+        """Rows of the left come out."""
+        alone = rows.filter(pl.Series(wanted))
+        if alone.height:
+            whole = self._timed(alone, alone, None).select(self.schema.names())
+            out.add(whole, hashes[wanted], arrival[wanted], np.full(alone.height, -1, np.int64))
+
+    def _let_go(self, desk: Desk, number: int, out: Found) -> None:
+        """Rows of the left that are over: all that is stored has found no partner."""
+        side = self.sides[number]
+        rows = desk.ending(side.table, SOONEST, side.over(desk.evict))
+        if rows.height:
+            everything = np.ones(rows.height, np.bool_)
+            hashes, arrival = rows.get_column(HASH).to_numpy(), rows.get_column(ARRIVAL).to_numpy()
+            self._give(rows.select(side.columns), hashes, arrival, everything, out)
+
+
+def make_filtering(place: Place, op: Join) -> Filtering:
+    return Filtering(**told(place, op), left=place.schema(0))

@@ -1,0 +1,310 @@
+"""Processors at work: what they remember is one row per key, read and written in columns.
+
+One epoch of one slot: rows by key, the keys that are to be looked at because of a timer or an expiry, one lookup for all of them, the
+user's code (``percall`` or ``wholebatch``), one write of what has changed. A row has the variables, as many columns; a list is a list
+column, a map two of them; and, where the processor uses them, the key's timers that are not due yet, when it last had rows, and when
+it is next looked at for variables that are forgotten. A row in which everything has its default is deleted.
+
+Lists and maps are part of the row, and not tables of their own: reading them is one lookup for all variables, and a processor's lists are
+short. What is long belongs into a key of its own (``key_by("user", "item")``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from meander.coordinate.timing import Clock, Timing
+from meander.plan.processing import Process, Side
+from meander.plan.windows import FOREVER, Times
+from meander.processor import Declaration, Processor, Variable
+from meander.processor.declare import CHECK, TIMERS, TOUCHED
+from meander.state.grouping import Index, group_rows
+from meander.state.hashing import Hashes
+from meander.state.segment import DELETED, HASH
+from meander.state.table import Kept, conform
+from meander.task.operators.contract import Emitted, Partial, Seat, Stateful
+from meander.task.operators.desk import Desk
+from meander.task.operators.place import Place
+from meander.task.operators.processors.calls import Calls, Turn, default_of, is_default
+from meander.task.operators.processors.maps import from_stored, never_null, to_stored
+from meander.task.operators.processors.per_key import call_for_each_key, shown
+from meander.task.operators.processors.wakeups import AT, WakeUps
+from meander.task.operators.processors.whole import call_for_all_keys
+from meander.task.operators.wholerows import in_order, send_whole
+from meander.task.rows import Rows
+
+
+@dataclass(frozen=True)
+class Processing(Stateful):
+    """A processor, ready to run."""
+
+    processor: Processor
+    declared: Declaration
+    columns: tuple[str, ...]
+    """Of the rows that come in."""
+    time: str | None
+    shift: int
+    zone: str | None
+    follows: Timing
+    wakeups: WakeUps
+    sides: Mapping[str, pl.Schema]
+    """Of the side outputs that somebody reads, the columns beside the key's."""
+
+    @property
+    def timing(self) -> Timing:
+        return self.follows
+
+    def tables(self) -> dict[str, Kept]:
+        return {self.name: Kept(self.keys), **self.wakeups.tables()}
+
+    @property
+    def state_schema(self) -> pl.Schema:
+        """All columns of a row beside its key."""
+        return pl.Schema({**{name: variable.dtype for name, variable in self.declared.variables.items()}, **self.declared.beside()})
+
+    @property
+    def ttl_clock(self) -> str:
+        return self.declared.ttl_clock or ("processing" if self.time is None else "event")
+
+    def before(self, rows: Rows, side: int, seat: Seat) -> pl.DataFrame:
+        return send_whole(rows, self.keys, seat)
+
+    def clock_of(self, table: str) -> Clock:
+        return self.wakeups.clock_of(table)
+
+    def over(self, table: str, evict: int) -> int | None:
+        return self.wakeups.over(table, evict)
+
+    def due(self, table: str, late: int, evict: int) -> tuple[int, int] | None:
+        return self.wakeups.due(table, late, evict)
+
+    def reader(self) -> StateReader:
+        return StateReader(self.name, pl.Schema({key: self.schema[key] for key in self.keys}), self.declared.variables)
+
+    # -- one epoch ------------------------------------------------------------------------------------------------
+
+    def work(self, desk: Desk, arrived: Sequence[Partial]) -> Emitted | None:
+        turn = self._turn(desk, arrived, self.wakeups.woken(desk))
+        if turn is None:
+            return None
+        desk.lap("state read")
+        expired = self._forget(desk, turn) if self.declared.has_ttl else np.zeros(len(turn.hashes), np.bool_)
+        calls = (call_for_each_key if self.declared.form == "events" else call_for_all_keys)(self, desk, turn)
+        desk.lap("compute")
+        self.wakeups.write(desk, self._write(desk, turn, calls, expired))
+        sides = {name: self._keyed(turn, rows, owners) for name, (rows, owners) in calls.sides.items()}
+        if calls.rows is None or calls.rows.height == 0:
+            return Emitted(self.schema.to_frame(), turn.hashes[:0], sides=sides) if sides else None
+        frame, hashes = self._keyed(turn, calls.rows, calls.owners)
+        return Emitted(frame, hashes, sides=sides)
+
+    def _keyed(self, turn: Turn, rows: pl.DataFrame, owners: Index) -> tuple[pl.DataFrame, Hashes]:
+        """Rows with the columns of their keys in front, and the keys' hashes."""
+        keys = [turn.keys.get_column(key).gather(owners) for key in self.keys]
+        return pl.DataFrame([*keys, *rows.get_columns()]), turn.hashes[owners]
+
+    def _turn(self, desk: Desk, arrived: Sequence[Partial], woken: Sequence[pl.DataFrame]) -> Turn | None:
+        found = in_order(arrived)
+        if found is not None and self.declared.form == "events":
+            found = shown(self, desk, *found)
+            found = found if found[0].height else None
+        if found is None and not woken:
+            return None
+        if found is None:
+            keys = woken[0].select(self.keys)[:0]
+            hashes: Hashes = np.zeros(0, np.uint64)
+            rows, begins, ends = pl.DataFrame(), np.zeros(0, np.intp), np.zeros(0, np.intp)
+        else:
+            rows, row_hashes = found
+            groups = group_rows(rows.select(self.keys), row_hashes)
+            if (groups.order[1:] < groups.order[:-1]).any():  # two keys share a hash, and their rows are mixed
+                rows = rows[groups.order]
+            begins, ends = groups.starts, np.append(groups.starts[1:], groups.rows)
+            rows = rows.select(self.columns)
+            keys, hashes = rows.select(self.keys)[begins], groups.hashes
+        if woken:
+            both = pl.concat([keys, *(frame.select(self.keys) for frame in woken)])
+            all_hashes = np.concatenate([hashes, *(frame.get_column(HASH).to_numpy() for frame in woken)])
+            groups = group_rows(both, all_hashes)
+            owner = np.empty(len(all_hashes), np.intp)
+            owner[groups.order] = groups.ids().to_numpy()
+            mine = owner[: len(hashes)]
+            keys, hashes = both[groups.heads], groups.hashes
+            begins, ends = _spread(begins, mine, len(hashes)), _spread(ends, mine, len(hashes))
+        desk.lap("fold")
+        present, state = self._stored(desk, keys, hashes)
+        marks = {"event": desk.evict, "processing": desk.now}
+        return Turn(keys, hashes, rows, begins, ends, self._times(desk, rows, begins, ends), present, state, marks)
+
+    def _stored(self, desk: Desk, keys: pl.DataFrame, hashes: Hashes) -> tuple[npt.NDArray[np.bool_], dict[str, pl.Series]]:
+        variables, schema = self.declared.variables, self.state_schema
+        which, found = desk.find(self.name, keys, hashes, stored_schema(self.declared))
+        found = {name: never_null(series) for name, series in found.items()}
+        stored = {}
+        if len(which):
+            stored = {name: from_stored(name, found, variables[name]) if name in variables else found[name] for name in schema}
+        at = np.full(len(hashes), len(which))
+        at[which] = np.arange(len(which))
+        state = {}
+        for name, dtype in schema.items():
+            default = default_of(variables.get(name), name, dtype)
+            state[name] = (pl.concat([stored[name].cast(dtype), default]) if len(which) else default).gather(at)
+        return at < len(which), state
+
+    def _times(self, desk: Desk, rows: pl.DataFrame, begins: Index, ends: Index) -> Times:
+        """What counts as a key's time in this epoch: its newest row's, or the mark where that is further."""
+        if self.time is None:
+            return np.full(len(begins), desk.now, np.int64)
+        mark = desk.late if desk.evict == FOREVER else desk.evict
+        times = np.full(len(begins), mark, np.int64)
+        has = np.flatnonzero(ends > begins)
+        if len(has):
+            moments = rows.get_column(self.time).dt.epoch("us").fill_null(mark).to_numpy() + self.shift
+            times[has] = np.maximum(np.maximum.reduceat(moments, begins[has]), mark)
+        return times
+
+    # -- variables that are forgotten -----------------------------------------------------------------------------
+
+    def _ttl_now(self, desk: Desk) -> int:
+        """A flush closes things; it does not make anybody forget."""
+        if self.ttl_clock == "processing":
+            return desk.now
+        return desk.late if desk.evict == FOREVER else desk.evict
+
+    def _forget(self, desk: Desk, turn: Turn) -> npt.NDArray[np.bool_]:
+        """Variables whose time is over get their defaults. Whose row that changes."""
+        now, touched = self._ttl_now(desk), turn.state[TOUCHED]
+        expired = np.zeros(len(turn.hashes), np.bool_)
+        for name, variable in self.declared.variables.items():
+            if variable.ttl is not None:
+                over = (touched + variable.ttl <= now).fill_null(False)
+                if over.any():
+                    default = default_of(variable, name, variable.dtype)
+                    turn.state[name] = turn.state[name].zip_with(~over, default.gather(np.zeros(len(over), np.intp)))
+                    expired |= over.to_numpy()
+        return expired
+
+    def _next_check(self, desk: Desk, turn: Turn, changed: Index, state: dict[str, pl.Series], refused: Index) -> pl.Series:
+        """When each row was last touched and is looked at next: sets both columns. Returns for whom that takes a wake-up."""
+        base = turn.times if self.ttl_clock == "event" else np.full(len(turn.hashes), desk.now, np.int64)
+        has_rows = turn.ends > turn.begins
+        has_rows[refused] = False
+        touched = pl.Series(TOUCHED, base).zip_with(pl.Series(has_rows), turn.state[TOUCHED]).gather(changed)
+        soonest: list[pl.Expr] = []
+        frame = pl.DataFrame([touched, turn.state[CHECK].gather(changed)])
+        for name, variable in self.declared.variables.items():
+            if variable.ttl is not None:
+                frame = frame.with_columns((~is_default(state[name], variable)).alias(f"kept {name}"))
+                soonest.append(pl.when(pl.col(f"kept {name}")).then(pl.col(TOUCHED) + variable.ttl))
+        now, reached = self._ttl_now(desk), turn.marks[self.ttl_clock]
+        wanted = frame.select(
+            pl.min_horizontal([pl.when(at > now).then(at) for at in soonest]).alias("at"),
+            pl.when(pl.col(CHECK) > reached).then(pl.col(CHECK)).alias("there"),
+        )
+        new = (pl.col("at").is_not_null()) & (pl.col("there").is_null() | (pl.col("at") < pl.col("there")))
+        state[TOUCHED] = touched
+        state[CHECK] = wanted.select(pl.when(new).then("at").otherwise("there").alias(CHECK)).to_series()
+        return wanted.select(new.alias("new")).to_series()
+
+    # -- what is written ------------------------------------------------------------------------------------------
+
+    def _write(self, desk: Desk, turn: Turn, calls: Calls, expired: npt.NDArray[np.bool_]) -> list[tuple[bool, pl.DataFrame]]:
+        """The rows that have changed, deletions included. Returns the wake-ups that this takes."""
+        wakeups: list[tuple[bool, pl.DataFrame]] = []
+        for clock, (owners, ats) in calls.added.items():
+            wakeups.append((clock == "processing", self._wakeups(turn, owners, pl.Series(AT, ats, pl.Int64))))
+        also = expired
+        if self.declared.has_ttl:
+            consumed = (turn.state[CHECK] <= turn.marks[self.ttl_clock]).fill_null(False).to_numpy()
+            has_rows = turn.ends > turn.begins
+            has_rows[calls.refused] = False
+            also = also | consumed | has_rows
+        also[calls.changed] = False
+        rest = np.flatnonzero(also)
+        changed = np.concatenate([calls.changed, rest]).astype(np.intp)
+        state = {name: pl.concat([series, turn.state[name].gather(rest)]) if len(rest) else series for name, series in calls.state.items()}
+        if len(changed) == 0:
+            return wakeups
+        if self.declared.has_ttl:
+            new = self._next_check(desk, turn, changed, state, calls.refused)
+            if new.any():
+                owners = changed[new.to_numpy()]
+                wakeups.append((self.ttl_clock == "processing", self._wakeups(turn, owners, state[CHECK].filter(new).alias(AT))))
+        empty = pl.Series(np.ones(len(changed), np.bool_))
+        for name, series in state.items():
+            if name in self.declared.variables:
+                empty &= is_default(series, self.declared.variables[name])
+            elif name in TIMERS.values():
+                empty &= series.list.len() == 0
+        columns: list[pl.Series] = []
+        for name in self.state_schema:
+            variable = self.declared.variables.get(name)
+            columns += [state[name].alias(name)] if variable is None else to_stored(state[name], name, variable)
+        rows = pl.DataFrame(
+            [pl.Series(HASH, turn.hashes[changed]), *(turn.keys.get_column(k).gather(changed) for k in self.keys), *columns]
+        )
+        rows = rows.with_columns(empty.alias(DELETED)).filter(~empty | pl.Series(turn.present[changed]))
+        rows = rows.sort(HASH, maintain_order=True) if len(rest) else rows
+        desk.write(self.name, rows if rows.get_column(DELETED).any() else rows.drop(DELETED))
+        return wakeups
+
+    def _wakeups(self, turn: Turn, owners: Index, ats: pl.Series) -> pl.DataFrame:
+        return pl.DataFrame([pl.Series(HASH, turn.hashes[owners]), *(turn.keys.get_column(k).gather(owners) for k in self.keys), ats])
+
+
+def stored_schema(declared: Declaration) -> dict[str, pl.DataType]:
+    """What is stored of a key beside the key."""
+    variables = {column: dtype for name, variable in declared.variables.items() for column, dtype in variable.stored(name).items()}
+    return {**variables, **declared.beside()}
+
+
+def _spread(values: Index, to: Index, count: int) -> Index:
+    spread = np.zeros(count, np.intp)
+    spread[to] = values
+    return spread
+
+
+@dataclass(frozen=True)
+class StateReader:
+    """Shows keys and their variables."""
+
+    operator: str
+    key_schema: pl.Schema
+    variables: Mapping[str, Variable]
+
+    def show(self, tables: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
+        rows = tables.get(self.operator)
+        if rows is None or not rows.width:
+            return pl.DataFrame(schema={**self.key_schema, **{name: variable.dtype for name, variable in self.variables.items()}})
+        wanted = {column: dtype for name, variable in self.variables.items() for column, dtype in variable.stored(name).items()}
+        rows = conform(rows, {**self.key_schema, **wanted})  # what is stored may be of an older plan
+        columns = {column.name: never_null(column) for column in rows.get_columns()}
+        shown = [from_stored(name, columns, variable) for name, variable in self.variables.items()]
+        return pl.DataFrame([*(columns[key] for key in self.key_schema), *shown])
+
+
+def make_processing(place: Place, op: Process) -> Processing:
+    time = place.time()
+    dtype = None if time is None else place.schema()[time.column]
+    if op.declared.ttl_clock == "event" and time is None:
+        from meander.plan.eventtime import no_time
+
+        raise no_time(f"processor {op.declared.name}: ttl_clock='event'", place.node.inputs[0], place.schema())
+    read = {node.op.output for node in place.plan.nodes if isinstance(node.op, Side) and place.node.name in node.inputs}
+    return Processing(
+        **place.common(op.keys),
+        processor=op.processor,
+        declared=op.declared,
+        columns=tuple(place.schema().names()),
+        time=None if time is None else time.column,
+        shift=0 if time is None else time.shift,
+        zone=dtype.time_zone if isinstance(dtype, pl.Datetime) else None,
+        follows=Timing(by_clock=True, flushes=False) if time is None else Timing(time.marks, time.delay),
+        wakeups=WakeUps(place.node.name, {key: place.schema()[key] for key in op.keys}),
+        sides={name: columns for name, columns in op.declared.sides.items() if name in read},
+    )

@@ -1,0 +1,504 @@
+"""A processor's code called once per key: columns to Python objects once, the calls, and back once.
+
+A call that raises has not happened: its rows become dead letters with the reason, and the key's state, timers and output are what they were
+before it. A timer whose call raises has fired.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pyarrow as pa
+
+from meander.errors import BadInput, FlowError
+from meander.plan.windows import FOREVER, NEVER
+from meander.processor import Context, Rows, Variable
+from meander.processor.declare import KEY, TIMERS, VALUE
+from meander.processor.view import Decoded
+from meander.state.grouping import Index
+from meander.state.hashing import Hashes
+from meander.task.evaluate import DeadLetter
+from meander.task.operators.desk import Desk
+from meander.task.operators.processors.calls import Calls, Turn
+from meander.task.operators.processors.maps import listed
+from meander.task.shown import as_numbers, beyond, to_python
+
+if TYPE_CHECKING:
+    from meander.task.operators.processors.operator import Processing
+
+_CONTENT_LIMIT = 10_000
+
+
+class State:
+    """What is remembered of one key: one attribute per variable."""
+
+    __slots__ = ()
+
+    def clear(self) -> None:
+        """Forget everything: all variables have their defaults again."""
+        for name, variable in self._variables.items():  # type: ignore[attr-defined]
+            setattr(self, name, variable.fresh())
+
+
+_kinds: dict[tuple[str, ...], type[Any]] = {}
+
+
+def state_kind(variables: Mapping[str, Variable]) -> type[Any]:
+    """A class with these attributes and no others, so that a mistyped name is an error."""
+    names = tuple(variables)
+    if names not in _kinds:
+        _kinds[names] = dataclasses.make_dataclass("State", names, bases=(State,), slots=True, eq=False)
+    return type("State", (_kinds[names],), {"__slots__": (), "_variables": dict(variables)})
+
+
+class Pending:
+    """The timers of all keys of a turn, and what the calls have done to them."""
+
+    def __init__(self, columns: Mapping[str, list[list[int]]]) -> None:
+        self._columns = columns
+        self.changed: dict[tuple[str, int], list[int]] = {}
+        self.added: dict[tuple[str, int, int], None] = {}
+        self._undo: list[tuple[tuple[str, int], list[int] | None]] = []
+        self._added: list[tuple[str, int, int]] = []
+        self.key = 0
+
+    def begin(self, key: int) -> None:
+        self.key = key
+        self._undo, self._added = [], []
+
+    def roll_back(self) -> None:
+        for place, before in reversed(self._undo):
+            if before is None:
+                self.changed.pop(place, None)
+            else:
+                self.changed[place] = before
+        for timer in self._added:
+            self.added.pop(timer, None)
+
+    def of(self, clock: str, key: int) -> list[int]:
+        return self.changed.get((clock, key)) or ([] if (clock, key) in self.changed else self._columns[clock][key])
+
+    def fire(self, clock: str, key: int, at: int) -> bool:
+        """Whether this timer is still set; from now on it is not."""
+        there = self.of(clock, key)
+        if at not in there:
+            return False
+        self.changed[clock, key] = [other for other in there if other != at]
+        return True
+
+    def set(self, clock: str, at: int) -> None:
+        there = self.of(clock, self.key)
+        if at not in there:
+            self._replace(clock, [*there, at])
+            if (clock, self.key, at) not in self.added:
+                self.added[clock, self.key, at] = None
+                self._added.append((clock, self.key, at))
+
+    def delete(self, clock: str, at: int) -> None:
+        there = self.of(clock, self.key)
+        if at in there:
+            self._replace(clock, [other for other in there if other != at])
+
+    def _replace(self, clock: str, timers: list[int]) -> None:
+        self._undo.append(((clock, self.key), self.changed.get((clock, self.key))))
+        self.changed[clock, self.key] = timers
+
+
+class Output:
+    """The rows that have left by one output, and whose they are. The main output has no name."""
+
+    def __init__(self, schema: pl.Schema, name: str = "") -> None:
+        self.schema, self.name = schema, name
+        self.rows: list[Any] = []
+        self.counts: list[tuple[int, int]] = []
+        """Keys with rows, in the order of calls, and how many each has."""
+        self.seen = 0
+        """Rows of calls that are over."""
+
+    def count(self, i: int) -> None:
+        """A call for a key is over."""
+        if len(self.rows) != self.seen:
+            self.counts.append((i, len(self.rows) - self.seen))
+            self.seen = len(self.rows)
+
+    def take_back(self) -> None:
+        """A call has not happened."""
+        del self.rows[self.seen :]
+
+    def drop(self, i: int) -> None:
+        """Nothing of this key has happened."""
+        kept: list[Any] = []
+        begin = 0
+        for owner, count in self.counts:
+            if owner != i:
+                kept.extend(self.rows[begin : begin + count])
+            begin += count
+        self.rows[:] = kept  # the context has this list
+        self.counts, self.seen = [(owner, count) for owner, count in self.counts if owner != i], len(kept)
+
+    def owners(self) -> Index:
+        return np.repeat(np.array([i for i, _ in self.counts], np.intp), [count for _, count in self.counts])
+
+    @property
+    def what(self) -> str:
+        return f"side_outputs[{self.name!r}]" if self.name else "output"
+
+
+class EachKey:
+    """The calls of one turn."""
+
+    def __init__(self, operator: Processing, desk: Desk, turn: Turn) -> None:
+        self.operator, self.desk, self.turn = operator, desk, turn
+        declared = operator.declared
+        self.variables = declared.variables
+        self.names = tuple(declared.variables)
+        self.keys: list[Any] = _key_list(turn.keys)
+        self.columns = [decode(turn.state[name], variable) for name, variable in declared.variables.items()]
+        self.pending: Pending | None = None
+        if declared.has_timers:
+            self.pending = Pending({clock: turn.state[column].to_list() for clock, column in TIMERS.items()})
+        self.nothing: Any = () if declared.output else None
+        """What a call returns that has no rows. Where a row has no columns but the key, an empty tuple is one."""
+        self.out = Output(declared.output)
+        self.sides = {name: Output(schema, name) for name, schema in operator.sides.items()}
+        self.outputs = (self.out, *self.sides.values())
+        self.changed: dict[int, tuple[Any, ...]] = {}
+        self.refused: dict[int, None] = {}
+        self.at = 0
+        self.firing: int | None = None
+
+    def run(self) -> Calls:
+        turn, operator, desk = self.turn, self.operator, self.desk
+        ctx = context_of(operator, desk, self._time, self.pending, self._emit, self._seed)
+        if self.pending is not None and len(turn.hashes):
+            self._timers(ctx)
+        self._events(ctx)
+        return self._result()
+
+    def _emit(self, row: Any, side: str | None = None) -> None:
+        if side is None:
+            self.out.rows.append(row)
+        elif side in self.sides:
+            self.sides[side].rows.append(row)
+        elif side not in self.operator.declared.sides:
+            there = ", ".join(self.operator.declared.sides) or "none"
+            raise TypeError(f"it gave a row to the side output {side!r}; in side_outputs there are {there}")
+
+    def _time(self) -> int:
+        return int(self.turn.times[self.at]) if self.firing is None else self.firing
+
+    def _seed(self) -> str:
+        """What the chance of the key whose turn it is follows from."""
+        return f"{self.operator.name}/{self.desk.epoch}/{self.turn.hashes[self.at]}"
+
+    # -- calls ----------------------------------------------------------------------------------------------------
+
+    def _events(self, ctx: Context) -> None:
+        """All keys with rows. This loop is what a processor costs beside its own code: keep it short."""
+        turn, names, changed, pending = self.turn, self.names, self.changed, self.pending
+        main, out, counts, sides = self.out, self.out.rows, self.out.counts, tuple(self.sides.values())
+        on_events = self.operator.processor.on_events  # type: ignore[attr-defined]
+        decoded = Decoded(turn.rows)
+        make = state_kind(self.variables)
+        get, single, nothing = _getter(names), (tuple, dict), self.nothing
+        copied = [at for at, variable in enumerate(self.variables.values()) if variable.kind != "value"]
+        has_rows = np.flatnonzero(turn.ends > turn.begins)
+        spans = zip(has_rows.tolist(), turn.begins[has_rows].tolist(), turn.ends[has_rows].tolist(), strict=True)
+        whole = len(has_rows) == len(turn.hashes) and not changed
+        olds = zip(*self.columns, strict=True) if self.columns else iter([()] * len(turn.hashes))
+        stored = olds if whole else iter([changed.get(i) or old for i, old in enumerate(olds)])
+        position = -1
+        old: tuple[Any, ...] = ()
+        for i, begin, end in spans:
+            while position < i:
+                old = next(stored)
+                position += 1
+            self.at = i
+            if pending is not None:
+                pending.begin(i)
+            state = make(*old) if not copied else make(*[copy_of(v) if at in copied else v for at, v in enumerate(old)])
+            before = len(out)
+            try:
+                result = on_events(self.keys[i], Rows(decoded, begin, end), state, ctx)
+                if result is not None:
+                    out.extend((result,) if type(result) in single and result != nothing else result)
+                new = get(state)
+            except Exception as error:  # a user's code may raise anything
+                del out[before:]
+                for side in sides:
+                    side.take_back()
+                self._refuse(i, error)
+                continue
+            if new != old:
+                changed[i] = new
+            if len(out) != before:
+                counts.append((i, len(out) - before))
+            for side in sides:
+                side.count(i)
+        main.seen = len(out)
+
+    def _timers(self, ctx: Context) -> None:
+        """What is due, key by key: by event time first, each clock in its order."""
+        turn, pending = self.turn, self.pending
+        assert pending is not None
+        on_timer = self.operator.processor.on_timer  # type: ignore[attr-defined]
+        make, get = state_kind(self.variables), _getter(self.names)
+        for clock, column in TIMERS.items():
+            first = turn.state[column].list.min()
+            for i in np.flatnonzero((first <= turn.marks[clock]).fill_null(False).to_numpy()).tolist():
+                self.at = i
+                for at in sorted(at for at in pending.of(clock, i) if at <= turn.marks[clock]):
+                    if not pending.fire(clock, i, at):  # deleted by another timer's call
+                        continue
+                    pending.begin(i)
+                    old = self.changed.get(i) or tuple(column[i] for column in self.columns)
+                    state = make(*map(copy_of, old))
+                    self.firing = at
+                    try:
+                        result = on_timer(self.keys[i], ctx.moment(at), state, ctx)
+                        if result is not None:
+                            self.out.rows.extend((result,) if type(result) in (tuple, dict) and result != self.nothing else result)
+                        new = get(state)
+                    except Exception as error:  # a user's code may raise anything
+                        for output in self.outputs:
+                            output.take_back()
+                        self._refuse(i, error, {"timer": str(ctx.moment(at)), "clock": clock})
+                        continue
+                    finally:
+                        self.firing = None
+                    if new != old:
+                        self.changed[i] = new
+                    for output in self.outputs:
+                        output.count(i)
+
+    def _refuse(self, i: int, error: Exception, timer: dict[str, Any] | None = None) -> None:
+        """A call that failed has not happened."""
+        if isinstance(error, FlowError):  # what no other rows would mend
+            raise FlowError(f"process '{self.operator.name}': {error}") from error
+        if self.pending is not None:
+            self.pending.roll_back()
+        what = "its timer" if timer is not None else "its rows"
+        if self.desk.strict:
+            raise BadInput(
+                f"operator '{self.operator.name}', epoch {self.desk.epoch}, key {self.keys[i]!r}, {what}: {type(error).__name__}: {error}"
+            ) from error
+        reason = f"{type(error).__name__}: {error}"
+        if timer is not None:
+            content = {**as_numbers(self.turn.keys[i : i + 1]).row(0, named=True), **timer}
+            self.desk.dead.append(letter(self.operator.name, self.keys[i], 0, reason, content))
+            return
+        self.refused[i] = None
+        begin, end = int(self.turn.begins[i]), int(self.turn.ends[i])
+        for number, row in enumerate(self.turn.rows[begin:end].iter_rows(named=True)):
+            self.desk.dead.append(letter(self.operator.name, self.keys[i], number, reason, row))
+
+    # -- back to columns ------------------------------------------------------------------------------------------
+
+    def _result(self) -> Calls:
+        while True:  # until nobody is refused any more: what does not fit takes all that its key has done with it
+            made = [one for output in self.outputs if (one := self._output(output)) is not None]
+            changed = np.array(sorted({*self.changed, *(key for _, key in (self.pending.changed if self.pending else ()))}), np.intp)
+            state = self._variables(changed) if len(made) == len(self.outputs) else None
+            if state is not None:
+                break
+        (rows, owners), *others = made
+        sides = {name: one for name, one in zip(self.sides, others, strict=True) if one[0].height}
+        added: dict[str, tuple[Index, Any]] = {}
+        if self.pending is not None:
+            pending = self.pending
+            for clock, column in TIMERS.items():
+                state[column] = pl.Series(column, [sorted(pending.of(clock, i)) for i in changed.tolist()], dtype=pl.List(pl.Int64()))
+                mine = sorted((key, at) for of, key, at in pending.added if of == clock and at in pending.of(clock, key))
+                if mine:
+                    added[clock] = (np.array([key for key, _ in mine], np.intp), np.array([at for _, at in mine], np.int64))
+        return Calls(changed, state, added, rows, owners, sides, np.array(sorted(self.refused), np.intp))
+
+    def _output(self, output: Output) -> tuple[pl.DataFrame, Index] | None:
+        """The rows of an output and whose they are; None where somebody's do not fit: these keys are refused."""
+        schema, owners = output.schema, output.owners()
+        rows: Sequence[Any] = output.rows
+        if not rows:
+            return schema.to_frame(), owners
+        if set(map(type, rows)) != {tuple} or set(map(len, rows)) != {len(schema)}:
+            fit = self._each(lambda row: _as_tuple(row, output), rows, owners)
+            if fit is None:
+                return None
+            rows = fit
+        order = np.argsort(owners, kind="stable")  # timers of all keys came before the rows of all keys
+        if (order[1:] < order[:-1]).any():
+            rows, owners = [rows[at] for at in order.tolist()], owners[order]
+        if not schema:
+            return pl.DataFrame({"": np.zeros(len(rows))}).drop(""), owners
+        try:
+            columns = zip(schema.items(), zip(*rows, strict=True), strict=True)
+            return pl.DataFrame([_series(name, column, dtype) for (name, dtype), column in columns]), owners
+        except (TypeError, OverflowError, pl.exceptions.PolarsError):
+            if self._each(lambda row: _fits(row, output), rows, owners) is None:
+                return None
+            raise
+
+    def _each(self, check: Callable[[Any], Any], rows: Sequence[Any], owners: Index) -> list[Any] | None:
+        """Row by row, where something is wrong with some: the keys that these are of are refused with all their rows. None if any is."""
+        found: list[Any] = []
+        bad: dict[int, Exception] = {}
+        for row, owner in zip(rows, owners.tolist(), strict=True):
+            try:
+                found.append(check(row))
+            except TypeError as error:
+                bad.setdefault(owner, error)
+        for owner, reason in bad.items():
+            self._drop_output(owner)
+            self._take_back(owner, reason)
+        return None if bad else found
+
+    def _take_back(self, i: int, error: Exception) -> None:
+        """A key whose calls gave what does not fit: none of them has happened."""
+        self.changed.pop(i, None)
+        if self.pending is not None:
+            self.pending._undo, self.pending._added = [], [timer for timer in self.pending.added if timer[1] == i]
+            for clock in TIMERS:
+                if (clock, i) in self.pending.changed:  # what was due has fired, all else is as it was
+                    mark = self.turn.marks[clock]
+                    self.pending.changed[clock, i] = [at for at in self.pending._columns[clock][i] if at > mark]
+        self._refuse(i, error)
+
+    def _variables(self, changed: Index) -> dict[str, pl.Series] | None:
+        """The variables of the changed keys as columns; None where somebody's do not fit."""
+        made = {}
+        for nth, (name, variable) in enumerate(self.variables.items()):
+            column = self.columns[nth]
+            values = [self.changed[i][nth] if i in self.changed else column[i] for i in changed.tolist()]
+            try:
+                made[name] = encode(name, values, variable)
+            except (TypeError, OverflowError, AttributeError, pa.ArrowException, pl.exceptions.PolarsError):
+                for i, one in zip(changed.tolist(), values, strict=True):
+                    try:
+                        encode(name, [one], variable)
+                    except Exception as error:
+                        self._drop_output(i)
+                        self._take_back(i, TypeError(f"state.{name} = {one!r} is no {variable.dtype}: {error}"))
+                return None
+        return made
+
+    def _drop_output(self, i: int) -> None:
+        for output in self.outputs:
+            output.drop(i)
+
+
+def context_of(
+    operator: Processing,
+    desk: Desk,
+    time: Callable[[], int],
+    timers: Pending | None,
+    emit: Callable[..., None],
+    seed: Callable[[], str] | None = None,
+) -> Context:
+    mark = desk.late if desk.evict == FOREVER else desk.evict
+    watermark = None if operator.time is None or mark == NEVER else mark
+    return Context(watermark, desk.now, operator.time is not None, operator.zone, time, timers, emit, seed)
+
+
+def call_for_each_key(operator: Processing, desk: Desk, turn: Turn) -> Calls:
+    return EachKey(operator, desk, turn).run()
+
+
+def letter(operator: str, key: Any, number: int, reason: str, content: dict[str, Any]) -> DeadLetter:
+    return DeadLetter(operator, f"{operator} key {key!r} row {number + 1}", reason, json.dumps(content, default=str)[:_CONTENT_LIMIT])
+
+
+def shown(operator: Processing, desk: Desk, rows: pl.DataFrame, hashes: Hashes) -> tuple[pl.DataFrame, Hashes]:
+    """Rows (by key) without those that Python cannot be shown, as it lacks their years: these go to the dead letters, times as numbers."""
+    bad: npt.NDArray[np.bool_] | None = None
+    for name in operator.columns:
+        if (here := beyond(rows.get_column(name))) is None:
+            continue
+        new = here if bad is None else here & ~bad
+        reason = f"{name} is of a year that Python's datetime lacks"
+        for at in np.flatnonzero(new).tolist():
+            row = as_numbers(rows[at : at + 1].select(operator.columns))
+            parts = row.select(operator.keys).row(0)
+            key = parts[0] if len(parts) == 1 else parts
+            number = at - int(np.searchsorted(hashes, hashes[at]))
+            if desk.strict:
+                raise BadInput(f"operator '{operator.name}', epoch {desk.epoch}, key {key!r}, row {number + 1}: {reason}")
+            desk.dead.append(letter(operator.name, key, number, reason, row.row(0, named=True)))
+        bad = here if bad is None else bad | here
+    return (rows, hashes) if bad is None else (rows.filter(pl.Series(~bad)), hashes[~bad])
+
+
+def copy_of(value: Any) -> Any:
+    return value.copy() if type(value) in (list, dict) else value
+
+
+def decode(series: pl.Series, variable: Variable) -> list[Any]:
+    """A column as Python objects."""
+    if variable.kind != "map":
+        return to_python(series)
+    ends = series.list.len().cum_sum().to_list()
+    entries = series.filter(series.list.len() > 0).explode()
+    keys, values = to_python(entries.struct.field(KEY)), to_python(entries.struct.field(VALUE))
+    return [dict(zip(keys[begin:end], values[begin:end], strict=True)) for begin, end in zip([0, *ends], ends, strict=False)]
+
+
+def encode(name: str, values: list[Any], variable: Variable) -> pl.Series:
+    """Python objects as a column."""
+    if variable.kind == "value":
+        return _series(name, values, variable.dtype)
+    if variable.kind == "list":
+        flat = _series("", [item for one in values for item in one], variable.types[0])
+    else:
+        keys = _series(KEY, [key for one in values for key in one.keys()], variable.types[0])  # noqa: SIM118  a list has none
+        held = _series(VALUE, [item for one in values for item in one.values()], variable.types[1])
+        flat = pl.DataFrame([keys, held]).to_struct("")
+    return listed(name, flat, np.array([len(one) for one in values], np.int64), variable.dtype)
+
+
+def _series(name: str, values: Sequence[Any], dtype: pl.DataType) -> pl.Series:
+    made = pl.Series(name, values, dtype=dtype, strict=True)
+    if made.dtype != dtype:  # Polars takes a zone over from the values
+        raise TypeError(f"{made.dtype} where {dtype} is declared")
+    return made
+
+
+def _getter(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
+    if len(names) > 1:
+        return attrgetter(*names)
+    if not names:
+        return lambda state: ()
+    (name,) = names
+    return lambda state: (getattr(state, name),)
+
+
+def _key_list(keys: pl.DataFrame) -> list[Any]:
+    """One column's values as they are, several as tuples."""
+    columns = [to_python(column) for column in keys.get_columns()]
+    return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
+
+
+def _as_tuple(row: Any, output: Output) -> tuple[Any, ...]:
+    names = ", ".join(output.schema)
+    if isinstance(row, dict):
+        if not row.keys() <= output.schema.keys():
+            extra = ", ".join(map(repr, row.keys() - output.schema.keys()))
+            raise TypeError(f"it gave a row with {extra}, which is not in {output.what} ({names})")
+        return tuple(row.get(name) for name in output.schema)
+    if isinstance(row, tuple | list) and len(row) == len(output.schema):
+        return tuple(row)
+    to = f" to the side output {output.name!r}" if output.name else ""
+    raise TypeError(f"it gave {row!r}{to}; a row is a tuple or a dict of {names}, without the key")
+
+
+def _fits(row: tuple[Any, ...], output: Output) -> tuple[Any, ...]:
+    for (name, dtype), one in zip(output.schema.items(), row, strict=True):
+        try:
+            _series(name, [one], dtype)
+        except Exception as error:
+            raise TypeError(f"it gave {name} = {one!r}{f' in {output.what}' if output.name else ''}, which is no {dtype}") from error
+    return row

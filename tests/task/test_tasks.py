@@ -1,0 +1,28 @@
+"""What a worker does around its tasks."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from types import ModuleType
+
+import pytest
+
+from meander import worker
+
+
+def test_what_modules_hold_is_kept_from_the_collector_once_and_again_when_there_are_new_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "_spared", 0)
+    gc.unfreeze()
+    try:
+        worker._spare_imports()
+        spared = gc.get_freeze_count()
+        assert spared > 10_000
+        kept = [[number] for number in range(1000)]
+        worker._spare_imports()
+        assert gc.get_freeze_count() <= spared  # nothing was imported: what tasks make stays in the collector's sight
+        monkeypatch.setitem(sys.modules, "a_new_one", ModuleType("a_new_one"))
+        worker._spare_imports()
+        assert gc.get_freeze_count() >= spared + len(kept)
+    finally:
+        gc.unfreeze()
