@@ -132,7 +132,7 @@ __all__ = [
 
 
 _LAZY = {
-    "EpochDone": "meander.on_spark.opening",
+    "EpochDone": "meander.epochs.loop",
     "Modified": "meander.epochs.modification",
     "spark": "meander.on_spark.session",
     "spark_stream": "meander.connect.spark_stream",

@@ -13,7 +13,7 @@ from tests.local import Local, Script
 from tests.replicate.test_replicas import COLUMNS, SCRIPT, during_its_run
 
 import meander as md
-from meander.replicate.follow import Siblings
+from meander.replicate.follow import Follower
 
 
 def changing(out: Path) -> md.Flow:
@@ -244,9 +244,9 @@ def test_a_change_that_comes_while_a_replica_starts_is_not_undone_by_it(tmp_path
     """It finds out while it publishes what it believes to be the last epoch."""
     a = Local(changing(tmp_path), tmp_path / "state", replica="a", ahead=False)
     a.step()
-    publish, changed = Siblings.publish_theirs, []
+    publish, changed = Follower.publish_theirs, []
 
-    def slow(self: Siblings) -> None:
+    def slow(self: Follower) -> None:
         if not changed:
             changed.append(True)
             other = md.Replace("out", md.parquet(tmp_path / "other")) if sink else md.Replace("kept", md.filter("k > 0"))
@@ -255,7 +255,7 @@ def test_a_change_that_comes_while_a_replica_starts_is_not_undone_by_it(tmp_path
             assert trial.done.result().epoch == 2
         publish(self)
 
-    with mock.patch.object(Siblings, "publish_theirs", slow):
+    with mock.patch.object(Follower, "publish_theirs", slow):
         b = Local(changing(tmp_path), tmp_path / "state", replica="b", ahead=False)
     assert b.loop.plan["version"] == 2
     b.step()

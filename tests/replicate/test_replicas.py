@@ -22,7 +22,7 @@ from meander.coordinate.routing import rebalance
 from meander.epochs import compaction as compaction_module
 from meander.epochs.compaction import still_holds
 from meander.epochs.loop import Loop
-from meander.replicate.follow import Siblings
+from meander.replicate.follow import Follower
 from meander.state.stores.contract import DirStore
 
 COLUMNS = {"k": pl.Int64(), "v": pl.Int64(), "ts": pl.Datetime("us")}
@@ -383,7 +383,7 @@ def test_a_replica_that_comes_back_late_does_not_call_for_an_epoch_that_another_
     a = start("a", "first")
     with mock.patch.object(a.loop, "publish", side_effect=Killed), pytest.raises(Killed):
         a.step()
-    with mock.patch.object(Siblings, "recover"):
+    with mock.patch.object(Follower, "recover"):
         late = start("a", "late")  # it has read the log, and not begun
     b = start("b", "other")
     with without_staged(b), mock.patch.object(b.cohort, "is_alive", return_value=False):

@@ -158,7 +158,7 @@ class Manifest:
     times: dict[str, Json] = field(default_factory=dict)
     """Per watermark, what is known of event time: see ``coordinate.watermarks``."""
     flushed: dict[str, int] = field(default_factory=dict)
-    """Per operator, up to where flushes have closed everything: see ``engine.marks``."""
+    """Per operator, up to where flushes have closed everything: see ``coordinate.marks``."""
     asked: int | None = None
     """The parallelism that the last start asked for; what the routing has may have been changed since."""
     shared: bool = False
