@@ -2,8 +2,8 @@
 
 A hint to Spark and nothing more: correctness never depends on it, and an epoch whose executor died runs anywhere. Slots stay where they
 are as long as that executor lives, since its cache knows their state; an executor that joined gets slots only with the next
-rescaling, one that vanished or is being evacuated loses them with the next epoch. Until an executor is introduced (``on_spark.introduction``)
-its slots run on others.
+rescaling, one that vanished or is being evacuated loses them with the next epoch. Until an executor is introduced (see
+``on_spark.introduction``) its slots run on others.
 """
 
 from __future__ import annotations

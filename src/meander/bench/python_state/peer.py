@@ -1,6 +1,6 @@
 """The peers of the benchmark of Python state: Spark's own ``transformWithState``, row by row and in pandas.
 
-Both need the RocksDB state store, and get the settings that make it fastest (see ``harness.peers``). The state of a key is one value with four
+Both need the RocksDB state store, and get the settings that make it fastest (``harness.peers``). The state of a key is one value with four
 fields, read once and written once per key and batch: that is one round trip to the JVM less per variable than a value for each.
 """
 
