@@ -507,14 +507,20 @@ def digest_of(frame: pl.DataFrame) -> int:
     >>> some = rows.with_columns(__deleted=pl.Series([False, True, False]))
     >>> digest_of(some) == (digest_of(some[:2]) + digest_of(rows[2:])) % (1 << 64), digest_of(some) == digest_of(rows)
     (True, False)
+    >>> digest_of(some) == digest_of(some.select(reversed(some.columns)))  # their order follows from what a slot has written first
+    True
     """
     if DELETED in frame.columns:  # it is there where a slot has deleted something: rows that were not are the same with and without it
         deleted = frame.get_column(DELETED)
-        gone = int(frame.filter(deleted).hash_rows(seed=0).to_numpy().sum(dtype=np.uint64))
+        gone = _hash_sum(frame.filter(deleted))
         return (gone + digest_of(frame.filter(~deleted).drop(DELETED))) % (1 << 64)
     if frame.height == 0 or frame.width == 0:
         return frame.height
-    return int(frame.hash_rows(seed=0).to_numpy().sum(dtype=np.uint64))
+    return _hash_sum(frame)
+
+
+def _hash_sum(frame: pl.DataFrame) -> int:
+    return int(frame.select(sorted(frame.columns)).hash_rows(seed=0).to_numpy().sum(dtype=np.uint64))
 
 
 def dead_letter_frame(epoch: int, letters: list[DeadLetter]) -> pl.DataFrame:
