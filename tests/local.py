@@ -23,7 +23,8 @@ from meander.clock import SystemClock
 from meander.connect.source import Batch, Choice, Split
 from meander.epochs import tables
 from meander.epochs.compaction import due_merges, finished_merge
-from meander.epochs.loop import EpochDone, Loop
+from meander.epochs.decision import EpochDone
+from meander.epochs.loop import Loop
 from meander.epochs.modification import Modifier, at_start
 from meander.epochs.probation import Trial
 from meander.epochs.resumption import plan_before, put_plan, put_started, resume_plan

@@ -49,7 +49,7 @@ from meander.state.reading import read_dead_letters, read_state
 
 if TYPE_CHECKING:
     from meander.connect.spark_stream import spark_stream as spark_stream
-    from meander.epochs.loop import EpochDone
+    from meander.epochs.decision import EpochDone
     from meander.epochs.modification import Modified
     from meander.on_spark.session import spark
 
@@ -132,7 +132,7 @@ __all__ = [
 
 
 _LAZY = {
-    "EpochDone": "meander.epochs.loop",
+    "EpochDone": "meander.epochs.decision",
     "Modified": "meander.epochs.modification",
     "spark": "meander.on_spark.session",
     "spark_stream": "meander.connect.spark_stream",

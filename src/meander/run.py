@@ -26,7 +26,7 @@ from meander.status import show_epoch, show_executors, show_holding, show_operat
 if TYPE_CHECKING:
     from meander.control.push import Pusher
     from meander.control.server import Server
-    from meander.epochs.loop import EpochDone
+    from meander.epochs.decision import EpochDone
     from meander.epochs.modification import Modified
     from meander.epochs.probation import Trial
     from meander.on_spark.opening import Opened

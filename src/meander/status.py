@@ -12,7 +12,7 @@ from meander.plan.stages import derive_stages
 
 if TYPE_CHECKING:
     from meander.coordinate.autoscaling import Scaling
-    from meander.epochs.loop import EpochDone
+    from meander.epochs.decision import EpochDone
     from meander.epochs.patience import Held
     from meander.epochs.placement import Placement
     from meander.state.manifest import Manifest

@@ -27,7 +27,7 @@ from rich.text import Text
 from meander.cli import wording
 
 if TYPE_CHECKING:
-    from meander.epochs.loop import EpochDone
+    from meander.epochs.decision import EpochDone
 
 F64 = npt.NDArray[np.float64]
 _POINTS = 500

@@ -19,7 +19,7 @@ from meander.errors import Busy, ConfigError
 if TYPE_CHECKING:
     from meander.cli.progress import Display, Meter
     from meander.control.server import Server
-    from meander.epochs.loop import EpochDone
+    from meander.epochs.decision import EpochDone
     from meander.flow import Flow
     from meander.run import Run
     from meander.settings import Autoscale

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from meander.connect.source import Split
 from meander.coordinate.capacity import StageFacts
-from meander.state.manifest import Json
+from meander.state.manifest import Json, Manifest
 
 
 @dataclass(frozen=True)
@@ -73,3 +73,14 @@ class Outcome:
             yield from (segment[0] for segment in segments)
         for files in self.staged.values():
             yield from (file["name"] for file in files)
+
+
+@dataclass(frozen=True)
+class EpochDone:
+    """What listeners are told after each epoch: ``run.on_epoch(lambda done: print(done.epoch))`` prints that of a ``md.EpochDone``."""
+
+    epoch: int
+    decision: Decision
+    outcome: Outcome
+    seconds: dict[str, float]
+    manifest: Manifest

@@ -17,7 +17,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -30,7 +30,7 @@ from meander.coordinate.marks import anything_due, anything_open, emptied, evict
 from meander.coordinate.routing import spread
 from meander.coordinate.watermarks import heard_from
 from meander.epochs.compaction import Compactor
-from meander.epochs.decision import Decision, Outcome
+from meander.epochs.decision import Decision, EpochDone, Outcome
 from meander.epochs.former import former_tables, not_closed, set_aside
 from meander.epochs.input import Input
 from meander.epochs.maintenance import Housekeeping
@@ -50,17 +50,6 @@ from meander.state.stores.contract import Store
 T = TypeVar("T")
 
 _EPOCH_ATTEMPTS = 5
-
-
-@dataclass(frozen=True)
-class EpochDone:
-    """What listeners are told after each epoch: ``run.on_epoch(lambda done: print(done.epoch))`` prints that of a ``md.EpochDone``."""
-
-    epoch: int
-    decision: Decision
-    outcome: Outcome
-    seconds: dict[str, float]
-    manifest: Manifest
 
 
 class Loop:

@@ -17,7 +17,8 @@ from meander.coordinate.autoscaling import Memory, Scaling, decide
 from meander.coordinate.capacity import EpochFacts, StageFacts, offered_rate
 from meander.coordinate.routing import rebalance, slots_of
 from meander.epochs.crew import Crew
-from meander.epochs.loop import EpochDone, Loop
+from meander.epochs.decision import EpochDone
+from meander.epochs.loop import Loop
 from meander.settings import Autoscale
 
 _FORGET = 0.9

@@ -20,7 +20,8 @@ from meander.connect.parquet import ParquetSink
 from meander.connect.source import Split
 from meander.connect.spark_stream import SparkStreamSource
 from meander.epochs.compaction import Compactor, ProcessCompactor
-from meander.epochs.loop import EpochDone, Loop
+from meander.epochs.decision import EpochDone
+from meander.epochs.loop import Loop
 from meander.epochs.migration import Migration
 from meander.epochs.modification import Modifier, Request
 from meander.epochs.parts import Parts

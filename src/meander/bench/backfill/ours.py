@@ -13,7 +13,7 @@ from meander.bench.backfill.request import GAP, GRACE, SLIDE, WINDOW, WITHIN, Ba
 from meander.bench.harness.statistics import Json
 
 if TYPE_CHECKING:
-    from meander.epochs.loop import EpochDone
+    from meander.epochs.decision import EpochDone
 
 
 class Visits(md.Processor):

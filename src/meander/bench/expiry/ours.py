@@ -14,7 +14,7 @@ import meander as md
 from meander.bench.harness.statistics import Json
 
 if TYPE_CHECKING:
-    from meander.epochs.loop import EpochDone
+    from meander.epochs.decision import EpochDone
 
 WINDOW_SECONDS = 10
 EPOCHS_PER_WINDOW = 2

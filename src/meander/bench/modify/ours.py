@@ -18,7 +18,7 @@ from meander.bench.load.steady import SCHEMA, Feed, Sight, drained, meander_name
 from meander.bench.modify.request import ModifyRequest
 
 if TYPE_CHECKING:
-    from meander.epochs.loop import EpochDone
+    from meander.epochs.decision import EpochDone
 
 _LOAD_ROWS = 4_000
 _ROWS = 16 * _LOAD_ROWS

@@ -15,7 +15,7 @@ from meander.nexmark.checking import output
 from meander.nexmark.queries import FLOWS, build
 
 if TYPE_CHECKING:
-    from meander.epochs.loop import EpochDone
+    from meander.epochs.decision import EpochDone
 
 
 def run(request: NexmarkRequest, progress: Progress) -> Json:

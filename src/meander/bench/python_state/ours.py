@@ -19,7 +19,7 @@ from meander.bench.harness.statistics import Json
 from meander.bench.python_state.request import PythonStateRequest
 
 if TYPE_CHECKING:
-    from meander.epochs.loop import EpochDone
+    from meander.epochs.decision import EpochDone
 
 RISE, FALL, RETURN = 0.95, 0.1, 0.8
 _OUTPUT = {"phase": "int64", "count": "int64", "total": "double", "last": "double"}

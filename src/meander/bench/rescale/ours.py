@@ -17,7 +17,7 @@ from meander.bench.rescale.request import RescaleRequest
 from meander.coordinate.routing import groups_of, slots_of
 
 if TYPE_CHECKING:
-    from meander.epochs.loop import EpochDone
+    from meander.epochs.decision import EpochDone
     from meander.run import Run
 
 

@@ -16,7 +16,7 @@ from meander.bench.load.workload import build_flow
 from meander.bench.scaling.request import ScalingRequest
 
 if TYPE_CHECKING:
-    from meander.epochs.loop import EpochDone
+    from meander.epochs.decision import EpochDone
 
 _WARM_SHARE = 0.25
 """The part of the time at a steady rate that is not counted."""

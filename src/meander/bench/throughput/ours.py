@@ -16,7 +16,7 @@ from meander.bench.harness.processes import WorkerMemory
 from meander.bench.harness.statistics import Json
 
 if TYPE_CHECKING:
-    from meander.epochs.loop import EpochDone
+    from meander.epochs.decision import EpochDone
 
 OPERATOR = "totals"
 
