@@ -171,6 +171,8 @@ class EachKey:
         self.outputs = (self.out, *self.sides.values())
         self.changed: dict[int, tuple[Any, ...]] = {}
         self.refused: dict[int, None] = {}
+        self.fired: dict[int, list[dict[str, Any]]] = {}
+        """The timers that have fired, by key."""
         self.at = 0
         self.firing: int | None = None
 
@@ -261,6 +263,7 @@ class EachKey:
                     old = self.changed.get(i) or tuple(column[i] for column in self.columns)
                     state = make(*map(copy_of, old))
                     self.firing = at
+                    timer = {"timer": str(ctx.moment(at)), "clock": clock}
                     try:
                         result = on_timer(self.keys[i], ctx.moment(at), state, ctx)
                         if result is not None:
@@ -269,10 +272,11 @@ class EachKey:
                     except Exception as error:  # a user's code may raise anything
                         for output in self.outputs:
                             output.take_back()
-                        self._refuse(i, error, {"timer": str(ctx.moment(at)), "clock": clock})
+                        self._refuse(i, error, timer)
                         continue
                     finally:
                         self.firing = None
+                    self.fired.setdefault(i, []).append(timer)
                     if new != old:
                         self.changed[i] = new
                     for output in self.outputs:
@@ -280,24 +284,33 @@ class EachKey:
 
     def _refuse(self, i: int, error: Exception, timer: dict[str, Any] | None = None) -> None:
         """A call that failed has not happened."""
-        if isinstance(error, FlowError):  # what no other rows would mend
-            raise FlowError(f"process '{self.operator.name}': {error}") from error
+        self._check_strict(i, error, "its timer" if timer is not None else "its rows")
         if self.pending is not None:
             self.pending.roll_back()
-        what = "its timer" if timer is not None else "its rows"
+        if timer is not None:
+            self._lose_timer(i, error, timer)
+        else:
+            self._lose_rows(i, error)
+
+    def _check_strict(self, i: int, error: Exception, what: str) -> None:
+        if isinstance(error, FlowError):  # what no other rows would mend
+            raise FlowError(f"process '{self.operator.name}': {error}") from error
         if self.desk.strict:
             raise BadInput(
                 f"operator '{self.operator.name}', epoch {self.desk.epoch}, key {self.keys[i]!r}, {what}: {type(error).__name__}: {error}"
             ) from error
-        reason = f"{type(error).__name__}: {error}"
-        if timer is not None:
-            content = {**as_numbers(self.turn.keys[i : i + 1]).row(0, named=True), **timer}
-            self.desk.dead.append(letter(self.operator.name, self.keys[i], 0, reason, content))
+
+    def _lose_timer(self, i: int, error: Exception, timer: dict[str, Any]) -> None:
+        content = {**as_numbers(self.turn.keys[i : i + 1]).row(0, named=True), **timer}
+        self.desk.dead.append(letter(self.operator.name, self.keys[i], 0, f"{type(error).__name__}: {error}", content))
+
+    def _lose_rows(self, i: int, error: Exception) -> None:
+        if i in self.refused:
             return
         self.refused[i] = None
         begin, end = int(self.turn.begins[i]), int(self.turn.ends[i])
         for number, row in enumerate(self.turn.rows[begin:end].iter_rows(named=True)):
-            self.desk.dead.append(letter(self.operator.name, self.keys[i], number, reason, row))
+            self.desk.dead.append(letter(self.operator.name, self.keys[i], number, f"{type(error).__name__}: {error}", row))
 
     # -- back to columns ------------------------------------------------------------------------------------------
 
@@ -360,14 +373,18 @@ class EachKey:
 
     def _take_back(self, i: int, error: Exception) -> None:
         """A key whose calls gave what does not fit: none of them has happened."""
+        self._check_strict(i, error, "its rows" if self.turn.ends[i] > self.turn.begins[i] else "its timer")
         self.changed.pop(i, None)
         if self.pending is not None:
             self.pending._undo, self.pending._added = [], [timer for timer in self.pending.added if timer[1] == i]
+            self.pending.roll_back()
             for clock in TIMERS:
                 if (clock, i) in self.pending.changed:  # what was due has fired, all else is as it was
                     mark = self.turn.marks[clock]
                     self.pending.changed[clock, i] = [at for at in self.pending._columns[clock][i] if at > mark]
-        self._refuse(i, error)
+        for timer in self.fired.pop(i, ()):
+            self._lose_timer(i, error, timer)
+        self._lose_rows(i, error)
 
     def _variables(self, changed: Index) -> dict[str, pl.Series] | None:
         """The variables of the changed keys as columns; None where somebody's do not fit."""
