@@ -419,6 +419,30 @@ def test_what_timers_give_that_does_not_fit_is_told_once_and_so_are_rows(tmp_pat
     assert md.read_state(tmp_path, "p").sort_by("k").to_pylist() == [{"k": k, "n": 1} for k in (1, 2, 3)]
 
 
+class Ending(md.Processor):
+    """Gives out when something ended, or nothing."""
+
+    output = {"until": "timestamp"}
+
+    def on_events(self, key: Any, rows: Any, state: Any, ctx: Any) -> Any:
+        return (rows[0].ts + timedelta(seconds=1),) if rows[0].v else ()
+
+
+@pytest.mark.parametrize("parallelism", [1, 3])
+def test_a_window_follows_a_processor_whose_rows_have_a_time(tmp_path: Path, parallelism: int) -> None:
+    flow, out = md.Flow("p"), md.memory()
+    events = flow.source(
+        "events", Script(COLUMNS, (split((1, 1, 0.0), (2, 1, 3.0), (3, 0, 4.0)), split((1, 1, 12.0)), split((2, 1, 25.0))))
+    )
+    ended = events.key_by("k").process(Ending, name="ended").watermark("until", name="time")
+    ended.window(md.tumbling("10s")).aggregate(md.count().alias("n"), name="counts").sink("out", out)
+    local = Local(flow, tmp_path, parallelism)
+    local.run()
+    assert frame(out).select(pl.col("window_start").dt.epoch("s"), "n").rows() == [(0, 2), (10, 1)]
+    local.run(flush=True)
+    assert frame(out).get_column("n").to_list() == [2, 1, 1]
+
+
 class BatchAlarm(md.Processor):
     output = {"at": "timestamp", "n": "int64"}
     n = md.value("int64", default=0)
