@@ -516,12 +516,23 @@ def test_a_processor_of_two_streams_is_replaced_and_shown_as_others_are() -> Non
 def test_a_second_stream_is_added_to_what_a_processor_knows() -> None:
     flow = md.Flow("p")
     flow.source("left", scripts([])[0]).key_by("k").process(Alone, name="p").sink("main", md.memory())
-    after, effects = modify(flow.plan(), [Become(plan_of(Pairs1, timed=(False, False)))])
+    after, effects = modify(flow.plan(), [Become(plan_of(WithOther, timed=(False, False)))])
     assert effects.state["p"].kind == "kept"
     assert after.node("p").inputs == ("left", "right")
 
 
-class Pairs1(Alone):
+def test_a_second_stream_comes_to_a_processor_that_has_run_and_its_state_goes_on(tmp_path: Path) -> None:
+    main, (left, right) = md.memory(), scripts([(((1, 1, 0),), ((1, 1, 0), (2, 1, 0)))] * 2)
+    alone, both = md.Flow("p"), md.Flow("p")
+    alone.source("left", left).key_by("k").process(Alone, name="p").sink("main", main)
+    first, second = both.source("left", left), both.source("right", right)
+    first.key_by("k").connect(second.key_by("id")).process(WithOther, name="p").sink("main", main)
+    assert Local(alone, tmp_path).step()
+    Local(both, tmp_path, apply=True).run()
+    assert sorted(read(main, "k", "n")) == [(1, 1), (1, 2), (1, 12), (1, 22), (2, 10), (2, 20)]
+
+
+class WithOther(Alone):
     def on_other_events(self, key: Any, rows: Any, state: Any, ctx: Any) -> Any:
         state.n += 10 * len(rows)
         yield (state.n,)
@@ -531,13 +542,13 @@ def test_timers_do_not_change_their_clock_where_the_second_stream_has_no_time() 
     flow = md.Flow("p")
     timed = type("Timed", (Alone,), {"on_timer": Told.on_timer})
     flow.source("left", scripts([])[0]).watermark("ts", name="left_time").key_by("k").process(timed, name="p").sink("main", md.memory())
-    both = type("Timed", (Pairs1,), {"on_timer": Told.on_timer})
+    both = type("Timed", (WithOther,), {"on_timer": Told.on_timer})
     with pytest.raises(FlowError, match=r"process 'p' cannot go on with its state: its time was ts of left_time.* and would be none"):
         modify(flow.plan(), [Become(plan_of(both, timed=(True, False)))])
 
 
 def test_it_is_replaced_while_the_flow_runs_and_its_state_goes_on_or_is_dropped(tmp_path: Path) -> None:
-    flow, main, _ = flow_of([(((1, 1, n),), ((1, 0, n),)) for n in range(8)], Pairs1)
+    flow, main, _ = flow_of([(((1, 1, n),), ((1, 0, n),)) for n in range(8)], WithOther)
     local = Local(flow, tmp_path, ahead=False)
     assert local.step()
 
@@ -547,6 +558,6 @@ def test_it_is_replaced_while_the_flow_runs_and_its_state_goes_on_or_is_dropped(
     local.propose(md.Replace("p", md.process(Slower)))
     assert local.step()
     assert local.step()
-    local.propose(md.Replace("p", md.process(Pairs1)), drop=["p"])
+    local.propose(md.Replace("p", md.process(WithOther)), drop=["p"])
     assert local.step()
     assert [n for (n,) in read(main, "n")] == [1, 11, 12, 13, 1, 11]
