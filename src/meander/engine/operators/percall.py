@@ -25,6 +25,7 @@ from meander.engine.shown import as_numbers, beyond, to_python
 from meander.errors import BadInput, FlowError
 from meander.plan.windows import FOREVER, NEVER
 from meander.processor import Context, Rows, Variable
+from meander.processor.context import moment_of
 from meander.processor.declare import KEY, TIMERS, VALUE
 from meander.processor.view import Decoded
 from meander.state.grouping import Index
@@ -173,8 +174,8 @@ class EachKey:
         self.refused: list[dict[int, None]] = [{} for _ in turn.came]
         self.side = 0
         """The input whose rows are at hand."""
-        self.fired: dict[int, list[dict[str, Any]]] = {}
-        """The timers that have fired, by key."""
+        self.fired: dict[int, list[tuple[str, int]]] = {}
+        """The timers that have fired, by key: clock and time."""
         self.at = 0
         self.firing: int | None = None
 
@@ -265,7 +266,6 @@ class EachKey:
                     old = self.changed.get(i) or tuple(column[i] for column in self.columns)
                     state = make(*map(copy_of, old))
                     self.firing = at
-                    timer = {"timer": str(ctx.moment(at)), "clock": clock}
                     try:
                         result = on_timer(self.keys[i], ctx.moment(at), state, ctx)
                         if result is not None:
@@ -274,23 +274,23 @@ class EachKey:
                     except Exception as error:  # a user's code may raise anything
                         for output in self.outputs:
                             output.take_back()
-                        self._refuse(i, error, timer)
+                        self._refuse(i, error, (clock, at))
                         continue
                     finally:
                         self.firing = None
-                    self.fired.setdefault(i, []).append(timer)
+                    self.fired.setdefault(i, []).append((clock, at))
                     if new != old:
                         self.changed[i] = new
                     for output in self.outputs:
                         output.count(i)
 
-    def _refuse(self, i: int, error: Exception, timer: dict[str, Any] | None = None) -> None:
+    def _refuse(self, i: int, error: Exception, timer: tuple[str, int] | None = None) -> None:
         """A call that failed has not happened."""
         self._check_strict(i, error, "its timer" if timer is not None else f"its rows{self.operator.incoming[self.side].words}")
         if self.pending is not None:
             self.pending.roll_back()
         if timer is not None:
-            self._lose_timer(i, error, timer)
+            self._lose_timer(i, error, *timer)
         else:
             self._lose_rows(i, error, self.side)
 
@@ -302,8 +302,9 @@ class EachKey:
                 f"operator '{self.operator.name}', epoch {self.desk.epoch}, key {self.keys[i]!r}, {what}: {type(error).__name__}: {error}"
             ) from error
 
-    def _lose_timer(self, i: int, error: Exception, timer: dict[str, Any]) -> None:
-        content = {**as_numbers(self.turn.keys[i : i + 1]).row(0, named=True), **timer}
+    def _lose_timer(self, i: int, error: Exception, clock: str, at: int) -> None:
+        key = as_numbers(self.turn.keys[i : i + 1]).row(0, named=True)
+        content = {**key, "timer": str(moment_of(at, self.operator.incoming[0].zone)), "clock": clock}
         self.desk.dead.append(letter(self.operator.name, self.keys[i], 0, f"{type(error).__name__}: {error}", content))
 
     def _lose_rows(self, i: int, error: Exception, side: int) -> None:
@@ -386,7 +387,7 @@ class EachKey:
                     mark = self.turn.marks[clock]
                     self.pending.changed[clock, i] = [at for at in self.pending._columns[clock][i] if at > mark]
         for timer in self.fired.pop(i, ()):
-            self._lose_timer(i, error, timer)
+            self._lose_timer(i, error, *timer)
         for side in range(len(self.turn.came)):
             self._lose_rows(i, error, side)
 
