@@ -17,6 +17,7 @@ import meander as md
 from meander.clock import FakeClock
 from meander.coordinate.routing import rebalance
 from meander.errors import BadInput, FlowError
+from meander.plan.diff import differences
 from meander.plan.modify import Become, modify
 from meander.state import compaction as compaction_module
 
@@ -407,6 +408,27 @@ def test_null_is_a_key_of_both_sides(tmp_path: Path, processor: Any) -> None:
     assert sorted(read(main, "k", "by", "n"), key=repr) == [(1, "left", 1), (None, "left", 1), (None, "right", 5)]
 
 
+@pytest.mark.parametrize("small", [True, False])
+@pytest.mark.parametrize("swapped", [True, False])
+def test_the_streams_may_come_from_different_stages(tmp_path: Path, small: bool, swapped: bool) -> None:
+    one, other = scripts([(((1, 1, 0), (2, 1, 0)), ((1, 1, 0), (1, 1, 0))), (((1, 1, 1),), ((1, 1, 1), (2, 1, 1)))])
+    flow, out = md.Flow("p"), md.memory()
+    left, right = flow.source("left", one), flow.source("right", other).deduplicate("id", name="once")
+    sides = [left.key_by("k"), right.key_by("id")]
+    first, second = reversed(sides) if swapped else sides
+    first.connect(second).process(WithOther, name="p").sink("out", out)
+    Local(flow, tmp_path, 3, small).run()
+    found = sorted(pl.DataFrame(pl.from_arrow(out.table())).rows())
+    assert found == ([(1, 1), (1, 11), (1, 21), (2, 10), (2, 11)] if swapped else [(1, 1), (1, 11), (1, 12), (2, 1), (2, 11)])
+
+
+def test_a_row_of_a_year_that_python_lacks_is_a_dead_letter_of_its_side(tmp_path: Path) -> None:
+    flow, main, _ = flow_of([(((1, 1, 0),), ((1, 2, 0), (1, 1, 1 << 60)))], timed=(False, False))
+    Local(flow, tmp_path).run()
+    assert [(by, n) for by, n in read(main, "by", "n")] == [("left", 1), ("right", 4)]
+    assert [one[:2] for one in letters(tmp_path)] == [("p key 1 row 2 of the right", "at is of a year that Python's datetime lacks")]
+
+
 class Pairs(md.Processor):
     output = {"n": "int64"}
     n = md.value("int64", default=0)
@@ -511,6 +533,7 @@ def test_a_processor_of_two_streams_is_replaced_and_shown_as_others_are() -> Non
     after, _ = modify(plan, [md.Insert("some", md.filter("w > 1"), after="right_time", before="p")])
     assert after.node("p").inputs == ("left_time", "some")
     assert plan_of(Both).digest() == plan_of(Both).digest() != plan_of(More).digest()
+    assert differences(plan.record(), plan_of(Both).record()) == []
 
 
 def test_a_second_stream_is_added_to_what_a_processor_knows() -> None:
@@ -519,6 +542,8 @@ def test_a_second_stream_is_added_to_what_a_processor_knows() -> None:
     after, effects = modify(flow.plan(), [Become(plan_of(WithOther, timed=(False, False)))])
     assert effects.state["p"].kind == "kept"
     assert after.node("p").inputs == ("left", "right")
+    told = differences(flow.plan().record(), after.record())
+    assert any("'p'" in line and "right" in line for line in told), told
 
 
 def test_a_second_stream_comes_to_a_processor_that_has_run_and_its_state_goes_on(tmp_path: Path) -> None:
