@@ -21,6 +21,7 @@ WHOLE = [
     "replication.md",
     "modifications.md#The columns of a source",
     "processor.md#Side outputs",
+    "processor.md#Two streams",
 ]
 """Pages, or sections of them, whose first block of Python is a whole program, followed by what it prints."""
 

@@ -11,7 +11,7 @@ import pytest
 
 import meander as md
 
-CLASSES = (md.Flow, md.Stream, md.KeyedStream, md.WindowedStream, md.Run, md.Replicas)
+CLASSES = (md.Flow, md.Stream, md.KeyedStream, md.ConnectedStreams, md.WindowedStream, md.Run, md.Replicas)
 _SHOWN = re.compile(r"``([^`]+)``")
 _OURS = {name for owner in (*CLASSES, md.Processor, md.Aggregator, md.Agg) for name in dir(owner)}
 _OTHERS = {"frame", "table", "to_pandas", "to_pylist", "drop_nulls", "col", "url", "height", "load", "select", "read_parquet", "format"}

@@ -34,6 +34,10 @@ class Visits(md.Processor):
         yield (state.n,)
 
 
+class Both(Visits):
+    def on_other_events(self, key: Any, rows: Any, state: Any, ctx: Any) -> None: ...
+
+
 def clean(frame: pl.DataFrame) -> pl.DataFrame:
     return frame.drop_nulls()
 
@@ -45,6 +49,8 @@ keyed: md.KeyedStream = good.rename({"cents": "c"}).key_by("customer")
 aggregate: md.Agg = md.avg("c").alias("mean")
 keyed.aggregate(md.count().alias("n"), aggregate, name="totals").sink("out", md.parquet("out/"))
 windows: md.WindowedStream = keyed.window(md.tumbling("10s"))
+connected: md.ConnectedStreams = keyed.connect(good.key_by("cents"))
+connected.process(Both, name="both").sink("both_out", md.discard())
 keyed.process(Visits).sink("visits", md.foreach_batch(lambda frame, epoch: None))
 
 

@@ -32,7 +32,7 @@ from meander.connect.memory import memory
 from meander.connect.partitioned import parquet
 from meander.errors import BadInput, Busy, ConfigError, Corrupted, Divergent, Fenced, FlowError, MeanderError, Rejected, Retryable
 from meander.familiar import names as _names
-from meander.flow import Flow, KeyedStream, Stream, WindowedStream
+from meander.flow import ConnectedStreams, Flow, KeyedStream, Stream, WindowedStream
 from meander.outcomes import Migrated, Progress, Rescaled
 from meander.plan.change.become import Become
 from meander.plan.change.effects import Effects
@@ -65,6 +65,7 @@ __all__ = [
     "Become",
     "Busy",
     "ConfigError",
+    "ConnectedStreams",
     "Corrupted",
     "Divergent",
     "Effects",

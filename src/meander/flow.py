@@ -16,7 +16,7 @@ from meander.aggregates import Agg, Aggregator, as_agg
 from meander.connect.sink import Sink
 from meander.connect.source import Source
 from meander.errors import FlowError
-from meander.familiar.names import FLOW, KEYED, STREAM, WINDOWED, NoTable
+from meander.familiar.names import CONNECTED, FLOW, KEYED, STREAM, WINDOWED, NoTable
 from meander.familiar.values import no_column_name, no_sink, no_source, no_stream
 from meander.plan.change_joins import no_bound, plan_change_join
 from meander.plan.changes import Changelog, check_changes, find_changes
@@ -28,7 +28,7 @@ from meander.plan.expressions import Expression, flat, parse, parse_all, text_of
 from meander.plan.graph import Node, Plan, check_name
 from meander.plan.joins import Columns, Input, Matching, as_matching, plan_join, plan_join_latest, read_bounds
 from meander.plan.operators import Aggregate, BatchFunction, Filter, Operator, Select, SinkOp, SourceOp, Union, WithColumns
-from meander.plan.processing import Process, Side, as_processor, columns_of
+from meander.plan.processing import Process, Side, as_processor, check_connected, columns_of
 from meander.plan.reshape import plan_drop, plan_explode, plan_rename
 from meander.plan.rowwise import Deduplicate, Latest, Top, WindowTop, names_of, ranked
 from meander.plan.schemas import KEY_TYPES, is_key_type, missing_column, show_schema
@@ -419,6 +419,12 @@ class Stream(NoTable):
         """Only a stream with a key can be processed: ``key_by(...).process(...)``."""
         raise FlowError(f"process after {self.name!r}: the stream has no key; write key_by(...) first, as in key_by('k').process(Visits)")
 
+    def connect(self, *_: Any, **__: Any) -> NoReturn:
+        """Only streams with a key can be connected: ``key_by(...).connect(...)``."""
+        raise FlowError(
+            f"connect after {self.name!r}: the stream has no key; write key_by(...) first, as in a.key_by('k').connect(b.key_by('k'))"
+        )
+
     def sink(self, name: str, sink: Sink) -> Flow:
         """Ends the stream; returns the flow: ``totals.sink("out", md.parquet("out/"))``."""
         check_name("sink", name)
@@ -458,6 +464,15 @@ class KeyedStream(NoTable):
         Example: ``orders.key_by("customer").process(Visits)``.
         """
         return self.stream.flow._add(Process(self.keys, as_processor(processor)), name, self.stream)
+
+    def connect(self, other: KeyedStream) -> ConnectedStreams:
+        """This stream and another one, for a processor that has one state for the rows of both.
+
+        The keys of both have equal types; their names may differ. All other columns may.
+
+        Example: ``orders.key_by("id").connect(payments.key_by("order")).process(Match)``.
+        """
+        return ConnectedStreams(self, other)
 
     def window(self, window: Window | Session | CountWindow) -> WindowedStream:
         """Windows per key: ``orders.key_by("customer").window(md.tumbling("10s"))``; also ``md.sliding``, ``md.cumulating``,
@@ -502,6 +517,36 @@ class KeyedStream(NoTable):
         """
         columns, downs = ranked(self.stream.name, n, by, descending, ties, ("first", "last"))
         return self.stream.flow._add(Top(self.keys, n, columns, downs, ties), name, self.stream)
+
+
+class ConnectedStreams(NoTable):
+    """Two keyed streams: ``orders.key_by("id").connect(payments.key_by("order"))`` is a ``md.ConnectedStreams``."""
+
+    _instead = CONNECTED
+
+    def __init__(self, left: KeyedStream, right: KeyedStream) -> None:
+        what = f"connect after {left.stream.name!r}"
+        given: object = right
+        if isinstance(given, Stream):
+            raise FlowError(f"{what}: the other stream, {given.name!r}, has no key; write {given.name}.key_by(...)")
+        if not isinstance(given, KeyedStream):
+            raise FlowError(f"{what}: {no_stream(given)}")
+        check_connected(left.keys, right.keys, left.stream.schema, right.stream.schema, what)
+        self.left, self.right = left, right
+
+    def __repr__(self) -> str:
+        return f"<ConnectedStreams of {self.left!r} and {self.right!r}>"
+
+    def process(self, processor: Processor | type[Processor], name: str | None = None) -> Stream:
+        """Python code with one state per key for the rows of both: a processor with ``on_events`` and ``on_other_events``.
+
+        In an epoch a key's due timers come first, then its rows of the left, then those of the other. What leaves is as of every processor;
+        the key's columns have the names of the left.
+
+        Example: ``orders.key_by("id").connect(payments.key_by("order")).process(Match, name="matched")``.
+        """
+        left, right = self.left, self.right
+        return left.stream.flow._add(Process(left.keys, as_processor(processor), right.keys), name, left.stream, right.stream)
 
 
 class WindowedStream(NoTable):

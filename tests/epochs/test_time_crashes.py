@@ -49,8 +49,20 @@ class Visit(md.Processor):
         return found
 
 
+class Guest(Visit):
+    """Counts what has come by the other side ten times."""
+
+    def on_other_events(self, key: int, rows: Any, state: Any, ctx: Any) -> None:
+        for row in rows:
+            self.on_events(key, [row], state, ctx)
+            state.count += 9
+
+
 def flow_of(script: Any) -> tuple[md.Flow, dict[str, Any]]:
-    flow, outs = md.Flow("crashes"), {name: md.memory() for name in ("windows", "sessions", "firsts", "pairs", "before", "visits")}
+    flow, outs = (
+        md.Flow("crashes"),
+        {name: md.memory() for name in ("windows", "sessions", "firsts", "pairs", "before", "visits", "guests")},
+    )
     events = flow.source("events", Script(COLUMNS, script)).watermark("ts", grace="2s")
     keyed = events.key_by("k")
     keyed.window(md.sliding("10s", "5s")).aggregate(md.count().alias("n"), name="windows").sink("windows_out", outs["windows"])
@@ -59,6 +71,7 @@ def flow_of(script: Any) -> tuple[md.Flow, dict[str, Any]]:
     events.join(events, on="k", within=("1s", "3s"), how="full", name="pairs").sink("pairs_out", outs["pairs"])
     events.join_latest(events, on="k", as_of=True, name="before").sink("before_out", outs["before"])
     keyed.process(Visit, name="visits").sink("visits_out", outs["visits"])
+    keyed.connect(events.filter("k > 0").key_by("k")).process(Guest, name="guests").sink("guests_out", outs["guests"])
     return flow, outs
 
 
@@ -90,10 +103,10 @@ def results(script: Any, folder: Path, deaths: Sequence[str | None]) -> dict[str
             break
     else:
         raise AssertionError("it closes what it has closed, again and again")
-    open_still = [name for name in local.stored if not name.startswith(("firsts", "before.latest")) and name != "visits"]
+    open_still = [name for name in local.stored if not name.startswith(("firsts", "before.latest")) and name not in ("visits", "guests")]
     assert not open_still, "what has closed is still there"
-    if "visits" in local.manifest.tables:
-        assert md.read_state(folder, "visits").num_rows == 0, "whose timer has fired is still there"
+    for name in {"visits", "guests"} & local.manifest.tables.keys():
+        assert md.read_state(folder, name).num_rows == 0, "whose timer has fired is still there"
     return {name: sorted(pl.DataFrame(pl.from_arrow(out.table())).rows(), key=repr) for name, out in outs.items()}
 
 

@@ -14,13 +14,15 @@ import pytest
 from tests.plan.streams import Nowhere, rows
 
 import meander as md
-from meander.familiar.names import FLOW, KEYED, MODULE, RUN, STREAM, WINDOWED
+from meander.familiar.names import CONNECTED, FLOW, KEYED, MODULE, RUN, STREAM, WINDOWED
 from meander.flow import WindowedStream
 
 TABLES: list[tuple[Mapping[str, str], type | SimpleNamespace]] = [
-    (STREAM, md.Stream), (KEYED, md.KeyedStream), (WINDOWED, WindowedStream), (FLOW, md.Flow), (RUN, md.Run), (RUN, md.Replicas),
+    (STREAM, md.Stream), (KEYED, md.KeyedStream), (CONNECTED, md.ConnectedStreams), (WINDOWED, WindowedStream), (FLOW, md.Flow),
+    (RUN, md.Run), (RUN, md.Replicas),
 ]  # fmt: skip
-OURS = {name for owner in (md.Stream, md.KeyedStream, WindowedStream, md.Flow, md.Run, md.Replicas) for name in dir(owner)}
+CLASSES = (md.Stream, md.KeyedStream, md.ConnectedStreams, WindowedStream, md.Flow, md.Run, md.Replicas)
+OURS = {name for owner in CLASSES for name in dir(owner)}
 POLARS = {"datetime", "cast", "fill_null", "hash", "str", "alias"}
 
 
@@ -46,6 +48,8 @@ def test_what_pyspark_calls_otherwise_is_answered_with_our_name() -> None:
         assert ours in answer(stream, name), name
     assert ".aggregate(md.count())" in answer(stream.key_by("customer"), "count")
     assert "before it" in answer(stream.key_by("customer"), "filter")
+    assert ".connect(other.key_by('id'))" in answer(stream.key_by("customer"), "cogroup")
+    assert "on_other_events" in answer(md, "KeyedCoProcessFunction")
     assert "keep what flow.source(...)" in answer(stream.sink("out", Nowhere()), "sink")
 
 

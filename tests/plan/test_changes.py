@@ -27,6 +27,10 @@ class Visits(md.Processor):
         yield (state.n,)
 
 
+class Both(Visits):
+    on_other_events = Visits.on_events
+
+
 TEN = md.tumbling("10s")
 GROWS: dict[str, Callable[[md.Stream], md.Stream]] = {
     "source": lambda s: s,
@@ -41,6 +45,9 @@ GROWS: dict[str, Callable[[md.Stream], md.Stream]] = {
     "anti join": lambda s: s.join(s.select("customer", "ts"), on="customer", within="1s", how="anti", name="op"),
     "join with the latest": lambda s: s.join_latest(s.select("customer", "ts AS at"), on="customer", name="op"),
     "process": lambda s: s.key_by("customer").process(Visits, name="op").select("customer", "n AS amount"),
+    "connect": lambda s: (
+        s.key_by("customer").connect(s.filter("amount > 1").key_by("customer")).process(Both, name="op").select("customer", "n AS amount")
+    ),
 }
 CHANGES: dict[str, Callable[[md.Stream], md.Stream]] = {
     "aggregate": lambda s: s.key_by("customer").aggregate(md.sum("amount").alias("amount"), md.max("ts").alias("ts"), name="op"),
@@ -66,6 +73,8 @@ TAKES_NONE: dict[str, Callable[[md.Stream, md.Stream], md.Stream]] = {
     "deduplicate": lambda s, _: s.deduplicate("customer", name="behind"),
     "latest": lambda s, _: s.key_by("customer").latest(name="behind"),
     "process": lambda s, _: s.key_by("customer").process(Visits, name="behind"),
+    "connect": lambda s, other: s.key_by("customer").connect(other.key_by("customer")).process(Both, name="behind"),
+    "connect, on the right": lambda s, other: other.key_by("customer").connect(s.key_by("customer")).process(Both, name="behind"),
     "join with the latest": lambda s, other: s.join_latest(other, on="customer", name="behind"),
 }
 

@@ -387,6 +387,62 @@ def test_a_key_that_fails_becomes_dead_letters_and_keeps_its_state(tmp_path: Pat
         local.run()
 
 
+class Unfit(md.Processor):
+    """Its timers give what is no row, and 9 is a row that fails."""
+
+    output = {"n": "int64"}
+    n = md.value("int64", default=0)
+
+    def on_events(self, key: Any, rows: Any, state: Any, ctx: Any) -> None:
+        if rows[0].v == 9:
+            raise ValueError("9")
+        state.n += 1
+        ctx.set_timer("3s")
+
+    def on_timer(self, key: Any, time: Any, state: Any, ctx: Any) -> Any:
+        state.n += 100
+        return ("no number",)
+
+
+def test_what_timers_give_that_does_not_fit_is_told_once_and_so_are_rows(tmp_path: Path) -> None:
+    local, out = run_of([split((1, 1, 0.0), (2, 1, 0.0)), split((3, 1, 5.0)), split((1, 9, 5.0))], Unfit, tmp_path)
+    local.run()
+    assert out.table().num_rows == 0
+    assert local.manifest.totals["dead_letters"] == 3
+    letters = pl.concat([pl.read_parquet(one) for one in (tmp_path / "dead_letters").glob("*.parquet")])
+    assert sorted(letters.select("position", "reason").rows()) == [
+        ("p key 1 row 1", "TypeError: it gave n = 'no number', which is no Int64"),
+        ("p key 1 row 1", "ValueError: 9"),
+        ("p key 2 row 1", "TypeError: it gave n = 'no number', which is no Int64"),
+    ]
+    assert letters.get_column("content").str.contains("timer").sum() == 2
+    assert md.read_state(tmp_path, "p").sort_by("k").to_pylist() == [{"k": k, "n": 1} for k in (1, 2, 3)]
+
+
+class Ending(md.Processor):
+    """Gives out when something ended, or nothing."""
+
+    output = {"until": "timestamp"}
+
+    def on_events(self, key: Any, rows: Any, state: Any, ctx: Any) -> Any:
+        return (rows[0].ts + timedelta(seconds=1),) if rows[0].v else ()
+
+
+@pytest.mark.parametrize("parallelism", [1, 3])
+def test_a_window_follows_a_processor_whose_rows_have_a_time(tmp_path: Path, parallelism: int) -> None:
+    flow, out = md.Flow("p"), md.memory()
+    events = flow.source(
+        "events", Script(COLUMNS, (split((1, 1, 0.0), (2, 1, 3.0), (3, 0, 4.0)), split((1, 1, 12.0)), split((2, 1, 25.0))))
+    )
+    ended = events.key_by("k").process(Ending, name="ended").watermark("until", name="time")
+    ended.window(md.tumbling("10s")).aggregate(md.count().alias("n"), name="counts").sink("out", out)
+    local = Local(flow, tmp_path, parallelism)
+    local.run()
+    assert frame(out).select(pl.col("window_start").dt.epoch("s"), "n").rows() == [(0, 2), (10, 1)]
+    local.run(flush=True)
+    assert frame(out).get_column("n").to_list() == [2, 1, 1]
+
+
 class BatchAlarm(md.Processor):
     output = {"at": "timestamp", "n": "int64"}
     n = md.value("int64", default=0)

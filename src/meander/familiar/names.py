@@ -27,8 +27,12 @@ _COLUMNS = "write .schema, which maps the names of the columns to their types"
 _START = "write flow.start('state/'); a sink returns the flow"
 _WINDOWED = "write .window(md.tumbling('10s')).aggregate(md.count())"
 _BATCHES = "write .sink('out', md.foreach_batch(function))"
-_KEYED_FIRST = "key_by is followed by aggregate, window, process, latest, top or deduplicate; write what concerns single rows before it"
+_KEYED_FIRST = (
+    "key_by is followed by aggregate, window, process, connect, latest, top or deduplicate; write what concerns single rows before it"
+)
 _WINDOW_FIRST = "a window is followed by aggregate, top or join; write what concerns single rows before it, or after the aggregate"
+_CONNECT = "write .key_by('id').connect(other.key_by('id')).process(MyProcessor), with a processor that has on_other_events, too"
+_CONNECTED_LAST = "connected streams are followed by process; write what concerns the rows of one stream before key_by"
 _BY_FOLD = {
     "count": "write .aggregate(md.count())",
     "len": "write .aggregate(md.count())",
@@ -44,10 +48,11 @@ _BY_FOLD = {
 _PROCESSED = dict.fromkeys(
     (
         "transformWithState", "transformWithStateInPandas", "applyInPandasWithState", "flatMapGroupsWithState", "mapGroupsWithState",
-        "applyInPandas", "map_groups", "apply", "cogroup",
+        "applyInPandas", "map_groups", "apply",
     ),
     _PROCESS,
 )  # fmt: skip
+_TOGETHER = dict.fromkeys(("cogroup", "coGroup"), _CONNECT)
 
 STREAM: Mapping[str, str] = {
     **_BY_FOLD,
@@ -67,6 +72,7 @@ STREAM: Mapping[str, str] = {
         ("mapInPandas", "mapInArrow", "map", "flatMap", "flat_map", "map_rows", "map_elements", "transform", "pipe", "rdd"), _FUNCTION
     ),
     **_PROCESSED,
+    **_TOGETHER,
     **dict.fromkeys(("cache", "persist", "repartition", "coalesce", "checkpoint", "localCheckpoint", "unpersist", "lazy"), _AS_IS),
     **dict.fromkeys(("columns", "dtypes", "printSchema", "collect_schema", "width"), _COLUMNS),
     **dict.fromkeys(("dropna", "fillna", "na", "fill_null", "drop_nulls"), _NULLS),
@@ -88,6 +94,7 @@ STREAM: Mapping[str, str] = {
 KEYED: Mapping[str, str] = {
     **_BY_FOLD,
     **_PROCESSED,
+    **_TOGETHER,
     **dict.fromkeys(
         ("filter", "where", "select", "with_columns", "withColumn", "map_batches", "drop", "rename", "explode", "watermark", "union"),
         _KEYED_FIRST,
@@ -106,6 +113,14 @@ WINDOWED: Mapping[str, str] = {
     **dict.fromkeys(("filter", "where", "select", "with_columns", "map_batches", "sink", "process", "union", "key_by"), _WINDOW_FIRST),
     **dict.fromkeys(("groupBy", "group_by", "groupby"), "write .key_by('customer') before .window(...)"),
     **dict.fromkeys(("allowedLateness", "grace"), "write .aggregate(md.count(), lateness='1h')"),
+}
+
+CONNECTED: Mapping[str, str] = {
+    **_PROCESSED,
+    **dict.fromkeys(("keyBy", "key_by"), "write .key_by('id') of both streams, and then .connect(...)"),
+    **dict.fromkeys(("map", "flatMap", "flat_map", "transform"), "write .process(MyProcessor), with on_events and on_other_events"),
+    **dict.fromkeys(("filter", "where", "select", "with_columns", "map_batches", "aggregate", "window", "sink", "union"), _CONNECTED_LAST),
+    "join": "write orders.join(payments, on='id', within='1h'): a join has its keys itself",
 }
 
 FLOW: Mapping[str, str] = {
@@ -155,6 +170,8 @@ MODULE: Mapping[str, str] = {
     **dict.fromkeys(("Dataflow", "Pipeline", "StreamingContext", "StreamExecutionEnvironment"), "write md.Flow('orders')"),
     **dict.fromkeys(("start", "run"), "write flow.start('state/')"),
     **dict.fromkeys(("ProcessFunction", "KeyedProcessFunction", "StatefulProcessor"), "write a subclass of md.Processor"),
+    **dict.fromkeys(("CoProcessFunction", "KeyedCoProcessFunction", "CoMapFunction", "CoFlatMapFunction"),
+        "write a subclass of md.Processor with on_other_events, for a.key_by('k').connect(b.key_by('k')).process(...)"),
     **dict.fromkeys(("ValueState", "state"), "write md.value('long'), in a subclass of md.Processor"),
     "ListState": "write md.list_of('long'), in a subclass of md.Processor",
     "MapState": "write md.map_of('string', 'long'), in a subclass of md.Processor",

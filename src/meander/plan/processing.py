@@ -11,10 +11,12 @@ import polars as pl
 
 from meander.errors import FlowError
 from meander.plan.code import code_of
+from meander.plan.joins import Matching
 from meander.plan.operators import Operator, expect_inputs
 from meander.plan.schemas import KEY_TYPES, did_you_mean, is_key_type, missing_column
 from meander.plan.windows import show_duration
 from meander.processor import Declaration, Processor, Variable, code_parts, declaration_of
+from meander.processor.declare import HOOKS
 
 if TYPE_CHECKING:
     from meander.plan.graph import Node
@@ -22,19 +24,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Process:
-    """Calls a processor once per key and epoch, or once for all keys of a slot."""
+    """Calls a processor once per key and epoch, or once for all keys of a slot; of two connected streams, once for each of them."""
 
     kind: ClassVar[str] = "process"
     stateful: ClassVar[bool] = True
     keys: tuple[str, ...]
     processor: Processor
+    other_keys: tuple[str, ...] | None = None
+    """The key columns of the second stream, where two are connected. The key that leaves has the first one's names."""
 
     @cached_property
     def declared(self) -> Declaration:
         return declaration_of(self.processor)
 
     def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
-        (schema,) = expect_inputs(self.kind, name, inputs, 1)
+        schema = expect_inputs(self.kind, name, inputs, 1 if self.other_keys is None else 2)[0]
+        self._check_hooks(name)
+        if self.other_keys is not None:
+            check_connected(self.keys, self.other_keys, schema, inputs[1], f"process {name!r}")
         output: dict[str, pl.DataType] = {}
         for key in self.keys:
             if key not in schema:
@@ -58,18 +65,45 @@ class Process:
                 )
         return pl.Schema(output)
 
+    def _check_hooks(self, name: str) -> None:
+        """The processor has a method for the rows of each input, and for no others."""
+        declared, (first, second) = self.declared, HOOKS[self.declared.form]
+        if self.other_keys is None and declared.connects:
+            raise FlowError(
+                f"process {name!r}: {declared.name} has {second}, for the rows of a second stream, and there is one stream; write "
+                f"a.key_by('k').connect(b.key_by('k')).process({declared.name}), or leave {second} out"
+            )
+        if self.other_keys is not None and not declared.connects:
+            args = "key, rows, state, ctx" if declared.form == "events" else "rows, state, ctx"
+            raise FlowError(
+                f"process {name!r}: it has two streams, and {declared.name} has {first} alone, for the rows of the left; those of the "
+                f"other need a method: write {second}(self, {args})"
+            )
+
     def describe(self) -> str:
         variables = ", ".join(f"{name} {_show(variable)}" for name, variable in self.declared.variables.items())
         sides = f"; side outputs {', '.join(self.declared.sides)}" if self.declared.sides else ""
-        return f"by {', '.join(self.keys)}: {self.declared.name}({variables}){sides}"
+        by = Matching(self.keys, self.other_keys or self.keys).describe()
+        return f"by {by}: {self.declared.name}({variables}){sides}"
 
     def canonical(self) -> str:
         declared = self.declared
         sides = f" {[(side, list(columns.items())) for side, columns in declared.sides.items()]}" if declared.sides else ""
-        return f"{list(self.keys)} {declared.form} {declared.has_timers} {declared.ttl_clock} {list(declared.variables.items())}{sides}"
+        other = "" if self.other_keys is None else f" connected by {list(self.other_keys)}"
+        own = f"{declared.form} {declared.has_timers} {declared.ttl_clock} {list(declared.variables.items())}"
+        return f"{list(self.keys)} {own}{sides}{other}"
 
     def code(self) -> str:
         return code_of(code_parts(self.processor))
+
+
+def check_connected(keys: tuple[str, ...], others: tuple[str, ...], left: pl.Schema, right: pl.Schema, what: str) -> None:
+    """FlowError where these keys of two streams cannot be one key."""
+    if len(keys) != len(others):
+        raise FlowError(
+            f"{what}: the left is keyed by {', '.join(keys)}, the right by {', '.join(others)}: the key of both must have as many columns"
+        )
+    Matching(keys, others).check(left, right, what)
 
 
 @dataclass(frozen=True, eq=False)

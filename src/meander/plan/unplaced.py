@@ -76,7 +76,7 @@ class UnplacedAggregate(Unplaced):
 
 @dataclass(frozen=True, eq=False)
 class UnplacedProcess(Unplaced):
-    """A processor; its key is as it was in the operator whose place it takes, where none is given."""
+    """A processor; its key is as it was in the operator whose place it takes, where none is given. So is that of a second stream."""
 
     kind: ClassVar[str] = "process"
     processor: Processor
@@ -86,7 +86,7 @@ class UnplacedProcess(Unplaced):
         by = self.by if self.by is not None else getattr(former, "keys", None)
         if not by:
             raise FlowError(f"process {name!r}: it has no key; say by='column', as in md.process(Visits, by='user')")
-        return Process(tuple(by), self.processor)
+        return Process(tuple(by), self.processor, former.other_keys if isinstance(former, Process) else None)
 
 
 def aggregate(

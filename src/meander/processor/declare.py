@@ -5,6 +5,9 @@ A processor says what it remembers of a key, in typed variables, what leaves it,
 - ``on_events(key, rows, state, ctx)``, called once per key and epoch, is plain Python;
 - ``on_batch(rows, state, ctx)``, called once for all keys of a slot, works on Polars frames.
 
+A processor of two connected streams has a second method, of the same form, for the rows of the other: ``on_other_events``, or
+``on_other_batch``.
+
 An object of the class is made once, travels to the executors, and serves all keys and epochs: it must remember nothing but what is in the
 state.
 """
@@ -101,6 +104,8 @@ class Processor:
     ``side_outputs`` names more streams that leave it, with their columns: ``{"late": {"page": "string"}}``. ``ctx.emit(row, "late")`` gives
     a row to one, and ``stream.side("late")`` is that stream.
 
+    ``on_other_events(key, rows, state, ctx)`` gets the rows of a second stream: ``a.connect(b).process(...)``.
+
     ``ttl_clock`` is the clock of the variables' ``ttl``: ``"event"``, ``"processing"``, or None for event time where the rows have one.
     """
 
@@ -109,7 +114,8 @@ class Processor:
     ttl_clock: ClassVar[str | None] = None
 
 
-_HOOKS = {"on_events": "events", "on_batch": "batch"}
+HOOKS = {"events": ("on_events", "on_other_events"), "batch": ("on_batch", "on_other_batch")}
+"""By form, the methods that get rows: those of the input, or the left one, and those of the other."""
 _TIMERS = {"events": "on_timer", "batch": "on_timers"}
 
 
@@ -126,6 +132,13 @@ class Declaration:
     ttl_clock: str | None
     sides: Mapping[str, pl.Schema] = field(default_factory=dict)
     """The columns of its side outputs."""
+    connects: bool = False
+    """Whether it has a method for the rows of a second stream."""
+
+    @property
+    def hooks(self) -> tuple[str, ...]:
+        """What is called with the rows of each input."""
+        return HOOKS[self.form][: 2 if self.connects else 1]
 
     @property
     def has_ttl(self) -> bool:
@@ -141,7 +154,7 @@ def declaration_of(processor: Processor) -> Declaration:
     """Read and check what a processor declares."""
     kind = type(processor)
     name = kind.__name__
-    found = {hook: form for hook, form in _HOOKS.items() if callable(getattr(kind, hook, None))}
+    found = {hook: form for form, (hook, _) in HOOKS.items() if callable(getattr(kind, hook, None))}
     if len(found) != 1:
         there = " and ".join(found) or "neither"
         raise FlowError(
@@ -151,6 +164,9 @@ def declaration_of(processor: Processor) -> Declaration:
     other = _TIMERS["batch" if form == "events" else "events"]
     if hasattr(kind, other):
         raise FlowError(f"processor {name}: beside {next(iter(found))} timers come to {_TIMERS[form]}, not to {other}")
+    if callable(getattr(kind, HOOKS["batch" if form == "events" else "events"][1], None)):
+        first, second = HOOKS[form]
+        raise FlowError(f"processor {name}: beside {first} the rows of a second stream come to {second}: both have one form")
     if kind.output is None:
         raise FlowError(f"processor {name}: say what leaves it, as in output = {{'n': 'int64'}}")
     if kind.ttl_clock not in (None, "event", "processing"):
@@ -161,7 +177,8 @@ def declaration_of(processor: Processor) -> Declaration:
             raise FlowError(f"processor {name}: a variable cannot be named {taken!r}")
     output = schema_of(kind.output, f"processor {name}: output")
     sides = _sides(kind.side_outputs, f"processor {name}: side_outputs")
-    return Declaration(name, form, output, variables, hasattr(kind, _TIMERS[form]), kind.ttl_clock, sides)
+    connects = callable(getattr(kind, HOOKS[form][1], None))
+    return Declaration(name, form, output, variables, hasattr(kind, _TIMERS[form]), kind.ttl_clock, sides, connects)
 
 
 def _sides(given: Any, what: str) -> dict[str, pl.Schema]:

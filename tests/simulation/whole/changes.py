@@ -167,7 +167,7 @@ class Changes:
         return [md.Replace(name, after.feed(name), resume=self.rng.choice((None, True)))], after
 
     def _branch(self, now: Version, rules: dict[str, Any]) -> Drawn:
-        known = {"totals": self._totals, "window": self._window, "chain": self._chain, "process": self._process, "sided": self._process}
+        known = {"totals": self._totals, "window": self._window, "chain": self._chain, **dict.fromkeys(PROCESSORS, self._process)}
         branches = [branch for branch in now.branches if branch.kind in known and (self.about is not PROBATION or branch.source == "a")]
         if not branches:
             return None

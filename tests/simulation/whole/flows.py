@@ -78,7 +78,28 @@ class SidedDoubting(Sided):
         yield (-1 - state.n,)
 
 
-PROCESSORS = {"process": {"Counter": Counter, "Doubting": Doubting}, "sided": {"Counter": Sided, "Doubting": SidedDoubting}}
+class Connecting(Counter):
+    """Of two streams: the second one doubles the count."""
+
+    def on_other_events(self, key: Any, rows: Any, state: Any, ctx: Any) -> Any:
+        for row in rows:
+            state.n = 0 if row.v == 0 else 2 * state.n % 97
+            if row.v == 9:
+                ctx.set_timer("8s")
+        yield (100 + state.n,)
+
+
+class ConnectingDoubting(Connecting):
+    """With one variable more."""
+
+    seen = md.value("int64", default=0)
+
+
+PROCESSORS = {
+    "process": {"Counter": Counter, "Doubting": Doubting},
+    "sided": {"Counter": Sided, "Doubting": SidedDoubting},
+    "connected": {"Counter": Connecting, "Doubting": ConnectingDoubting},
+}
 
 
 @dataclass(frozen=True)
@@ -96,7 +117,7 @@ class Branch:
 
     name: str
     kind: str
-    """plain, totals, window, session, chain, dedup, process, sided, join, windowjoin, semi, anti, latest, brackets,
+    """plain, totals, window, session, chain, dedup, process, sided, connected, join, windowjoin, semi, anti, latest, brackets,
     ladder, matched, retold"""
     source: str = "a"
     keyed: bool = True
@@ -260,6 +281,8 @@ def grow(branch: Branch, streams: dict[str, Any]) -> Any:
         some = rows.key_by("k").process(branch.processor(), name=name)
         return some.union(some.side("odd", name=f"{name}_odd"), name=f"{name}_both")
     other = streams["b"]
+    if branch.kind == "connected":
+        return rows.key_by("k").connect(other.key_by("k")).process(branch.processor(), name=name)
     if branch.kind == "join":
         return rows.join(other, on="k", within="4s", name=name)
     if branch.kind in ("semi", "anti"):
@@ -285,6 +308,7 @@ def draw(rng: random.Random, about: Kind) -> Version:
         "dedup",
         "process",
         "sided",
+        "connected",
         "join",
         "windowjoin",
         "semi",
@@ -297,7 +321,7 @@ def draw(rng: random.Random, about: Kind) -> Version:
     for number in range(1 if about is MERGING else rng.choice((1, 1, 1, 2, 2))):
         kind = rng.choice(kinds)
         branch = Branch(f"b{number}", kind)
-        if kind in ("join", "windowjoin", "semi", "anti", "latest"):
+        if kind in ("connected", "join", "windowjoin", "semi", "anti", "latest"):
             names = ["a", "b"]
         if kind == "window":
             size, step = rng.choice(((10, 5), (8, 2), (6, 2)) if about is PROBATION else ((10, 10), (10, 5), (8, 2), (4, 4), (6, 3)))

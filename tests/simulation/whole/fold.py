@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.simulation.whole.changes import Asked
 from tests.simulation.whole.flows import Version
-from tests.simulation.whole.models import MODELS, NEVER, Join, Model, Out, Turn
+from tests.simulation.whole.models import MODELS, NEVER, Model, Out, Turn, TwoSided
 from tests.simulation.whole.retold import Retold
 from tests.simulation.whole.world import SECOND, extra_of
 
@@ -59,7 +59,7 @@ class Fold:
             late, evict = (self._mark(branch.source, which, real) for which in ("late", "mark"))
             turn = Turn(entry["epoch"], rows[branch.source], late, evict, branch.name in flushed)
             model = self._model(branch.name, branch.kind)
-            if isinstance(model, Join):
+            if isinstance(model, TwoSided):
                 both = ("a and b",) if "a and b" in self.marks else ("a", "b")
                 turn.late, turn.evict = (min(self._mark(name, which, real) for name in both) for which in ("late", "mark"))
                 found[f"{branch.name}_out"] = model.both(turn, rows["b"], branch)
@@ -70,7 +70,7 @@ class Fold:
         for source, _ in version.sources:
             going_on = 0 if source in entry["restarts"] else counted.get(source)
             self._advance(source, heard.get(source, {}), version, going_on, entry["now"], started)
-        if any(isinstance(self.models[branch.name], Join) for branch in version.branches):
+        if any(isinstance(self.models[branch.name], TwoSided) for branch in version.branches):
             self._advance_both(version, entry["now"], started)
         return found
 

@@ -50,7 +50,7 @@ EMPTYING = Kind(
     "emptying",
     6,
     (50, 1, 10, 3, 40, 0, 1),
-    ("session", "session", "process", "sided"),
+    ("session", "session", "process", "sided", "connected"),
     (10, 14),
     (14, 22),
     1,
@@ -58,7 +58,9 @@ EMPTYING = Kind(
     values=(0, 0, 1),
 )
 """State that moves on or goes back to its default, is merged to nothing, and is read after every command."""
-SHRINKING = Kind("shrinking", 6, (40, 3, 6, 3, 35, 2, 15), ("window", "process", "sided", "session"), (6, 10), (8, 16), 2, (1,), late=15)
+SHRINKING = Kind(
+    "shrinking", 6, (40, 3, 6, 3, 35, 2, 15), ("window", "process", "sided", "connected", "session"), (6, 10), (8, 16), 2, (1,), late=15
+)
 """A source with fewer partitions after a start. One that is gone has said little, and long ago."""
 PROBATION = Kind("probation", 6, (50, 1, 25, 1, 35, 1, 2), ("window",), (8, 12), (10, 18), 2, (1,), steps=(1, 1, 2), late=2)
 """A change on one stream together with code that fails on another one, on which rows are rare."""

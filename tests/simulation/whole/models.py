@@ -49,6 +49,14 @@ class Model:
         return 0
 
 
+class TwoSided(Model):
+    """Of a branch with two sources."""
+
+    def both(self, turn: Turn, others: Out, branch: Branch) -> Out:
+        """What comes out of an epoch, given the rows of the second source, too. The marks are the smaller ones of both."""
+        raise NotImplementedError
+
+
 def behind(turn: Turn, floor: int, branch: Branch) -> Turn:
     """The epoch as it is to an operator that a flush has closed up to there. What gives updates has nothing to close."""
     flush = turn.flush and branch.emit == "closed"
@@ -192,6 +200,22 @@ class Process(Model):
 
 
 @dataclass
+class Connected(Process, TwoSided):
+    """The same with rows of a second source, after those of the first."""
+
+    def both(self, turn: Turn, others: Out, branch: Branch) -> Out:
+        out = self.turn(turn, branch)
+        for k in sorted({row[1] for row in others}):
+            mine = [row for row in others if row[1] == k]
+            for row in mine:
+                self.n[k] = 0 if row[3] == 0 else 2 * self.n.get(k, 0) % 97
+                if row[3] == 9:
+                    self.timers.add((k, max(turn.evict, *(r[4] for r in mine)) + 8 * SECOND))
+            out.append((k, 100 + self.n[k]))
+        return out
+
+
+@dataclass
 class Windows(Model):
     """Rows that were taken, and which windows have closed. What windows there are is a question of the branch as it is now."""
 
@@ -323,7 +347,7 @@ class Chain(Model):
 
 
 @dataclass
-class Join(Model):
+class Join(TwoSided):
     """Pairs of (left id, right id), each in the epoch in which its second row arrives."""
 
     sides: tuple[Out, Out] = field(default_factory=lambda: ([], []))
@@ -397,6 +421,7 @@ MODELS: dict[str, Any] = {
     "dedup": Dedup,
     "process": Process,
     "sided": Process,
+    "connected": Connected,
     "join": Join,
     "windowjoin": Join,
     "semi": SemiJoin,

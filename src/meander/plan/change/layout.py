@@ -113,7 +113,7 @@ def layout_of(plan: Plan, name: str) -> Layout:
     times = [time_of(plan.nodes, plan.schemas, name) for name in node.inputs]
     follows = {"time": "; ".join(_show_time(SideTime(t.column, t.shift), t.marks, t) for t in times if t is not None) or "none"}
     if isinstance(node.op, Process):
-        return _process(node.op, inputs[0], follows)
+        return _process(node.op, inputs[0], follows if None not in times else {"time": "none"})  # of both streams, or of none
     came = {"input": "; ".join(show_schema(schema) for schema in inputs)}
     if isinstance(node.op, Join):
         join = node.op

@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from meander.plan.windows import Times
+from meander.plan.windows import NEVER, Times
 from meander.processor import Variable
 from meander.state.grouping import Index
 from meander.state.hashing import Hashes
 
 
-@dataclass
-class Turn:
-    """One epoch of one slot: the keys whose turn it is, their rows, and what is stored of them."""
+@dataclass(frozen=True)
+class Incoming:
+    """One input of a processor."""
 
-    keys: pl.DataFrame
-    hashes: Hashes
+    keys: tuple[str, ...]
+    columns: tuple[str, ...]
+    time: str | None
+    """None where the processor goes by the clock."""
+    shift: int
+    zone: str | None
+    words: str = ""
+    """Which of two inputs it is, behind the noun: `` of the right``."""
+
+
+@dataclass
+class Came:
+    """What has come of one input."""
+
     rows: pl.DataFrame
     """By key, a key's rows in their order."""
     begins: Index
@@ -28,12 +40,38 @@ class Turn:
     """Where each key's rows are."""
     times: Times
     """Each key's largest event time, or the decision's time."""
+
+    def whose(self) -> Index:
+        """The keys with rows."""
+        return np.flatnonzero(self.ends > self.begins)
+
+
+@dataclass
+class Turn:
+    """One epoch of one slot: the keys whose turn it is, their rows, and what is stored of them."""
+
+    keys: pl.DataFrame
+    """Under the names of the first input."""
+    hashes: Hashes
+    came: tuple[Came, ...]
+    """By input."""
     present: npt.NDArray[np.bool_]
     """Who has a stored row."""
     state: dict[str, pl.Series]
     """Variables and timers of all keys; defaults where nothing is stored."""
     marks: Mapping[str, int]
     """By clock, up to where timers fire."""
+
+    def taken(self, refused: Sequence[Index]) -> tuple[npt.NDArray[np.bool_], Times]:
+        """Who has rows that have not become dead letters, and the time of the newest of them."""
+        has_any = np.zeros(len(self.hashes), np.bool_)
+        newest = np.full(len(self.hashes), NEVER, np.int64)
+        for came, not_these in zip(self.came, refused, strict=True):
+            has = came.ends > came.begins
+            has[not_these] = False
+            newest[has] = np.maximum(newest[has], came.times[has])
+            has_any |= has
+        return has_any, newest
 
 
 @dataclass
@@ -49,8 +87,8 @@ class Calls:
     """Whose each row is, ascending."""
     sides: Mapping[str, tuple[pl.DataFrame, Index]] = field(default_factory=dict)
     """By side output, rows and whose they are, ascending."""
-    refused: Index = field(default_factory=lambda: np.zeros(0, np.intp))
-    """Keys whose rows became dead letters."""
+    refused: Sequence[Index] = ()
+    """By input, keys whose rows became dead letters."""
 
 
 def default_of(variable: Variable | None, name: str, dtype: pl.DataType) -> pl.Series:

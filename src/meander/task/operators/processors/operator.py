@@ -19,6 +19,7 @@ import numpy.typing as npt
 import polars as pl
 
 from meander.coordinate.timing import Clock, Timing
+from meander.plan.eventtime import Time, no_time
 from meander.plan.processing import Process, Side
 from meander.plan.windows import FOREVER, Times
 from meander.processor import Declaration, Processor, Variable
@@ -30,7 +31,7 @@ from meander.state.table import Kept, conform
 from meander.task.operators.contract import Emitted, Partial, Seat, Stateful
 from meander.task.operators.desk import Desk
 from meander.task.operators.place import Place
-from meander.task.operators.processors.calls import Calls, Turn, default_of, is_default
+from meander.task.operators.processors.calls import Calls, Came, Incoming, Turn, default_of, is_default
 from meander.task.operators.processors.maps import from_stored, never_null, to_stored
 from meander.task.operators.processors.per_key import call_for_each_key, shown
 from meander.task.operators.processors.wakeups import AT, WakeUps
@@ -40,16 +41,24 @@ from meander.task.rows import Rows
 
 
 @dataclass(frozen=True)
+class ByKey:
+    """The rows of one input, those of a key together, and the keys, under the names that leave."""
+
+    rows: pl.DataFrame
+    keys: pl.DataFrame
+    hashes: Hashes
+    begins: Index
+    ends: Index
+
+
+@dataclass(frozen=True)
 class Processing(Stateful):
     """A processor, ready to run."""
 
     processor: Processor
     declared: Declaration
-    columns: tuple[str, ...]
-    """Of the rows that come in."""
-    time: str | None
-    shift: int
-    zone: str | None
+    incoming: tuple[Incoming, ...]
+    """One input, or two that are connected."""
     follows: Timing
     wakeups: WakeUps
     sides: Mapping[str, pl.Schema]
@@ -68,11 +77,15 @@ class Processing(Stateful):
         return pl.Schema({**{name: variable.dtype for name, variable in self.declared.variables.items()}, **self.declared.beside()})
 
     @property
+    def by_event_time(self) -> bool:
+        return self.incoming[0].time is not None
+
+    @property
     def ttl_clock(self) -> str:
-        return self.declared.ttl_clock or ("processing" if self.time is None else "event")
+        return self.declared.ttl_clock or ("event" if self.by_event_time else "processing")
 
     def before(self, rows: Rows, side: int, seat: Seat) -> pl.DataFrame:
-        return send_whole(rows, self.keys, seat)
+        return send_whole(rows, self.incoming[side].keys, seat)
 
     def clock_of(self, table: str) -> Clock:
         return self.wakeups.clock_of(table)
@@ -109,37 +122,51 @@ class Processing(Stateful):
         return pl.DataFrame([*keys, *rows.get_columns()]), turn.hashes[owners]
 
     def _turn(self, desk: Desk, arrived: Sequence[Partial], woken: Sequence[pl.DataFrame]) -> Turn | None:
-        found = in_order(arrived)
-        if found is not None and self.declared.form == "events":
-            found = shown(self, desk, *found)
-            found = found if found[0].height else None
-        if found is None and not woken:
+        found = [self._by_key(desk, arrived, side) for side in range(len(self.incoming))]
+        some = [(one.keys, one.hashes) for one in found if one is not None]
+        some += [(frame.select(self.keys), frame.get_column(HASH).to_numpy()) for frame in woken]
+        if not some:
             return None
-        if found is None:
-            keys = woken[0].select(self.keys)[:0]
-            hashes: Hashes = np.zeros(0, np.uint64)
-            rows, begins, ends = pl.DataFrame(), np.zeros(0, np.intp), np.zeros(0, np.intp)
-        else:
-            rows, row_hashes = found
-            groups = group_rows(rows.select(self.keys), row_hashes)
-            if (groups.order[1:] < groups.order[:-1]).any():  # two keys share a hash, and their rows are mixed
-                rows = rows[groups.order]
-            begins, ends = groups.starts, np.append(groups.starts[1:], groups.rows)
-            rows = rows.select(self.columns)
-            keys, hashes = rows.select(self.keys)[begins], groups.hashes
-        if woken:
-            both = pl.concat([keys, *(frame.select(self.keys) for frame in woken)])
-            all_hashes = np.concatenate([hashes, *(frame.get_column(HASH).to_numpy() for frame in woken)])
+        keys, hashes = some[0]
+        owners = [np.arange(len(hashes), dtype=np.intp)]
+        if len(some) > 1 or woken:
+            both, all_hashes = pl.concat([one for one, _ in some]), np.concatenate([one for _, one in some])
             groups = group_rows(both, all_hashes)
             owner = np.empty(len(all_hashes), np.intp)
             owner[groups.order] = groups.ids().to_numpy()
-            mine = owner[: len(hashes)]
             keys, hashes = both[groups.heads], groups.hashes
-            begins, ends = _spread(begins, mine, len(hashes)), _spread(ends, mine, len(hashes))
+            owners = np.split(owner, np.cumsum([len(one) for _, one in some]))
+        whose = iter(owners)
+        came = tuple(
+            self._came(desk, incoming, one, None if one is None else next(whose), len(hashes))
+            for incoming, one in zip(self.incoming, found, strict=True)
+        )
         desk.lap("fold")
         present, state = self._stored(desk, keys, hashes)
-        marks = {"event": desk.evict, "processing": desk.now}
-        return Turn(keys, hashes, rows, begins, ends, self._times(desk, rows, begins, ends), present, state, marks)
+        return Turn(keys, hashes, came, present, state, {"event": desk.evict, "processing": desk.now})
+
+    def _by_key(self, desk: Desk, arrived: Sequence[Partial], side: int) -> ByKey | None:
+        """The rows that have come of an input, by key."""
+        incoming, found = self.incoming[side], in_order(arrived, side)
+        if found is not None and self.declared.form == "events":
+            found = shown(self, incoming, desk, *found)
+        if found is None or found[0].height == 0:
+            return None
+        rows, hashes = found
+        groups = group_rows(rows.select(incoming.keys), hashes)
+        if (groups.order[1:] < groups.order[:-1]).any():  # two keys share a hash, and their rows are mixed
+            rows = rows[groups.order]
+        rows = rows.select(incoming.columns)
+        keys = rows.select(pl.col(mine).alias(name) for mine, name in zip(incoming.keys, self.keys, strict=True))[groups.starts]
+        return ByKey(rows, keys, groups.hashes, groups.starts, np.append(groups.starts[1:], groups.rows))
+
+    def _came(self, desk: Desk, incoming: Incoming, found: ByKey | None, owners: Index | None, count: int) -> Came:
+        """The rows of an input among ``count`` keys, given which of these they are of."""
+        begins, ends = np.zeros(count, np.intp), np.zeros(count, np.intp)
+        rows = pl.DataFrame()
+        if found is not None:
+            begins[owners], ends[owners], rows = found.begins, found.ends, found.rows
+        return Came(rows, begins, ends, self._times(desk, incoming, rows, begins, ends))
 
     def _stored(self, desk: Desk, keys: pl.DataFrame, hashes: Hashes) -> tuple[npt.NDArray[np.bool_], dict[str, pl.Series]]:
         variables, schema = self.declared.variables, self.state_schema
@@ -156,15 +183,15 @@ class Processing(Stateful):
             state[name] = (pl.concat([stored[name].cast(dtype), default]) if len(which) else default).gather(at)
         return at < len(which), state
 
-    def _times(self, desk: Desk, rows: pl.DataFrame, begins: Index, ends: Index) -> Times:
+    def _times(self, desk: Desk, incoming: Incoming, rows: pl.DataFrame, begins: Index, ends: Index) -> Times:
         """What counts as a key's time in this epoch: its newest row's, or the mark where that is further."""
-        if self.time is None:
+        if incoming.time is None:
             return np.full(len(begins), desk.now, np.int64)
         mark = desk.late if desk.evict == FOREVER else desk.evict
         times = np.full(len(begins), mark, np.int64)
         has = np.flatnonzero(ends > begins)
         if len(has):
-            moments = rows.get_column(self.time).dt.epoch("us").fill_null(mark).to_numpy() + self.shift
+            moments = rows.get_column(incoming.time).dt.epoch("us").fill_null(mark).to_numpy() + incoming.shift
             times[has] = np.maximum(np.maximum.reduceat(moments, begins[has]), mark)
         return times
 
@@ -189,11 +216,11 @@ class Processing(Stateful):
                     expired |= over.to_numpy()
         return expired
 
-    def _next_check(self, desk: Desk, turn: Turn, changed: Index, state: dict[str, pl.Series], refused: Index) -> pl.Series:
+    def _next_check(self, desk: Desk, turn: Turn, changed: Index, state: dict[str, pl.Series], calls: Calls) -> pl.Series:
         """When each row was last touched and is looked at next: sets both columns. Returns for whom that takes a wake-up."""
-        base = turn.times if self.ttl_clock == "event" else np.full(len(turn.hashes), desk.now, np.int64)
-        has_rows = turn.ends > turn.begins
-        has_rows[refused] = False
+        has_rows, base = turn.taken(calls.refused)
+        if self.ttl_clock == "processing":
+            base = np.full(len(turn.hashes), desk.now, np.int64)
         touched = pl.Series(TOUCHED, base).zip_with(pl.Series(has_rows), turn.state[TOUCHED]).gather(changed)
         soonest: list[pl.Expr] = []
         frame = pl.DataFrame([touched, turn.state[CHECK].gather(changed)])
@@ -221,9 +248,7 @@ class Processing(Stateful):
         also = expired
         if self.declared.has_ttl:
             consumed = (turn.state[CHECK] <= turn.marks[self.ttl_clock]).fill_null(False).to_numpy()
-            has_rows = turn.ends > turn.begins
-            has_rows[calls.refused] = False
-            also = also | consumed | has_rows
+            also = also | consumed | turn.taken(calls.refused)[0]
         also[calls.changed] = False
         rest = np.flatnonzero(also)
         changed = np.concatenate([calls.changed, rest]).astype(np.intp)
@@ -231,7 +256,7 @@ class Processing(Stateful):
         if len(changed) == 0:
             return wakeups
         if self.declared.has_ttl:
-            new = self._next_check(desk, turn, changed, state, calls.refused)
+            new = self._next_check(desk, turn, changed, state, calls)
             if new.any():
                 owners = changed[new.to_numpy()]
                 wakeups.append((self.ttl_clock == "processing", self._wakeups(turn, owners, state[CHECK].filter(new).alias(AT))))
@@ -263,12 +288,6 @@ def stored_schema(declared: Declaration) -> dict[str, pl.DataType]:
     return {**variables, **declared.beside()}
 
 
-def _spread(values: Index, to: Index, count: int) -> Index:
-    spread = np.zeros(count, np.intp)
-    spread[to] = values
-    return spread
-
-
 @dataclass(frozen=True)
 class StateReader:
     """Shows keys and their variables."""
@@ -289,22 +308,31 @@ class StateReader:
 
 
 def make_processing(place: Place, op: Process) -> Processing:
-    time = place.time()
-    dtype = None if time is None else place.schema()[time.column]
-    if op.declared.ttl_clock == "event" and time is None:
-        from meander.plan.eventtime import no_time
-
-        raise no_time(f"processor {op.declared.name}: ttl_clock='event'", place.node.inputs[0], place.schema())
+    times = [place.time(side) for side in range(len(place.node.inputs))]
+    without = next((side for side, time in enumerate(times) if time is None), None)
+    if op.declared.ttl_clock == "event" and without is not None:
+        raise no_time(f"processor {op.declared.name}: ttl_clock='event'", place.node.inputs[without], place.schema(without))
+    known = [] if without is not None else [time for time in times if time is not None]  # of all inputs, or of none
+    keys = (op.keys,) if op.other_keys is None else (op.keys, op.other_keys)
+    words = ("",) if op.other_keys is None else (" of the left", " of the right")
+    incoming = tuple(
+        _incoming(place.schema(side), keys[side], known[side] if known else None, words[side]) for side in range(len(place.node.inputs))
+    )
+    marks, delay = frozenset[str]().union(*(time.marks for time in known)), max((time.delay for time in known), default=0)
     read = {node.op.output for node in place.plan.nodes if isinstance(node.op, Side) and place.node.name in node.inputs}
     return Processing(
         **place.common(op.keys),
         processor=op.processor,
         declared=op.declared,
-        columns=tuple(place.schema().names()),
-        time=None if time is None else time.column,
-        shift=0 if time is None else time.shift,
-        zone=dtype.time_zone if isinstance(dtype, pl.Datetime) else None,
-        follows=Timing(by_clock=True, flushes=False) if time is None else Timing(time.marks, time.delay),
+        incoming=incoming,
+        follows=Timing(marks, delay) if known else Timing(by_clock=True, flushes=False),
         wakeups=WakeUps(place.node.name, {key: place.schema()[key] for key in op.keys}),
         sides={name: columns for name, columns in op.declared.sides.items() if name in read},
     )
+
+
+def _incoming(schema: pl.Schema, keys: tuple[str, ...], time: Time | None, words: str) -> Incoming:
+    if time is None:
+        return Incoming(keys, tuple(schema), None, 0, None, words)
+    dtype = schema[time.column]
+    return Incoming(keys, tuple(schema), time.column, time.shift, dtype.time_zone if isinstance(dtype, pl.Datetime) else None, words)

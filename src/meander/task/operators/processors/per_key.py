@@ -20,13 +20,14 @@ import pyarrow as pa
 from meander.errors import BadInput, FlowError
 from meander.plan.windows import FOREVER, NEVER
 from meander.processor import Context, Rows, Variable
+from meander.processor.context import moment_of
 from meander.processor.declare import KEY, TIMERS, VALUE
 from meander.processor.view import Decoded
 from meander.state.grouping import Index
 from meander.state.hashing import Hashes
 from meander.task.evaluate import DeadLetter
 from meander.task.operators.desk import Desk
-from meander.task.operators.processors.calls import Calls, Turn
+from meander.task.operators.processors.calls import Calls, Incoming, Turn
 from meander.task.operators.processors.maps import listed
 from meander.task.shown import as_numbers, beyond, to_python
 
@@ -170,16 +171,21 @@ class EachKey:
         self.sides = {name: Output(schema, name) for name, schema in operator.sides.items()}
         self.outputs = (self.out, *self.sides.values())
         self.changed: dict[int, tuple[Any, ...]] = {}
-        self.refused: dict[int, None] = {}
+        self.refused: list[dict[int, None]] = [{} for _ in turn.came]
+        self.side = 0
+        """The input whose rows are at hand."""
+        self.fired: dict[int, list[tuple[str, int]]] = {}
+        """The timers that have fired, by key: clock and time."""
         self.at = 0
         self.firing: int | None = None
 
     def run(self) -> Calls:
-        turn, operator, desk = self.turn, self.operator, self.desk
-        ctx = context_of(operator, desk, self._time, self.pending, self._emit, self._seed)
-        if self.pending is not None and len(turn.hashes):
-            self._timers(ctx)
-        self._events(ctx)
+        for side, hook in enumerate(self.operator.declared.hooks):
+            self.side = side
+            ctx = context_of(self.operator, self.desk, side, self._time, self.pending, self._emit, self._seed)
+            if side == 0 and self.pending is not None and len(self.turn.hashes):
+                self._timers(ctx)
+            self._events(ctx, getattr(self.operator.processor, hook))
         return self._result()
 
     def _emit(self, row: Any, side: str | None = None) -> None:
@@ -192,25 +198,24 @@ class EachKey:
             raise TypeError(f"it gave a row to the side output {side!r}; in side_outputs there are {there}")
 
     def _time(self) -> int:
-        return int(self.turn.times[self.at]) if self.firing is None else self.firing
+        return int(self.turn.came[self.side].times[self.at]) if self.firing is None else self.firing
 
     def _seed(self) -> str:
-        """What the chance of the key whose turn it is follows from."""
-        return f"{self.operator.name}/{self.desk.epoch}/{self.turn.hashes[self.at]}"
+        """What the chance of the key whose turn it is follows from. Two inputs have two, or both would get the same ids."""
+        return f"{self.operator.name}/{self.desk.epoch}/{self.turn.hashes[self.at]}{'/right' if self.side else ''}"
 
     # -- calls ----------------------------------------------------------------------------------------------------
 
-    def _events(self, ctx: Context) -> None:
-        """All keys with rows. This loop is what a processor costs beside its own code: keep it short."""
-        turn, names, changed, pending = self.turn, self.names, self.changed, self.pending
+    def _events(self, ctx: Context, on_events: Callable[..., Any]) -> None:
+        """All keys with rows of an input. This loop is what a processor costs beside its own code: keep it short."""
+        turn, came, names, changed, pending = self.turn, self.turn.came[self.side], self.names, self.changed, self.pending
         main, out, counts, sides = self.out, self.out.rows, self.out.counts, tuple(self.sides.values())
-        on_events = self.operator.processor.on_events  # type: ignore[attr-defined]
-        decoded = Decoded(turn.rows)
+        decoded = Decoded(came.rows)
         make = state_kind(self.variables)
         get, single, nothing = _getter(names), (tuple, dict), self.nothing
         copied = [at for at, variable in enumerate(self.variables.values()) if variable.kind != "value"]
-        has_rows = np.flatnonzero(turn.ends > turn.begins)
-        spans = zip(has_rows.tolist(), turn.begins[has_rows].tolist(), turn.ends[has_rows].tolist(), strict=True)
+        has_rows = came.whose()
+        spans = zip(has_rows.tolist(), came.begins[has_rows].tolist(), came.ends[has_rows].tolist(), strict=True)
         whole = len(has_rows) == len(turn.hashes) and not changed
         olds = zip(*self.columns, strict=True) if self.columns else iter([()] * len(turn.hashes))
         stored = olds if whole else iter([changed.get(i) or old for i, old in enumerate(olds)])
@@ -269,35 +274,47 @@ class EachKey:
                     except Exception as error:  # a user's code may raise anything
                         for output in self.outputs:
                             output.take_back()
-                        self._refuse(i, error, {"timer": str(ctx.moment(at)), "clock": clock})
+                        self._refuse(i, error, (clock, at))
                         continue
                     finally:
                         self.firing = None
+                    self.fired.setdefault(i, []).append((clock, at))
                     if new != old:
                         self.changed[i] = new
                     for output in self.outputs:
                         output.count(i)
 
-    def _refuse(self, i: int, error: Exception, timer: dict[str, Any] | None = None) -> None:
+    def _refuse(self, i: int, error: Exception, timer: tuple[str, int] | None = None) -> None:
         """A call that failed has not happened."""
-        if isinstance(error, FlowError):  # what no other rows would mend
-            raise FlowError(f"process '{self.operator.name}': {error}") from error
+        self._check_strict(i, error, "its timer" if timer is not None else f"its rows{self.operator.incoming[self.side].words}")
         if self.pending is not None:
             self.pending.roll_back()
-        what = "its timer" if timer is not None else "its rows"
+        if timer is not None:
+            self._lose_timer(i, error, *timer)
+        else:
+            self._lose_rows(i, error, self.side)
+
+    def _check_strict(self, i: int, error: Exception, what: str) -> None:
+        if isinstance(error, FlowError):  # what no other rows would mend
+            raise FlowError(f"process '{self.operator.name}': {error}") from error
         if self.desk.strict:
             raise BadInput(
                 f"operator '{self.operator.name}', epoch {self.desk.epoch}, key {self.keys[i]!r}, {what}: {type(error).__name__}: {error}"
             ) from error
-        reason = f"{type(error).__name__}: {error}"
-        if timer is not None:
-            content = {**as_numbers(self.turn.keys[i : i + 1]).row(0, named=True), **timer}
-            self.desk.dead.append(letter(self.operator.name, self.keys[i], 0, reason, content))
+
+    def _lose_timer(self, i: int, error: Exception, clock: str, at: int) -> None:
+        key = as_numbers(self.turn.keys[i : i + 1]).row(0, named=True)
+        content = {**key, "timer": str(moment_of(at, self.operator.incoming[0].zone)), "clock": clock}
+        self.desk.dead.append(letter(self.operator.name, self.keys[i], 0, f"{type(error).__name__}: {error}", content))
+
+    def _lose_rows(self, i: int, error: Exception, side: int) -> None:
+        if i in self.refused[side]:
             return
-        self.refused[i] = None
-        begin, end = int(self.turn.begins[i]), int(self.turn.ends[i])
-        for number, row in enumerate(self.turn.rows[begin:end].iter_rows(named=True)):
-            self.desk.dead.append(letter(self.operator.name, self.keys[i], number, reason, row))
+        self.refused[side][i] = None
+        came, words = self.turn.came[side], self.operator.incoming[side].words
+        begin, end = int(came.begins[i]), int(came.ends[i])
+        for number, row in enumerate(came.rows[begin:end].iter_rows(named=True)):
+            self.desk.dead.append(letter(self.operator.name, self.keys[i], number, f"{type(error).__name__}: {error}", row, words))
 
     # -- back to columns ------------------------------------------------------------------------------------------
 
@@ -318,7 +335,7 @@ class EachKey:
                 mine = sorted((key, at) for of, key, at in pending.added if of == clock and at in pending.of(clock, key))
                 if mine:
                     added[clock] = (np.array([key for key, _ in mine], np.intp), np.array([at for _, at in mine], np.int64))
-        return Calls(changed, state, added, rows, owners, sides, np.array(sorted(self.refused), np.intp))
+        return Calls(changed, state, added, rows, owners, sides, [np.array(sorted(refused), np.intp) for refused in self.refused])
 
     def _output(self, output: Output) -> tuple[pl.DataFrame, Index] | None:
         """The rows of an output and whose they are; None where somebody's do not fit: these keys are refused."""
@@ -360,14 +377,19 @@ class EachKey:
 
     def _take_back(self, i: int, error: Exception) -> None:
         """A key whose calls gave what does not fit: none of them has happened."""
+        self._check_strict(i, error, "its rows" if any(came.ends[i] > came.begins[i] for came in self.turn.came) else "its timer")
         self.changed.pop(i, None)
         if self.pending is not None:
             self.pending._undo, self.pending._added = [], [timer for timer in self.pending.added if timer[1] == i]
+            self.pending.roll_back()
             for clock in TIMERS:
                 if (clock, i) in self.pending.changed:  # what was due has fired, all else is as it was
                     mark = self.turn.marks[clock]
                     self.pending.changed[clock, i] = [at for at in self.pending._columns[clock][i] if at > mark]
-        self._refuse(i, error)
+        for timer in self.fired.pop(i, ()):
+            self._lose_timer(i, error, *timer)
+        for side in range(len(self.turn.came)):
+            self._lose_rows(i, error, side)
 
     def _variables(self, changed: Index) -> dict[str, pl.Series] | None:
         """The variables of the changed keys as columns; None where somebody's do not fit."""
@@ -395,40 +417,42 @@ class EachKey:
 def context_of(
     operator: Processing,
     desk: Desk,
+    side: int,
     time: Callable[[], int],
     timers: Pending | None,
     emit: Callable[..., None],
     seed: Callable[[], str] | None = None,
 ) -> Context:
     mark = desk.late if desk.evict == FOREVER else desk.evict
-    watermark = None if operator.time is None or mark == NEVER else mark
-    return Context(watermark, desk.now, operator.time is not None, operator.zone, time, timers, emit, seed)
+    watermark = mark if operator.by_event_time and mark != NEVER else None
+    return Context(watermark, desk.now, operator.by_event_time, operator.incoming[side].zone, time, timers, emit, seed)
 
 
 def call_for_each_key(operator: Processing, desk: Desk, turn: Turn) -> Calls:
     return EachKey(operator, desk, turn).run()
 
 
-def letter(operator: str, key: Any, number: int, reason: str, content: dict[str, Any]) -> DeadLetter:
-    return DeadLetter(operator, f"{operator} key {key!r} row {number + 1}", reason, json.dumps(content, default=str)[:_CONTENT_LIMIT])
+def letter(operator: str, key: Any, number: int, reason: str, content: dict[str, Any], words: str = "") -> DeadLetter:
+    position = f"{operator} key {key!r} row {number + 1}{words}"
+    return DeadLetter(operator, position, reason, json.dumps(content, default=str)[:_CONTENT_LIMIT])
 
 
-def shown(operator: Processing, desk: Desk, rows: pl.DataFrame, hashes: Hashes) -> tuple[pl.DataFrame, Hashes]:
+def shown(operator: Processing, incoming: Incoming, desk: Desk, rows: pl.DataFrame, hashes: Hashes) -> tuple[pl.DataFrame, Hashes]:
     """Rows (by key) without those that Python cannot be shown, as it lacks their years: these go to the dead letters, times as numbers."""
     bad: npt.NDArray[np.bool_] | None = None
-    for name in operator.columns:
+    for name in incoming.columns:
         if (here := beyond(rows.get_column(name))) is None:
             continue
         new = here if bad is None else here & ~bad
         reason = f"{name} is of a year that Python's datetime lacks"
         for at in np.flatnonzero(new).tolist():
-            row = as_numbers(rows[at : at + 1].select(operator.columns))
-            parts = row.select(operator.keys).row(0)
+            row = as_numbers(rows[at : at + 1].select(incoming.columns))
+            parts = row.select(incoming.keys).row(0)
             key = parts[0] if len(parts) == 1 else parts
             number = at - int(np.searchsorted(hashes, hashes[at]))
             if desk.strict:
-                raise BadInput(f"operator '{operator.name}', epoch {desk.epoch}, key {key!r}, row {number + 1}: {reason}")
-            desk.dead.append(letter(operator.name, key, number, reason, row.row(0, named=True)))
+                raise BadInput(f"operator '{operator.name}', epoch {desk.epoch}, key {key!r}, row {number + 1}{incoming.words}: {reason}")
+            desk.dead.append(letter(operator.name, key, number, reason, row.row(0, named=True), incoming.words))
         bad = here if bad is None else bad | here
     return (rows, hashes) if bad is None else (rows.filter(pl.Series(~bad)), hashes[~bad])
 

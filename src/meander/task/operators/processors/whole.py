@@ -55,10 +55,9 @@ class AllKeys:
         self.variables = pl.Schema({name: variable.dtype for name, variable in operator.declared.variables.items()})
         self.key_schema = turn.keys.schema
         self.state = turn.keys.with_columns([turn.state[name] for name in self.names])
-        self.ctx = context_of(operator, desk, lambda: desk.now, None, self._emit)
         self.emitted: list[tuple[str, pl.DataFrame]] = []
         """What the call that is under way has given to side outputs."""
-        self.refused: list[int] = []
+        self.refused: list[list[int]] = [[] for _ in turn.came]
         self.fired = np.zeros(len(turn.hashes), np.bool_)
         self.returned = Returned()
 
@@ -69,19 +68,22 @@ class AllKeys:
                 owners = due.get_column(_OWNER).to_numpy()
                 self.fired[owners] = True
                 edges = np.flatnonzero(np.append(True, owners[1:] != owners[:-1]))
-                frame, hook = due.drop(_OWNER), self.operator.processor.on_timers  # type: ignore[attr-defined]
-                self._call(hook, frame, owners[edges], edges, np.append(edges[1:], len(owners)), "its timer")
+                self._call("on_timers", due.drop(_OWNER), owners[edges], edges, np.append(edges[1:], len(owners)))
                 self._settle()
-        has_rows = np.flatnonzero(self.turn.ends > self.turn.begins)
-        if len(has_rows):
-            hook = self.operator.processor.on_batch  # type: ignore[attr-defined]
-            self._call(hook, self.turn.rows, has_rows, self.turn.begins[has_rows], self.turn.ends[has_rows], "its rows")
+        for side, (hook, came) in enumerate(zip(self.operator.declared.hooks, self.turn.came, strict=True)):
+            if side:
+                self._settle()
+            whose = came.whose()
+            if len(whose):
+                self._call(hook, came.rows, whose, came.begins[whose], came.ends[whose], side)
         return self._result()
 
     # -- calls ----------------------------------------------------------------------------------------------------
 
-    def _call(self, hook: Any, rows: pl.DataFrame, owners: Index, begins: Index, ends: Index, what: str) -> None:
-        """Call it for these keys, whose rows stand one after the other."""
+    def _call(self, hook: str, rows: pl.DataFrame, owners: Index, begins: Index, ends: Index, side: int | None = None) -> None:
+        """Call it for these keys, whose rows stand one after the other. ``side`` is the input that they came by; None of timers."""
+        function = getattr(self.operator.processor, hook)
+        ctx = context_of(self.operator, self.desk, side or 0, lambda: self.desk.now, None, self._emit)
         pending = [(0, len(owners))]
         while pending:
             first, last = pending.pop()
@@ -90,7 +92,7 @@ class AllKeys:
             state = self.state if len(some) == self.state.height else self.state[some]
             self.emitted.clear()
             try:
-                answer = hook(part.clone(), state.clone(), self.ctx)
+                answer = function(part.clone(), state.clone(), ctx)
                 self._take(answer, some, state)
             except FlowError as error:
                 raise FlowError(f"process '{self.operator.name}': {error}") from error
@@ -99,18 +101,20 @@ class AllKeys:
                     middle = (first + last) // 2
                     pending += [(middle, last), (first, middle)]
                 else:
-                    self._refuse(int(some[0]), part, error, what)
+                    self._refuse(int(some[0]), part, error, side)
 
-    def _refuse(self, owner: int, rows: pl.DataFrame, error: BaseException, what: str) -> None:
+    def _refuse(self, owner: int, rows: pl.DataFrame, error: BaseException, side: int | None) -> None:
+        words = "" if side is None else self.operator.incoming[side].words
         reason = f"{type(error).__name__}: {error}"
         parts = as_numbers(self.turn.keys[owner : owner + 1]).row(0)
         key = parts[0] if len(parts) == 1 else parts
         if self.desk.strict:
+            what = "its timer" if side is None else f"its rows{words}"
             raise BadInput(f"operator '{self.operator.name}', epoch {self.desk.epoch}, key {key!r}, {what}: {reason}") from error
-        if what == "its rows":
-            self.refused.append(owner)
+        if side is not None:
+            self.refused[side].append(owner)
         for number, row in enumerate(as_numbers(rows).iter_rows(named=True)):
-            self.desk.dead.append(letter(self.operator.name, key, number, reason, row))
+            self.desk.dead.append(letter(self.operator.name, key, number, reason, row, words))
 
     def _take(self, answer: Any, some: Index, state: pl.DataFrame) -> None:
         """Check what a call returned, all of it before any of it counts."""
@@ -160,10 +164,10 @@ class AllKeys:
         if missing or not isinstance(timers.schema[_TIME], pl.Datetime):
             raise FlowError(f"it returned timers with {show_schema(timers.schema)}; they need the key's columns and a Datetime 'time'")
         if _CLOCK not in timers.columns:
-            timers = timers.with_columns(pl.lit("processing" if self.operator.time is None else "event").alias(_CLOCK))
+            timers = timers.with_columns(pl.lit("event" if self.operator.by_event_time else "processing").alias(_CLOCK))
         clocks = set(timers.get_column(_CLOCK).to_list())
-        if not clocks <= TIMERS.keys() or (self.operator.time is None and "event" in clocks):
-            there = "'event' and 'processing'" if self.operator.time is not None else "'processing', and no event time"
+        if not clocks <= TIMERS.keys() or (not self.operator.by_event_time and "event" in clocks):
+            there = "'event' and 'processing'" if self.operator.by_event_time else "'processing', and no event time"
             raise FlowError(f"it returned timers with the clocks {sorted(map(str, clocks))}; there are {there}")
         timers = timers.with_columns(pl.col(_TIME).dt.epoch("us"))
         if not timers.get_column(_TIME).is_between(-MOST, MOST, closed="none").fill_null(value=False).all():
@@ -196,11 +200,11 @@ class AllKeys:
         if due.height == 0:
             return None
         keys = self.turn.keys[due.get_column(_OWNER).to_numpy()]
-        time = pl.col(_TIME).cast(pl.Datetime("us", self.operator.zone))
+        time = pl.col(_TIME).cast(pl.Datetime("us", self.operator.incoming[0].zone))
         return pl.DataFrame([due.get_column(_OWNER), *keys.get_columns(), *due.select(time, _CLOCK).get_columns()])
 
     def _settle(self) -> None:
-        """Make what timers returned the state that rows meet."""
+        """Make what calls returned the state that the next ones meet."""
         if self.returned.states:
             columns = self._merged()
             self.state = self.turn.keys.with_columns(columns)
@@ -230,7 +234,7 @@ class AllKeys:
         rows, owners = _by_owner(found.rows, found.owners) if found.rows else (None, np.zeros(0, np.intp))
         sides = {side: _by_owner(*given) for side, given in found.sides.items() if given[0]}
         mine = {name: series.gather(which) for name, series in state.items() if name in self.operator.state_schema}
-        return Calls(which, mine, added, rows, owners, sides, np.array(sorted(self.refused), np.intp))
+        return Calls(which, mine, added, rows, owners, sides, [np.array(sorted(refused), np.intp) for refused in self.refused])
 
     def _timers(self, state: dict[str, pl.Series], changed: Any) -> dict[str, tuple[Index, Times]]:
         """Take what has fired out of the keys' timers, and put what was set in."""
