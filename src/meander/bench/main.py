@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from types import ModuleType
 
-from meander.bench import backfill, expiry, failover, floor, growth, modify, python_state, replicas, rescale, scaling, throughput
+from meander.bench import backfill, changes, expiry, failover, floor, growth, modify, python_state, replicas, rescale, scaling, throughput
 from meander.bench.harness.plot import check_can_plot, plot
 from meander.bench.harness.report import Report
 from meander.bench.harness.rounds import say
@@ -16,6 +16,7 @@ BENCHES: dict[str, tuple[ModuleType, str]] = {
     "growth": (growth, "epoch time at a fixed epoch size, with more and more keys in the state"),
     "failover": (failover, "gaps in output when a process dies or hangs, beside Spark's own restart"),
     "expiry": (expiry, "state and epoch time of a flow with windows, over a hundred of them"),
+    "changes": (changes, "an aggregate behind another, which is told what is replaced, beside one alone"),
     "backfill": (backfill, "the same rows over a minute, a day, 30 days and a year, beside Spark's own operators"),
     "floor": (floor, "epoch time with 1,000 events, beside Spark's own stateful micro-batch"),
     "modify": (modify, "changes of a running flow, and operators that migrate, beside stopping and starting again"),

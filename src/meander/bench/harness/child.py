@@ -12,6 +12,8 @@ from collections.abc import Callable
 from meander.bench.backfill import ours as backfill_ours
 from meander.bench.backfill import peer as backfill_peer
 from meander.bench.backfill.request import BackfillRequest
+from meander.bench.changes import ours as changes_ours
+from meander.bench.changes.ours import ChangesRequest
 from meander.bench.expiry import ours as expiry_ours
 from meander.bench.harness.isolation import Progress, Request
 from meander.bench.harness.peers import PEERS, run_peer
@@ -73,6 +75,10 @@ def _modify(fields: Json, progress: Progress) -> Json:
     return modify_ours.run(request, progress) if request.system == "meander" else modify_peer.run(request, progress)
 
 
+def _changes(fields: Json, progress: Progress) -> Json:
+    return changes_ours.run(ChangesRequest.from_json(fields), progress)
+
+
 WORK: dict[str, Callable[[Json, Progress], Json]] = {
     Request.work: _totals,
     RescaleRequest.work: _rescale,
@@ -81,6 +87,7 @@ WORK: dict[str, Callable[[Json, Progress], Json]] = {
     PythonStateRequest.work: _python_state,
     expiry_ours.ExpiryRequest.work: _expiry,
     BackfillRequest.work: _backfill,
+    ChangesRequest.work: _changes,
     ModifyRequest.work: _modify,
 }
 
