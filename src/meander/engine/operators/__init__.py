@@ -18,6 +18,7 @@ from meander.engine.operators.processing import make_processing
 from meander.engine.operators.semi_joins import make_filtering
 from meander.engine.operators.sessions import make_sessions
 from meander.engine.operators.top import make_top
+from meander.engine.operators.window_joins import make_overlapping
 from meander.engine.operators.window_top import make_window_top
 from meander.engine.operators.windows import make_windows
 from meander.plan.change_joins import ChangeJoin
@@ -28,9 +29,12 @@ from meander.plan.joins import Join, JoinLatest
 from meander.plan.operators import Aggregate
 from meander.plan.processing import Process
 from meander.plan.rowwise import Deduplicate, Latest, Top, WindowTop
+from meander.plan.windows import Window
 
 
 def _make_any_join(place: Place, op: Join) -> Stateful:
+    if isinstance(op.window, Window) and op.window.shares_panes:
+        return make_overlapping(place, op)
     return make_filtering(place, op) if op.filters else make_join(place, op)
 
 
