@@ -50,7 +50,7 @@ class Visit(md.Processor):
 
 
 def flow_of(script: Any) -> tuple[md.Flow, dict[str, Any]]:
-    names = ("windows", "sessions", "firsts", "pairs", "before", "visits", "shared", "alone")
+    names = ("windows", "sessions", "firsts", "pairs", "before", "visits", "shared", "alone", "met")
     flow, outs = md.Flow("crashes"), {name: md.memory() for name in names}
     events = flow.source("events", Script(COLUMNS, script)).watermark("ts", grace="2s")
     keyed = events.key_by("k")
@@ -63,6 +63,7 @@ def flow_of(script: Any) -> tuple[md.Flow, dict[str, Any]]:
     )
     later = events.filter("ts > TIMESTAMP '1970-01-01 00:00:10'", name="later")
     events.window(md.cumulating("6s", "2s")).join(later, on="k", how="anti", name="alone").sink("alone_out", outs["alone"])
+    events.window(md.session("3s")).join(later, on="k", how="full", where="ts < ts_right", name="met").sink("met_out", outs["met"])
     events.join_latest(events, on="k", as_of=True, name="before").sink("before_out", outs["before"])
     keyed.process(Visit, name="visits").sink("visits_out", outs["visits"])
     return flow, outs

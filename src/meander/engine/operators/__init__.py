@@ -16,6 +16,7 @@ from meander.engine.operators.latest import make_latest
 from meander.engine.operators.place import Place
 from meander.engine.operators.processing import make_processing
 from meander.engine.operators.semi_joins import make_filtering
+from meander.engine.operators.session_joins import make_session_join
 from meander.engine.operators.sessions import make_sessions
 from meander.engine.operators.top import make_top
 from meander.engine.operators.window_joins import make_overlapping
@@ -29,12 +30,14 @@ from meander.plan.joins import Join, JoinLatest
 from meander.plan.operators import Aggregate
 from meander.plan.processing import Process
 from meander.plan.rowwise import Deduplicate, Latest, Top, WindowTop
-from meander.plan.windows import Window
+from meander.plan.windows import Session, Window
 
 
 def _make_any_join(place: Place, op: Join) -> Stateful:
     if isinstance(op.window, Window) and op.window.shares_panes:
         return make_overlapping(place, op)
+    if isinstance(op.window, Session):
+        return make_session_join(place, op)
     return make_filtering(place, op) if op.filters else make_join(place, op)
 
 
