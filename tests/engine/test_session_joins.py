@@ -243,3 +243,22 @@ def test_windows_behind_a_join_lose_nothing(how: str, tmp_path: Path) -> None:
     found = pl.DataFrame(pl.from_arrow(windows.table()))
     assert found.get_column("n").sum() == pairs.table().num_rows > 0
     assert local.manifest.totals.get("late_rows", 0) == 0
+
+
+@pytest.mark.parametrize("window", [md.sliding("6s", "2s"), md.cumulating("6s", "3s"), md.session("2s")])
+@pytest.mark.parametrize("how", HOWS)
+def test_names_of_keys_and_units_of_time_make_no_difference(window: Any, how: str, tmp_path: Path) -> None:
+    script = [one([(n % 3, n % 2, 1.5 * n)], [(n % 3, n % 4, 1.5 * n + 1)]) for n in range(20)]
+    columns = ONE if how in ("semi", "anti") else BOTH
+    found = []
+    for unit, names in (("us", ("k", "v")), ("ms", ("id", "number"))):
+        flow, out = md.Flow("joins"), md.memory()
+        left, right = sources(flow, script, 1)
+        times = pl.col("ts").cast(pl.Datetime(unit))  # type: ignore[arg-type]
+        left = left.with_columns(times, name="left_unit").watermark("ts", grace=1)
+        right = right.select(f"k AS {names[0]}", f"w AS {names[1]}", "w", times).watermark("ts", grace=1)
+        joined = left.window(window).join(right, left_on=["k", "v"], right_on=names, how=how, name="j")
+        joined.sink("out", out)
+        Local(flow, tmp_path / unit, 2).run(flush=True)
+        found.append(ordered(micros(out.table(), *columns)))
+    assert found[0] == found[1] != []
