@@ -18,6 +18,7 @@ WHOLE = [
     "event-time.md",
     "event-time.md#Windows",
     "joins.md",
+    "joins.md#In windows",
     "replication.md",
     "modifications.md#The columns of a source",
     "processor.md#Side outputs",

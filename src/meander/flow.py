@@ -623,7 +623,11 @@ class WindowedStream(NoTable):
         """Rows of two streams with equal keys in the same window: ``people.window(md.tumbling("10s")).join(auctions, ...)``.
 
         As ``Stream.join``, with ``window_start`` and ``window_end`` beside the columns of both sides (in the place of such columns of the
-        left). The windows must be tumbling. After ``key_by`` its columns are the key, if no other is given.
+        left). After ``key_by`` its columns are the key, if no other is given.
+
+        Windows go by event time, and are tumbling, sliding, cumulating or sessions. In windows that overlap a pair comes out once for each
+        that both rows are in and that is open; a row that is alone in one comes out when it closes. Sessions are formed by the rows of
+        both sides together, and all that is in one comes out when it closes.
         """
         if on is None and left_on is None:
             left_on = self.keys or None

@@ -59,16 +59,20 @@ class Guest(Visit):
 
 
 def flow_of(script: Any) -> tuple[md.Flow, dict[str, Any]]:
-    flow, outs = (
-        md.Flow("crashes"),
-        {name: md.memory() for name in ("windows", "sessions", "firsts", "pairs", "before", "visits", "guests")},
-    )
+    names = ("windows", "sessions", "firsts", "pairs", "before", "visits", "guests", "shared", "alone", "met")
+    flow, outs = md.Flow("crashes"), {name: md.memory() for name in names}
     events = flow.source("events", Script(COLUMNS, script)).watermark("ts", grace="2s")
     keyed = events.key_by("k")
     keyed.window(md.sliding("10s", "5s")).aggregate(md.count().alias("n"), name="windows").sink("windows_out", outs["windows"])
     keyed.window(md.session("4s")).aggregate(md.count().alias("n"), name="sessions").sink("sessions_out", outs["sessions"])
     keyed.deduplicate(ttl="6s", name="firsts").sink("firsts_out", outs["firsts"])
     events.join(events, on="k", within=("1s", "3s"), how="full", name="pairs").sink("pairs_out", outs["pairs"])
+    events.window(md.sliding("4s", "2s")).join(events, on="k", how="full", where="ts < ts_right", name="shared").sink(
+        "shared_out", outs["shared"]
+    )
+    later = events.filter("ts > TIMESTAMP '1970-01-01 00:00:10'", name="later")
+    events.window(md.cumulating("6s", "2s")).join(later, on="k", how="anti", name="alone").sink("alone_out", outs["alone"])
+    events.window(md.session("3s")).join(later, on="k", how="full", where="ts < ts_right", name="met").sink("met_out", outs["met"])
     events.join_latest(events, on="k", as_of=True, name="before").sink("before_out", outs["before"])
     keyed.process(Visit, name="visits").sink("visits_out", outs["visits"])
     keyed.connect(events.filter("k > 0").key_by("k")).process(Guest, name="guests").sink("guests_out", outs["guests"])

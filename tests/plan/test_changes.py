@@ -42,6 +42,8 @@ GROWS: dict[str, Callable[[md.Stream], md.Stream]] = {
     "deduplicate": lambda s: s.deduplicate("customer", name="op"),
     "join": lambda s: s.join(s.select("customer", "ts AS at", "ts"), on="customer", within="1s", name="op"),
     "semi join": lambda s: s.join(s.select("customer", "ts"), on="customer", within="1s", how="semi", name="op"),
+    "join in windows that overlap": lambda s: s.window(md.sliding("4s", "2s")).join(s.select("customer", "ts"), on="customer", name="op"),
+    "join in sessions": lambda s: s.window(md.session("4s")).join(s.select("customer", "ts"), on="customer", name="op"),
     "anti join": lambda s: s.join(s.select("customer", "ts"), on="customer", within="1s", how="anti", name="op"),
     "join with the latest": lambda s: s.join_latest(s.select("customer", "ts AS at"), on="customer", name="op"),
     "process": lambda s: s.key_by("customer").process(Visits, name="op").select("customer", "n AS amount"),

@@ -80,6 +80,9 @@ def flow_of(
     grace: str = "5s",
     key: str = "k",
     extra: bool = False,
+    cut: Any = None,
+    cut_how: str = "inner",
+    cut_where: str | None = None,
 ) -> md.Flow:
     flow = md.Flow("all")
     left = flow.source("left", rows(**LEFT)).watermark("ts", grace=grace, name="left_time")
@@ -87,6 +90,8 @@ def flow_of(
         left = left.with_columns(extra="v + 1", name="extra")
     right = flow.source("right", rows(**RIGHT)).watermark("at", grace="5s", name="right_time")
     left.join(right, on="k", name="pairs", **{"within": "10s", **(join or {})}).sink("pairs_out", Nowhere())
+    window = cut or md.cumulating("10s", "2s")
+    left.window(window).join(right, on="k", how=cut_how, where=cut_where, name="shared").sink("shared_out", Nowhere())
     left.join_latest(right, on="k", name="newest", **(latest or {})).sink("newest_out", Nowhere())
     left.key_by(key).process(processor, name="counted").sink("counted_out", Nowhere())
     left.key_by("k").top(top, by="v", name="best").sink("best_out", Nowhere())
@@ -107,6 +112,7 @@ def became(change: dict[str, Any], **rules: Any) -> dict[str, str]:
 
 
 KEPT: dict[str, tuple[dict[str, Any], str, str]] = {
+    "another condition of a join in windows": ({"cut_where": "v > w"}, "shared", "kept"),
     "another condition of a join": ({"join": {"where": "v > w"}}, "pairs", "kept"),
     "other names behind a join": ({"join": {"suffix": "_r"}}, "pairs", "kept"),
     "a join with the latest row becomes an outer one": ({"latest": {"how": "left"}}, "newest", "kept"),
@@ -124,6 +130,9 @@ def test_state_goes_on(case: str) -> None:
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "windows of a join": ({"cut": md.sliding("10s", "2s")}, r"join 'shared' cannot go on with its state: its bounds was"),
+    "a join in sessions": ({"cut": md.session("10s")}, r"join 'shared' cannot go on with its state: its bounds was"),
+    "how of a join in windows": ({"cut_how": "semi"}, r"join 'shared'.*its how was inner and would be semi"),
     "bounds": ({"join": {"within": "20s"}}, r"join 'pairs' cannot go on with its state: its bounds was"),
     "how": ({"join": {"how": "left"}}, r"join 'pairs'.*its how was inner and would be left"),
     "a join becomes a semi join": ({"join": {"how": "semi"}}, r"join 'pairs'.*its how was inner and would be semi"),

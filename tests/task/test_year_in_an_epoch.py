@@ -45,6 +45,14 @@ OPERATORS: dict[str, tuple[Build, int]] = {
     "outer interval join": (lambda left, right: left.join(right, on="k", within="10s", how="full", name="op"), 4),
     "semi join": (lambda left, right: left.join(right.filter("v % 2 = 0"), on="k", within="10s", how="semi", name="op"), 2),
     "anti join": (lambda left, right: left.join(right.filter("v % 2 = 0"), on="k", within="10s", how="anti", name="op"), 2),
+    "outer join in sliding windows": (
+        lambda left, right: left.window(md.sliding("10s", "2s")).join(right, on="k", how="full", name="op"),
+        4,
+    ),
+    "anti join in sliding windows": (
+        lambda left, right: left.window(md.sliding("10s", "2s")).join(right.filter("v % 2 = 0"), on="k", how="anti", name="op"),
+        3,
+    ),
     "as-of join": (lambda left, right: left.join_latest(right, on="k", as_of=True, name="op"), 2),
     "deduplicate": (lambda left, right: left.deduplicate("k", ttl="10s", name="op"), 1),
     "processor with timers": (lambda left, right: left.key_by("k").process(Sleeper, name="op"), 2),

@@ -12,11 +12,13 @@ from typing import ClassVar, Self
 import polars as pl
 
 from meander.errors import FlowError
+from meander.plan.counts import CountWindow
 from meander.plan.eventtime import END, START, Time, no_time
 from meander.plan.expressions import Expression, parse, text_of
 from meander.plan.operators import Filter, expect_inputs
 from meander.plan.schemas import KEY_TYPES, is_key_type, missing_column
-from meander.plan.windows import Window, micros, show_duration, signed_micros
+from meander.plan.sessions import RowSession
+from meander.plan.windows import Session, Window, micros, show_duration, signed_micros
 
 HOWS = ("inner", "left", "right", "full")
 FILTERING = ("semi", "anti")
@@ -109,7 +111,7 @@ class Join:
     """None where there is no bound in time, and no ``time`` either."""
     bounds: tuple[int, int] | None = None
     """The right row's time less the left row's, at least and at most, in microseconds. None: whatever it is."""
-    window: Window | None = None
+    window: Window | Session | None = None
     where: Filter | None = None
     time: str | None = None
     """A column for the later of both times."""
@@ -174,7 +176,8 @@ class Join:
             return None
         marks, delay = first.marks | second.marks, max(first.delay, second.delay)
         if self.window is not None:
-            return Time(END, -1, marks, delay)
+            # A session closes when the mark is above its end, and not yet when it is there.
+            return Time(END, 0 if isinstance(self.window, Session) else -1, marks, delay)
         if self.bounds is None:
             return None if self.time is None else Time(self.time, first.shift, marks, delay)
         low, high = self.bounds
@@ -282,7 +285,7 @@ def plan_join(
     matching: Matching,
     how: str,
     bounds: tuple[int, int] | None,
-    window: object,
+    window: Window | Session | CountWindow | None,
     where: Expression | None,
     time: str | None,
 ) -> Join:
@@ -292,8 +295,7 @@ def plan_join(
         raise FlowError(f"{what}: how={how!r}; there are {', '.join((*HOWS, *FILTERING))}")
     if how in FILTERING and time is not None:
         raise FlowError(f"{what}: time={time!r} is the later of the times of a pair, and a {how} join gives out no pairs: leave it out")
-    if window is not None and (not isinstance(window, Window) or window.size != window.step or window.clock != "event"):
-        raise FlowError(f"{what}: it needs windows of event time, side by side: md.tumbling('10s'); for others there is join(within=...)")
+    cut = _joined_in(window, what)
     if bounds is None and how not in ("inner", "semi"):
         raise FlowError(f"{what}: how={how!r} needs within=...: without it a partner can always come, and no row would ever come out alone")
     if window is not None:
@@ -307,7 +309,21 @@ def plan_join(
         added = [*([START, END] if window is not None else []), *([time] if time is not None else [])]
         schema.update(dict.fromkeys(added, left.schema[times[0].column]))
     condition = None if where is None else Filter(parse(where, pl.Schema(schema)), text_of((where,), {}))
-    return Join(matching, how, times, bounds, window, condition, time, right_time)
+    return Join(matching, how, times, bounds, cut, condition, time, right_time)
+
+
+def _joined_in(window: Window | Session | CountWindow | None, what: str) -> Window | Session | None:
+    """The windows of a join; FlowError where there is none in such windows."""
+    instead = "use md.tumbling('10s'), md.sliding('10s', '2s'), md.cumulating('1d', '1h') or md.session('30s')"
+    if isinstance(window, CountWindow):
+        raise FlowError(f"{what}: {window.describe()} counts the rows of one stream, so that two streams share no such windows; {instead}")
+    if window is not None and window.clock != "event":
+        raise FlowError(f"{what}: {window.describe()} says when rows were taken in, and a join needs windows of event time; {instead}")
+    if isinstance(window, RowSession):
+        raise FlowError(
+            f"{what}: {window.describe()} has a gap per row, and a join needs one for all rows of both sides: md.session('30s')"
+        )
+    return window
 
 
 def plan_join_latest(

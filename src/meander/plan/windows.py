@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,10 +14,12 @@ from meander.errors import FlowError
 from meander.settings import seconds
 
 Times = npt.NDArray[np.int64]
+Places = npt.NDArray[np.intp]
 _SECOND = 1_000_000
 NEVER = -(1 << 62)
 """Before all times."""
 FOREVER = 1 << 62
+_Moments = TypeVar("_Moments", pl.Expr, Times)
 
 
 @dataclass(frozen=True)
@@ -77,9 +80,27 @@ class Window:
         end = self.last_end(evict)
         return (late - self.size, end - self.pane) if end > late else None
 
-    def begins(self, named: pl.Expr) -> pl.Expr:
+    def begins(self, named: _Moments) -> _Moments:
         """Where windows begin, of what tells them apart: their end less the size."""
         return named
+
+    @property
+    def spread(self) -> int:
+        """How far apart the last windows of two times can be that share a window."""
+        return self.size - self.step
+
+    def shared(self, times: Times, others: Times, after: int) -> tuple[Places, Times]:
+        """The windows that pairs of times share and that end after a mark: of which pair each is, and what tells it from others. In order.
+
+        >>> [list(map(int, found)) for found in Window(10, 5).shared(np.array([7, 7, 7]), np.array([7, 12, 17]), 0)]
+        [[0, 0, 1], [0, 5, 5]]
+        """
+        newest = np.minimum(self.last_start(times), self.last_start(others))
+        open_for = newest + self.size - np.maximum(np.maximum(times, others), after)
+        counts = np.maximum(-(-open_for // self.step), 0)
+        which = np.repeat(np.arange(len(counts)), counts)
+        back = np.repeat(np.cumsum(counts), counts) - 1 - np.arange(len(which))
+        return which, newest[which] - back * self.step
 
     def describe(self) -> str:
         size = show_duration(self.size)
@@ -115,7 +136,11 @@ class Cumulating(Window):
         end = self.last_end(evict)
         return (self._beginning(late) - 1, end - self.pane) if end > late else None
 
-    def begins(self, named: pl.Expr) -> pl.Expr:
+    @property
+    def spread(self) -> int:
+        return 0
+
+    def begins(self, named: _Moments) -> _Moments:
         return (named + (self.size - 1 - self.offset)) // self.size * self.size + self.offset
 
     def _beginning(self, time: int) -> int:

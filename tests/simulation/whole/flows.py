@@ -117,7 +117,8 @@ class Branch:
 
     name: str
     kind: str
-    """plain, totals, window, session, chain, dedup, process, sided, connected, join, windowjoin, semi, anti, latest, brackets,
+    """plain, totals, window, session, chain, dedup, process, sided, connected, join, windowjoin, overlapping, cumulated,
+    visiting, semi, anti, latest, brackets,
     ladder, matched, retold"""
     source: str = "a"
     keyed: bool = True
@@ -289,6 +290,12 @@ def grow(branch: Branch, streams: dict[str, Any]) -> Any:
         return rows.join(other, on="k", within=("-4s", "2s"), how=branch.kind, name=name)
     if branch.kind == "windowjoin":
         return rows.window(md.tumbling("10s")).join(other, on="k", name=name)
+    if branch.kind == "overlapping":
+        return rows.window(md.sliding("8s", "4s")).join(other, on="k", how="full", name=name)
+    if branch.kind == "cumulated":
+        return rows.window(md.cumulating("12s", "4s")).join(other, on="k", how="anti", name=name)
+    if branch.kind == "visiting":
+        return rows.window(md.session("3s")).join(other, on="k", how="full", name=name)
     return rows.join_latest(other, on="k", how="left", name=name)
 
 
@@ -321,7 +328,7 @@ def draw(rng: random.Random, about: Kind) -> Version:
     for number in range(1 if about is MERGING else rng.choice((1, 1, 1, 2, 2))):
         kind = rng.choice(kinds)
         branch = Branch(f"b{number}", kind)
-        if kind in ("connected", "join", "windowjoin", "semi", "anti", "latest"):
+        if kind in ("connected", "join", "windowjoin", "overlapping", "cumulated", "visiting", "semi", "anti", "latest"):
             names = ["a", "b"]
         if kind == "window":
             size, step = rng.choice(((10, 5), (8, 2), (6, 2)) if about is PROBATION else ((10, 10), (10, 5), (8, 2), (4, 4), (6, 3)))

@@ -348,7 +348,7 @@ class Chain(Model):
 
 @dataclass
 class Join(TwoSided):
-    """Pairs of (left id, right id), each in the epoch in which its second row arrives."""
+    """Pairs of (left id, right id), with their window if they have one, each in the epoch in which its second row arrives."""
 
     sides: tuple[Out, Out] = field(default_factory=lambda: ([], []))
     refused: int = 0
@@ -377,7 +377,11 @@ class Join(TwoSided):
         pairs = [(x, y) for x in new[0] for y in (*right, *new[1])] + [(x, y) for x in left for y in new[1]]
         left.extend(new[0])
         right.extend(new[1])
-        return [(x[0], y[0]) for x, y in pairs if x[1] == y[1] and self.pair(x, y, branch.kind)]
+        return [(x[0], y[0], *self.span(x, branch)) for x, y in pairs if x[1] == y[1] and self.pair(x, y, branch.kind)]
+
+    def span(self, row: Row, branch: Branch) -> Row:
+        start = row[4] // (10 * SECOND) * 10 * SECOND
+        return (start, start + 10 * SECOND) if branch.kind == "windowjoin" else ()
 
     def late_rows(self) -> int:
         return self.refused
@@ -409,6 +413,82 @@ class SemiJoin(Join):
         return over if anti else met
 
 
+def spans_of(ts: int, kind: str) -> list[Row]:
+    """The windows that overlap which a time is in."""
+    last = ts // (4 * SECOND) * 4 * SECOND
+    if kind == "overlapping":
+        return [(start, start + 8 * SECOND) for start in (last, last - 4 * SECOND)]
+    begin = ts // (12 * SECOND) * 12 * SECOND
+    return [(begin, begin + length * SECOND) for length in (4, 8, 12) if begin + length * SECOND > ts]
+
+
+@dataclass
+class OverlappingJoin(Join):
+    """Pairs once per window that they share, and rows that are alone in a window when it closes; of an anti join only those of the left."""
+
+    waiting: tuple[list[Any], list[Any]] = field(default_factory=lambda: ([], []))
+    """Of each side: the row, its windows that were open when it came, and in which it has met another."""
+    floor: int = NEVER
+
+    def both(self, turn: Turn, others: Out, branch: Branch) -> Out:
+        late, evict = max(turn.late, self.floor), FOREVER if turn.flush else max(turn.evict, self.floor)
+        out: Out = []
+        new: tuple[list[Any], list[Any]] = ([], [])
+        for side, rows in ((0, turn.rows), (1, others)):
+            for row in rows:
+                spans = [span for span in spans_of(row[4], branch.kind) if span[1] > late]
+                self.refused += not spans
+                new[side].extend([[row, spans, set()]] if spans else [])
+        left, right = self.waiting
+        for a, b in [(a, b) for a in new[0] for b in (*right, *new[1])] + [(a, b) for a in left for b in new[1]]:
+            for span in set(a[1]) & set(b[1]) if a[0][1] == b[0][1] else ():
+                if span[1] > late:
+                    out.append((a[0][0], b[0][0], *span))
+                    a[2].add(span)
+                    b[2].add(span)
+        for side in (0, 1):
+            self.waiting[side].extend(new[side])
+        anti = branch.kind == "cumulated"
+        out = [] if anti else out
+        for side in (0,) if anti else (0, 1):
+            for row, spans, met in self.waiting[side]:
+                alone = row if anti else (row[0], None) if side == 0 else (None, row[0])
+                out += [(*alone, *span) for span in spans if late < span[1] <= evict and span not in met]
+        if turn.flush:
+            self.floor = max([self.floor, *(span[1] for rows in self.waiting for _, spans, _ in rows for span in spans)])
+        for rows in self.waiting:
+            rows[:] = [one for one in rows if any(span[1] > evict for span in one[1])]
+        return out
+
+
+@dataclass
+class SessionJoin(Join):
+    """Sessions of both sides: their pairs, and their rows that are alone, when they close."""
+
+    visits: list[Any] = field(default_factory=list)
+    """[key, first, last, rows of the left, rows of the right]"""
+    floor: int = NEVER
+
+    def both(self, turn: Turn, others: Out, branch: Branch) -> Out:
+        gap, late, evict = 3 * SECOND, max(turn.late, self.floor), FOREVER if turn.flush else max(turn.evict, self.floor)
+        for side, rows in ((3, turn.rows), (4, others)):
+            for row in rows:
+                if row[4] + gap < late:
+                    self.refused += 1
+                    continue
+                mine = [v for v in self.visits if v[0] == row[1] and v[1] - gap <= row[4] <= v[2] + gap]
+                self.visits = [v for v in self.visits if not any(v is other for other in mine)]
+                times = [row[4], *(time for v in mine for time in v[1:3])]
+                whole = [row[1], min(times), max(times), *([one for v in mine for one in v[n]] for n in (3, 4))]
+                whole[side].append(row[0])
+                self.visits.append(whole)
+        closing = [v for v in self.visits if v[2] + gap < evict]
+        self.visits = [v for v in self.visits if v[2] + gap >= evict]
+        if turn.flush:
+            self.floor = max([self.floor, *(v[2] + 2 * gap + 1 for v in closing)])
+        return [(a, b, v[1], v[2] + gap) for v in closing for a in v[3] or [None] for b in v[4] or [None]]
+
+
 MODELS: dict[str, Any] = {
     "plain": Plain,
     "totals": Totals,
@@ -424,6 +504,9 @@ MODELS: dict[str, Any] = {
     "connected": Connected,
     "join": Join,
     "windowjoin": Join,
+    "overlapping": OverlappingJoin,
+    "cumulated": OverlappingJoin,
+    "visiting": SessionJoin,
     "semi": SemiJoin,
     "anti": SemiJoin,
     "latest": Join,

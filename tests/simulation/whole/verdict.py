@@ -284,9 +284,9 @@ def final(branch: Branch, epochs: dict[int, Out]) -> Out:
 
 
 def plain(frame: pl.DataFrame) -> Out:
-    """Rows as models have them: times in microseconds, and of a join's rows the two ids."""
+    """Rows as models have them: times in microseconds, and of a join's rows the two ids and the window."""
     if "id_right" in frame.columns:
-        frame = frame.select("id", "id_right")
+        frame = frame.select("id", "id_right", *(name for name in ("window_start", "window_end") if name in frame.columns))
     return [tuple((v - _EPOCH) // _MICRO if isinstance(v, datetime) else v for v in row) for row in frame.rows()]
 
 

@@ -13,6 +13,7 @@ from meander.plan.joins import Join, JoinLatest
 from meander.plan.operators import Aggregate
 from meander.plan.processing import Process
 from meander.plan.rowwise import Deduplicate, Latest, Top, WindowTop
+from meander.plan.windows import Session, Window
 from meander.task.operators.aggregate import make_aggregation
 from meander.task.operators.contract import Stateful
 from meander.task.operators.deduplicate import make_deduplicate
@@ -20,6 +21,8 @@ from meander.task.operators.joins.changes import make_change_join
 from meander.task.operators.joins.latest import make_join_latest
 from meander.task.operators.joins.pairs import make_join
 from meander.task.operators.joins.semi import make_filtering
+from meander.task.operators.joins.sessions import make_session_join
+from meander.task.operators.joins.windows import make_overlapping
 from meander.task.operators.latest import make_latest
 from meander.task.operators.place import Place
 from meander.task.operators.processors.operator import make_processing
@@ -31,6 +34,10 @@ from meander.task.operators.windows.top import make_window_top
 
 
 def _make_any_join(place: Place, op: Join) -> Stateful:
+    if isinstance(op.window, Window) and op.window.shares_panes:
+        return make_overlapping(place, op)
+    if isinstance(op.window, Session):
+        return make_session_join(place, op)
     return make_filtering(place, op) if op.filters else make_join(place, op)
 
 

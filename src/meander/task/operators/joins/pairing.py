@@ -14,6 +14,7 @@ from meander.state.grouping import Index, group_rows
 from meander.state.hashing import Hashes
 
 Numbers = npt.NDArray[np.int64]
+Bound = int | Times
 _FAR = 1 << 61
 
 
@@ -69,8 +70,8 @@ class Line:
         return np.clip(times - (self._first if side == "left" else self._first - 1), 0, self._size - 1)
 
 
-def pair_up(keys: Numbers, times: Times, other_keys: Numbers, other_times: Times, low: int, high: int) -> tuple[Index, Index]:
-    """All pairs of rows with equal keys where the other's time is in [time + low, time + high]: where each is.
+def pair_up(keys: Numbers, times: Times, other_keys: Numbers, other_times: Times, low: Bound, high: Bound) -> tuple[Index, Index]:
+    """All pairs of rows with equal keys where the other's time is in [time + low, time + high]: where each is. Rows can have bounds each.
 
     >>> pair_up(np.array([0, 1]), np.array([10, 10]), np.array([1, 0, 0]), np.array([10, 12, 13]), 0, 2)
     (array([0, 1]), array([1, 0]))
@@ -82,7 +83,7 @@ def pair_up(keys: Numbers, times: Times, other_keys: Numbers, other_times: Times
     return mine, line.order[np.repeat(first - (np.cumsum(counts) - counts), counts) + np.arange(len(mine))]
 
 
-def have_partner(keys: Numbers, times: Times, other_keys: Numbers, other_times: Times, low: int, high: int) -> npt.NDArray[np.bool_]:
+def have_partner(keys: Numbers, times: Times, other_keys: Numbers, other_times: Times, low: Bound, high: Bound) -> npt.NDArray[np.bool_]:
     """Which rows ``pair_up`` would find a partner for.
 
     >>> have_partner(np.array([0, 1, 0]), np.array([10, 10, 14]), np.array([1, 0, 0]), np.array([13, 12, 13]), 0, 2)

@@ -5,7 +5,8 @@ arrived with it and what the other side has stored, within the times that it can
 then it comes out, where an outer join has found no partner for it. A stored row that finds its first one is not written again: a
 table beside it (``.left_met``) has the numbers of such rows.
 
-Rows of a window are as if all were at its last microsecond, and their times must be equal.
+Rows of a window are as if all were at its last microsecond, and their times must be equal. Windows that overlap are in ``window_joins``,
+sessions in ``session_joins``.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ from meander.task.rows import Rows
 
 ARRIVAL, MET, AT = "__arrival", "__met", "__at"
 _LEFT, _RIGHT = "__left", "__right"
+Spans = tuple[Times, Times]
+"""Where windows begin, and where they end."""
 
 
 @dataclass(frozen=True)
@@ -69,14 +72,19 @@ class Side:
         return (*self.keys, ARRIVAL)
 
     def times(self, frame: pl.DataFrame) -> Times:
+        """By which rows meet others and end: their own times, or the last microseconds of the last windows that they are in."""
+        found = self.moments(frame)
+        return found if self.window is None else self.window.last_start(found) + (self.window.size - 1)
+
+    def moments(self, frame: pl.DataFrame) -> Times:
+        """Their own times; zeros where these do not count."""
         if self.time is None or not self.ends:
             return np.zeros(frame.height, np.int64)
-        found = times_of(frame, self.time.column, self.time.shift)
-        return found if self.window is None else self.window.last_start(found) + (self.window.size - 1)
+        return times_of(frame, self.time.column, self.time.shift)
 
     def over(self, evict: int) -> int:
         """Up to which time no row has a partner among the other side's rows from ``evict`` on, and none is in time that has not come."""
-        return evict - max(0, self.high) - 1
+        return evict - (max(0, self.high) if self.window is None else 0) - 1
 
 
 @dataclass
@@ -209,24 +217,34 @@ class Joining(Stateful):
         ]
         return number_keys(keys[0], left.hashes, keys[1], right.hashes, self.op.matching.nulls_equal)
 
-    def _look_up(self, desk: Desk, number: int, rows: Arrived, keys: Keys, marks: dict[str, list[pl.DataFrame]], out: Found) -> None:
-        """One side's new rows with the stored rows of the other."""
+    def _partners(
+        self, desk: Desk, number: int, rows: Arrived, keys: Keys, also: Sequence[str]
+    ) -> tuple[Index, Index, pl.DataFrame] | None:
+        """Pairs of one side's new rows and stored rows of the other: where each is, and what is stored of the latter."""
         mine, other = self.sides[number], self.sides[1 - number]
         known = np.flatnonzero(keys.of[number] >= 0)
         if len(known) == 0:
-            return
+            return None
         of, times = keys.of[number][known], rows.times[known]
         wanted, first, last = stretches(of, times, mine.low, mine.high) if other.ends else (distinct(of, len(keys.hashes)), None, None)
-        columns = [ARRIVAL, *([AT] if other.ends else []), *([MET] if other.outer else []), *other.columns]
+        columns = [ARRIVAL, *([AT] if other.ends else []), *also, *other.columns]
         probes = keys.frame[wanted].rename(dict(zip(keys.frame.columns, other.keys, strict=True)))
         whose, stored = desk.find_all(other.table, probes, keys.hashes[wanted], columns, first, last)
         desk.lap("state read")
         if len(whose) == 0:
-            return
-        frame = pl.DataFrame([stored[name] for name in columns])
+            return None
+        frame = pl.DataFrame([pl.Series(HASH, keys.hashes[wanted[whose]]), *(stored[name] for name in columns)])
         ends = frame.get_column(AT).to_numpy() if other.ends else np.zeros(frame.height, np.int64)
         at, there = pair_up(of, times, wanted[whose], ends, mine.low, mine.high)
-        at = known[at]
+        return known[at], there, frame
+
+    def _look_up(self, desk: Desk, number: int, rows: Arrived, keys: Keys, marks: dict[str, list[pl.DataFrame]], out: Found) -> None:
+        """One side's new rows with the stored rows of the other."""
+        other = self.sides[1 - number]
+        met = self._partners(desk, number, rows, keys, [MET] if other.outer else [])
+        if met is None:
+            return
+        at, there, frame = met
         new, old = rows.frame[at], frame[there].select(other.columns)
         came, stood = rows.arrival[at], frame.get_column(ARRIVAL).to_numpy()[there]
         if number == 0:
@@ -236,15 +254,23 @@ class Joining(Stateful):
         rows.met[at[kept]] = True
         if other.outer:
             found = distinct(there[kept], frame.height)
-            met = frame[found].with_columns(pl.Series(HASH, keys.hashes[wanted[whose[found]]])).filter(~pl.col(MET))
-            if met.height:
-                marks[other.met].append(met.select(HASH, *other.identity, AT))
+            unmet = frame[found].filter(~pl.col(MET))
+            if unmet.height:
+                marks[other.met].append(unmet.select(HASH, *other.identity, AT))
 
     def _pair(
-        self, desk: Desk, left: pl.DataFrame, right: pl.DataFrame, hashes: Hashes, first: Numbers, second: Numbers, out: Found
+        self,
+        desk: Desk,
+        left: pl.DataFrame,
+        right: pl.DataFrame,
+        hashes: Hashes,
+        first: Numbers,
+        second: Numbers,
+        out: Found,
+        spans: Spans | None = None,
     ) -> Index:
         """Rows of both sides to rows of the join. Returns where the condition holds."""
-        whole = self._whole(left, right)
+        whole = self._whole(left, right, spans)
         kept = np.arange(whole.height)
         if self.op.where is not None and whole.height:
             meets, failures = self._meets(self.op.where, whole)
@@ -255,11 +281,11 @@ class Joining(Stateful):
         out.add(whole, hashes[kept], first[kept], second[kept])
         return kept
 
-    def _whole(self, left: pl.DataFrame, right: pl.DataFrame) -> pl.DataFrame:
+    def _whole(self, left: pl.DataFrame, right: pl.DataFrame, spans: Spans | None = None) -> pl.DataFrame:
         """Pairs, with the columns that a condition can be about."""
         side = self.sides[1]
         others = [right.get_column(column).alias(side.names[column]) for column in right.columns if column not in side.keys]
-        return self._timed(pl.DataFrame([*left.get_columns(), *others]), left, right)
+        return self._timed(pl.DataFrame([*left.get_columns(), *others]), left, right, spans)
 
     def _meets(self, where: Filter, whole: pl.DataFrame) -> tuple[Mask, list[tuple[int, pl.exceptions.PolarsError]]]:
         """For which pairs the condition holds, and on which it fails, in their order: these are found by halves."""
@@ -287,8 +313,10 @@ class Joining(Stateful):
             raise BadInput(f"operator '{self.name}', epoch {desk.epoch}, a pair of key {key!r}: {reason}") from error
         desk.dead.append(DeadLetter(self.name, position, reason, content_of(whole, row)[:CONTENT_LIMIT]))
 
-    def _timed(self, whole: pl.DataFrame, left: pl.DataFrame | None, right: pl.DataFrame | None) -> pl.DataFrame:
-        """With the times that the join adds."""
+    def _timed(
+        self, whole: pl.DataFrame, left: pl.DataFrame | None, right: pl.DataFrame | None, spans: Spans | None = None
+    ) -> pl.DataFrame:
+        """With the times that the join adds. ``spans`` are the windows, where these do not follow from a row."""
         added: list[pl.Series] = []
         halves = [(side, frame) for side, frame in zip(self.sides, (left, right), strict=True) if frame is not None]
         if self.op.time is not None:
@@ -297,11 +325,15 @@ class Joining(Stateful):
             added.append(later.alias(self.op.time))
         if self.op.window is not None:
             assert self.zoned is not None
-            side, frame = halves[0]
-            last = side.times(frame)
-            for name, moment in ((START, last - (self.op.window.size - 1)), (END, last + 1)):
+            for name, moment in zip((START, END), self._spans(*halves[0]) if spans is None else spans, strict=True):
                 added.append(pl.Series(name, moment).cast(pl.Datetime("us", self.zoned.time_zone)).dt.cast_time_unit(self.zoned.time_unit))
         return whole.with_columns(added) if added else whole
+
+    def _spans(self, side: Side, frame: pl.DataFrame) -> Spans:
+        """From when to when the windows last that rows are in, where each is in one."""
+        assert side.window is not None
+        end = side.times(frame) + 1
+        return end - side.window.size, end
 
     def _store(self, desk: Desk, side: Side, rows: Arrived) -> None:
         columns = [pl.Series(HASH, rows.hashes), *rows.frame.get_columns(), pl.Series(ARRIVAL, rows.arrival)]
@@ -324,11 +356,16 @@ class Joining(Stateful):
         met = desk.ending(side.met, SOONEST, upto)
         if rows.height and met.height:
             rows = rows.join(met.select(HASH, ARRIVAL), on=[HASH, ARRIVAL], how="anti", maintain_order="left")
-        if rows.height == 0:
-            return
+        if rows.height:
+            self._alone(number, rows, out)
+
+    def _alone(self, number: int, rows: pl.DataFrame, out: Found, spans: Spans | None = None) -> None:
+        """Rows of one side come out without a partner."""
+        side = self.sides[number]
         alone = rows.select(side.columns)
         named = alone.rename(dict(side.names))
-        timed = self._timed(named, *((alone, None) if number == 0 else (None, alone)))
+        left, right = (alone, None) if number == 0 else (None, alone)
+        timed = self._timed(named, left, right, spans)
         missing = [pl.lit(None, dtype).alias(name) for name, dtype in self.schema.items() if name not in timed.columns]
         whole = timed.with_columns(missing).select(self.schema.names())
         arrival, nobody = rows.get_column(ARRIVAL).to_numpy(), np.full(rows.height, -1, np.int64)
@@ -338,7 +375,7 @@ class Joining(Stateful):
         """After a flush, what could have met a row that is gone must be late, and so must what would be over with it."""
         for side in self.sides:
             if (last := desk.largest(side.table)) is not None:
-                desk.closed = max(desk.closed, last + max(side.high, 0) + 1)
+                desk.closed = max(desk.closed, last - side.over(0))
 
 
 @dataclass(frozen=True)
@@ -369,16 +406,18 @@ def told(place: Place, op: Join) -> dict[str, Any]:
     ends = op.bounds is not None
     times = op.times
     matching, name = op.matching, place.node.name
-    common = (op.window,)
+    window = op.window if isinstance(op.window, Window) else None
+    if window is not None:
+        low, high = -window.spread, window.spread
     sides = (
-        Side(f"{name}.left", matching.left_on, left, {c: c for c in left}, times and times[0], *common, op.outer[0], low, high, ends),
+        Side(f"{name}.left", matching.left_on, left, {c: c for c in left}, times and times[0], window, op.outer[0], low, high, ends),
         Side(
             f"{name}.right",
             matching.right_on,
             right,
             matching.names(left, right),
             times and times[1],
-            *common,
+            window,
             op.outer[1],
             -high,
             -low,

@@ -17,13 +17,14 @@ import polars as pl
 
 from meander.plan.joins import Join
 from meander.plan.windows import Times
+from meander.state.grouping import Index
 from meander.state.hashing import Hashes
 from meander.state.segment import DELETED, HASH, SOONEST
 from meander.state.table import Kept
 from meander.task.operators.contract import Emitted, Mask, Partial
 from meander.task.operators.desk import Desk
 from meander.task.operators.joins.pairing import Keys, Numbers, distinct, have_partner, pair_up, stretches
-from meander.task.operators.joins.pairs import ARRIVAL, AT, Arrived, Found, Joining, told
+from meander.task.operators.joins.pairs import ARRIVAL, AT, Arrived, Found, Joining, Spans, told
 from meander.task.operators.place import Place
 
 
@@ -36,6 +37,19 @@ class Known:
     arrival: Numbers
     frame: pl.DataFrame
     """The columns that a condition, or what comes out, needs of them."""
+    within: tuple[Times, Times] | None = None
+    """The time of a row's partners less its own, at least and at most, where that is not the same for all."""
+    spans: Spans | None = None
+    """The window that each stands for, where a row is in several."""
+
+    @property
+    def ends(self) -> Times:
+        assert self.spans is not None
+        return self.spans[1]
+
+    def take(self, rows: Index) -> Known:
+        within, spans = ((pair[0][rows], pair[1][rows]) if pair is not None else None for pair in (self.within, self.spans))
+        return Known(self.keys[rows], self.times[rows], self.arrival[rows], self.frame[rows], within, spans)
 
 
 @dataclass(frozen=True)
@@ -103,7 +117,7 @@ class Filtering(Joining):
     def _stored(self, desk: Desk, number: int, new: Arrived, keys: Keys) -> Known:
         """The stored rows of a side that new ones of the other can meet."""
         side, mine = self.sides[number], self.sides[1 - number]
-        wanted_columns = [*side.columns] if self.op.where is not None or (number == 0 and not self._is_anti) else []
+        wanted_columns = self._asked_for(number)
         columns = [ARRIVAL, *([AT] if side.ends else []), *wanted_columns]
         known = np.flatnonzero(keys.of[1 - number] >= 0)
         nothing = np.zeros(0, np.int64)
@@ -123,19 +137,26 @@ class Filtering(Joining):
         ends = frame.get_column(AT).to_numpy() if side.ends else np.zeros(frame.height, np.int64)
         return Known(wanted[whose].astype(np.int64), ends, frame.get_column(ARRIVAL).to_numpy(), frame.select(wanted_columns))
 
+    def _asked_for(self, number: int) -> list[str]:
+        """The columns that are needed of a side's stored rows."""
+        return [*self.sides[number].columns] if self.op.where is not None or (number == 0 and not self._is_anti) else []
+
     def _match(self, desk: Desk, left: Known, right: Known, met: Mask) -> None:
         """Note which rows of the left meet one of these rows of the right; those that have met one already are not asked for."""
-        open_, low, high = np.flatnonzero(~met), self.sides[0].low, self.sides[0].high
+        open_ = np.flatnonzero(~met)
         if len(open_) == 0 or len(right.keys) == 0:
             return
         mine = left.keys[open_], left.times[open_]
+        low, high = (self.sides[0].low, self.sides[0].high) if left.within is None else (bound[open_] for bound in left.within)
         if self.op.where is None:
             met[open_] = have_partner(*mine, right.keys, right.times, low, high)
             return
         first, other = pair_up(*mine, right.keys, right.times, low, high)
         if len(first) == 0:
             return
-        whole = self._whole(left.frame[open_[first]], right.frame[other])
+        asked = open_[first]
+        spans = None if left.spans is None else (left.spans[0][asked], left.spans[1][asked])
+        whole = self._whole(left.frame[asked], right.frame[other], spans)
         meets, failures = self._meets(self.op.where, whole)
         arrival = right.arrival[other]
         soonest = np.full(len(open_), np.iinfo(np.int64).max)
@@ -174,11 +195,12 @@ class Filtering(Joining):
         frame = pl.DataFrame(columns).with_columns(*rest, pl.lit(True).alias(DELETED))
         return frame.sort(HASH, ARRIVAL)
 
-    def _give(self, rows: pl.DataFrame, hashes: Hashes, arrival: Numbers, wanted: Mask, out: Found) -> None:
+    def _give(self, rows: pl.DataFrame, hashes: Hashes, arrival: Numbers, wanted: Mask, out: Found, spans: Spans | None = None) -> None:
         """Rows of the left come out."""
         alone = rows.filter(pl.Series(wanted))
         if alone.height:
-            whole = self._timed(alone, alone, None).select(self.schema.names())
+            lasting = None if spans is None else (spans[0][wanted], spans[1][wanted])
+            whole = self._timed(alone, alone, None, lasting).select(self.schema.names())
             out.add(whole, hashes[wanted], arrival[wanted], np.full(alone.height, -1, np.int64))
 
     def _let_go(self, desk: Desk, number: int, out: Found) -> None:

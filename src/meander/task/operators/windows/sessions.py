@@ -139,14 +139,11 @@ class SessionAggregation(Stateful):
     # -- behind it ------------------------------------------------------------------------------------------------
 
     def work(self, desk: Desk, arrived: Sequence[Partial]) -> Emitted | None:
-        changed, were = self._merge(desk, arrived) if arrived else (None, None)
+        changed, were = self.merge(desk, arrived) if arrived else (None, None)
         desk.lap("state read")
         found = [changed] if self.emit == "update" else self._closing(desk, changed)
         if desk.flushes and not self.follows.by_clock:
-            last, over = desk.largest(self.name), self.session.gap + self.lateness
-            if last is not None and last + over >= desk.late:
-                # A row up to a session's end would have been part of it: such a row, as a session of its own, must be over, too.
-                desk.closed = last + self.session.gap + over + 1
+            self.close(desk)
         frames = [frame for frame in found if frame is not None and frame.height]
         columns = [HASH, *self.keys, FIRST, LAST, *self.parts]
         if self.retracts and were is not None:
@@ -160,15 +157,26 @@ class SessionAggregation(Stateful):
         rows = pl.concat([frame.select(columns) for frame in frames]).sort(HASH, *self.keys, FIRST, maintain_order=True)
         return Emitted(self.reader().finish(rows), rows.get_column(HASH).to_numpy())
 
+    def close(self, desk: Desk) -> None:
+        """In a flush, say what it has closed."""
+        last, over = desk.largest(self.name), self.session.gap + self.lateness
+        if last is not None and last + over >= desk.late:
+            # A row up to a session's end would have been part of it: such a row, as a session of its own, must be over, too.
+            desk.closed = last + self.session.gap + over + 1
+
+    def closing(self, desk: Desk) -> pl.DataFrame | None:
+        """Sessions that close in this epoch."""
+        due = self._closes_in(desk.late, desk.evict)
+        return None if due is None else desk.ending(self.name, *due)
+
     def _closing(self, desk: Desk, changed: pl.DataFrame | None) -> list[pl.DataFrame | None]:
         """Sessions that close in this epoch, and those that have changed after they closed."""
-        due = self._closes_in(desk.late, desk.evict)
-        closing = [None if due is None else desk.ending(self.name, *due)]
+        closing = [self.closing(desk)]
         if changed is not None:
             closing.append(changed.filter(pl.col(LAST) + self.session.gap < desk.late))
         return closing
 
-    def _merge(self, desk: Desk, arrived: Sequence[Partial]) -> tuple[pl.DataFrame, pl.DataFrame]:
+    def merge(self, desk: Desk, arrived: Sequence[Partial]) -> tuple[pl.DataFrame, pl.DataFrame]:
         """Join what has arrived with what is stored, and write it. Returns the sessions that have changed, and what they were."""
         pieces = pl.concat([with_units(p) for p in arrived]).sort(UNIT, FIRST, maintain_order=True)
         hashes = pieces.get_column(HASH).to_numpy()
