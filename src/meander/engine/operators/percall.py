@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -106,6 +106,11 @@ class Pending:
         if at in there:
             self._replace(clock, [other for other in there if other != at])
 
+    def forget(self, keys: Container[int]) -> None:
+        """Nothing has been done to the timers of these keys."""
+        self.changed = {place: timers for place, timers in self.changed.items() if place[1] not in keys}
+        self.added = {timer: None for timer in self.added if timer[1] not in keys}
+
     def _replace(self, clock: str, timers: list[int]) -> None:
         self._undo.append(((clock, self.key), self.changed.get((clock, self.key))))
         self.changed[clock, self.key] = timers
@@ -132,16 +137,16 @@ class Output:
         """A call has not happened."""
         del self.rows[self.seen :]
 
-    def drop(self, i: int) -> None:
-        """Nothing of this key has happened."""
+    def drop(self, keys: Container[int]) -> None:
+        """Nothing of these keys has happened."""
         kept: list[Any] = []
         begin = 0
         for owner, count in self.counts:
-            if owner != i:
+            if owner not in keys:
                 kept.extend(self.rows[begin : begin + count])
             begin += count
-        self.rows[:] = kept  # the context has this list
-        self.counts, self.seen = [(owner, count) for owner, count in self.counts if owner != i], len(kept)
+        self.rows[:] = kept
+        self.counts, self.seen = [(owner, count) for owner, count in self.counts if owner not in keys], len(kept)
 
     def owners(self) -> Index:
         return np.repeat(np.array([i for i, _ in self.counts], np.intp), [count for _, count in self.counts])
@@ -171,16 +176,38 @@ class EachKey:
         self.outputs = (self.out, *self.sides.values())
         self.changed: dict[int, tuple[Any, ...]] = {}
         self.refused: dict[int, None] = {}
+        self.dead: list[tuple[int, DeadLetter]] = []
+        """Whose each is."""
+        self.again: frozenset[int] = frozenset()
+        """Keys that are called a second time, since something that their calls gave does not fit: now each call's answer is checked."""
         self.at = 0
         self.firing: int | None = None
 
     def run(self) -> Calls:
-        turn, operator, desk = self.turn, self.operator, self.desk
-        ctx = context_of(operator, desk, self._time, self.pending, self._emit, self._seed)
-        if self.pending is not None and len(turn.hashes):
+        self._call()
+        calls = self._result()
+        self.desk.dead.extend(letter for _, letter in self.dead)
+        return calls
+
+    def _call(self) -> None:
+        """All keys, or those whose turn it is again."""
+        ctx = context_of(self.operator, self.desk, self._time, self.pending, self._emit, self._seed)
+        if self.pending is not None and len(self.turn.hashes):
             self._timers(ctx)
         self._events(ctx)
-        return self._result()
+
+    def _call_again(self, keys: frozenset[int]) -> None:
+        """Keys of which some call gave what does not fit: from the beginning, so that this call alone has not happened."""
+        for output in self.outputs:
+            output.drop(keys)
+        for i in keys:
+            self.changed.pop(i, None)
+            self.refused.pop(i, None)
+        if self.pending is not None:
+            self.pending.forget(keys)
+        self.dead = [(i, letter) for i, letter in self.dead if i not in keys]
+        self.again = keys
+        self._call()
 
     def _emit(self, row: Any, side: str | None = None) -> None:
         if side is None:
@@ -209,7 +236,9 @@ class EachKey:
         make = state_kind(self.variables)
         get, single, nothing = _getter(names), (tuple, dict), self.nothing
         copied = [at for at, variable in enumerate(self.variables.values()) if variable.kind != "value"]
-        has_rows = np.flatnonzero(turn.ends > turn.begins)
+        has_rows, again = np.flatnonzero(turn.ends > turn.begins), self.again
+        if again:
+            has_rows = np.array([i for i in has_rows.tolist() if i in again], np.intp)
         spans = zip(has_rows.tolist(), turn.begins[has_rows].tolist(), turn.ends[has_rows].tolist(), strict=True)
         whole = len(has_rows) == len(turn.hashes) and not changed
         olds = zip(*self.columns, strict=True) if self.columns else iter([()] * len(turn.hashes))
@@ -230,6 +259,9 @@ class EachKey:
                 if result is not None:
                     out.extend((result,) if type(result) in single and result != nothing else result)
                 new = get(state)
+                if again:
+                    main.seen = before
+                    self._check(new)
             except Exception as error:  # a user's code may raise anything
                 del out[before:]
                 for side in sides:
@@ -253,6 +285,8 @@ class EachKey:
         for clock, column in TIMERS.items():
             first = turn.state[column].list.min()
             for i in np.flatnonzero((first <= turn.marks[clock]).fill_null(False).to_numpy()).tolist():
+                if self.again and i not in self.again:
+                    continue
                 self.at = i
                 for at in sorted(at for at in pending.of(clock, i) if at <= turn.marks[clock]):
                     if not pending.fire(clock, i, at):  # deleted by another timer's call
@@ -266,6 +300,8 @@ class EachKey:
                         if result is not None:
                             self.out.rows.extend((result,) if type(result) in (tuple, dict) and result != self.nothing else result)
                         new = get(state)
+                        if self.again:
+                            self._check(new)
                     except Exception as error:  # a user's code may raise anything
                         for output in self.outputs:
                             output.take_back()
@@ -277,6 +313,15 @@ class EachKey:
                         self.changed[i] = new
                     for output in self.outputs:
                         output.count(i)
+
+    def _check(self, new: tuple[Any, ...]) -> None:
+        """TypeError where something that a call gave does not fit what is declared."""
+        for output in self.outputs:
+            for row in output.rows[output.seen :]:
+                _fits(_as_tuple(row, output), output)
+        for (name, variable), one in zip(self.variables.items(), new, strict=True):
+            if (reason := _misfit(name, one, variable)) is not None:
+                raise reason
 
     def _refuse(self, i: int, error: Exception, timer: dict[str, Any] | None = None) -> None:
         """A call that failed has not happened."""
@@ -292,22 +337,24 @@ class EachKey:
         reason = f"{type(error).__name__}: {error}"
         if timer is not None:
             content = {**as_numbers(self.turn.keys[i : i + 1]).row(0, named=True), **timer}
-            self.desk.dead.append(letter(self.operator.name, self.keys[i], 0, reason, content))
+            self.dead.append((i, letter(self.operator.name, self.keys[i], 0, reason, content)))
             return
         self.refused[i] = None
         begin, end = int(self.turn.begins[i]), int(self.turn.ends[i])
         for number, row in enumerate(self.turn.rows[begin:end].iter_rows(named=True)):
-            self.desk.dead.append(letter(self.operator.name, self.keys[i], number, reason, row))
+            self.dead.append((i, letter(self.operator.name, self.keys[i], number, reason, row)))
 
     # -- back to columns ------------------------------------------------------------------------------------------
 
     def _result(self) -> Calls:
-        while True:  # until nobody is refused any more: what does not fit takes all that its key has done with it
-            made = [one for output in self.outputs if (one := self._output(output)) is not None]
+        while True:
+            wrong: set[int] = set()
+            made = [self._output(output, wrong) for output in self.outputs]
             changed = np.array(sorted({*self.changed, *(key for _, key in (self.pending.changed if self.pending else ()))}), np.intp)
-            state = self._variables(changed) if len(made) == len(self.outputs) else None
-            if state is not None:
+            state = self._variables(changed, wrong)
+            if not wrong:
                 break
+            self._call_again(frozenset(wrong))
         (rows, owners), *others = made
         sides = {name: one for name, one in zip(self.sides, others, strict=True) if one[0].height}
         added: dict[str, tuple[Index, Any]] = {}
@@ -320,17 +367,16 @@ class EachKey:
                     added[clock] = (np.array([key for key, _ in mine], np.intp), np.array([at for _, at in mine], np.int64))
         return Calls(changed, state, added, rows, owners, sides, np.array(sorted(self.refused), np.intp))
 
-    def _output(self, output: Output) -> tuple[pl.DataFrame, Index] | None:
-        """The rows of an output and whose they are; None where somebody's do not fit: these keys are refused."""
+    def _output(self, output: Output, wrong: set[int]) -> tuple[pl.DataFrame, Index]:
+        """The rows of an output and whose they are. Adds the keys of those that do not fit: then the rest says nothing."""
         schema, owners = output.schema, output.owners()
         rows: Sequence[Any] = output.rows
         if not rows:
             return schema.to_frame(), owners
         if set(map(type, rows)) != {tuple} or set(map(len, rows)) != {len(schema)}:
-            fit = self._each(lambda row: _as_tuple(row, output), rows, owners)
-            if fit is None:
-                return None
-            rows = fit
+            rows = self._each(lambda row: _as_tuple(row, output), rows, owners, wrong)
+            if len(rows) < len(owners):
+                return schema.to_frame(), owners[:0]
         order = np.argsort(owners, kind="stable")  # timers of all keys came before the rows of all keys
         if (order[1:] < order[:-1]).any():
             rows, owners = [rows[at] for at in order.tolist()], owners[order]
@@ -339,57 +385,35 @@ class EachKey:
         try:
             columns = zip(schema.items(), zip(*rows, strict=True), strict=True)
             return pl.DataFrame([_series(name, column, dtype) for (name, dtype), column in columns]), owners
-        except (TypeError, OverflowError, pl.exceptions.PolarsError):
-            if self._each(lambda row: _fits(row, output), rows, owners) is None:
-                return None
-            raise
+        except TypeError:
+            if len(self._each(lambda row: _fits(row, output), rows, owners, wrong)) == len(rows):
+                raise
+            return schema.to_frame(), owners[:0]
 
-    def _each(self, check: Callable[[Any], Any], rows: Sequence[Any], owners: Index) -> list[Any] | None:
-        """Row by row, where something is wrong with some: the keys that these are of are refused with all their rows. None if any is."""
+    def _each(self, check: Callable[[Any], Any], rows: Sequence[Any], owners: Index, wrong: set[int]) -> list[Any]:
+        """Row by row, where something is wrong with some: what the check makes of those that fit."""
         found: list[Any] = []
-        bad: dict[int, Exception] = {}
         for row, owner in zip(rows, owners.tolist(), strict=True):
             try:
                 found.append(check(row))
-            except TypeError as error:
-                bad.setdefault(owner, error)
-        for owner, reason in bad.items():
-            self._drop_output(owner)
-            self._take_back(owner, reason)
-        return None if bad else found
+            except TypeError:
+                wrong.add(owner)
+        return found
 
-    def _take_back(self, i: int, error: Exception) -> None:
-        """A key whose calls gave what does not fit: none of them has happened."""
-        self.changed.pop(i, None)
-        if self.pending is not None:
-            self.pending._undo, self.pending._added = [], [timer for timer in self.pending.added if timer[1] == i]
-            for clock in TIMERS:
-                if (clock, i) in self.pending.changed:  # what was due has fired, all else is as it was
-                    mark = self.turn.marks[clock]
-                    self.pending.changed[clock, i] = [at for at in self.pending._columns[clock][i] if at > mark]
-        self._refuse(i, error)
-
-    def _variables(self, changed: Index) -> dict[str, pl.Series] | None:
-        """The variables of the changed keys as columns; None where somebody's do not fit."""
+    def _variables(self, changed: Index, wrong: set[int]) -> dict[str, pl.Series]:
+        """The variables of the changed keys as columns. Adds the keys whose values do not fit: then the rest says nothing."""
         made = {}
         for nth, (name, variable) in enumerate(self.variables.items()):
             column = self.columns[nth]
             values = [self.changed[i][nth] if i in self.changed else column[i] for i in changed.tolist()]
             try:
                 made[name] = encode(name, values, variable)
-            except (TypeError, OverflowError, AttributeError, pa.ArrowException, pl.exceptions.PolarsError):
-                for i, one in zip(changed.tolist(), values, strict=True):
-                    try:
-                        encode(name, [one], variable)
-                    except Exception as error:
-                        self._drop_output(i)
-                        self._take_back(i, TypeError(f"state.{name} = {one!r} is no {variable.dtype}: {error}"))
-                return None
+            except Exception:  # a user's object may raise anything
+                bad = {i for i, one in zip(changed.tolist(), values, strict=True) if _misfit(name, one, variable) is not None}
+                if not bad:
+                    raise
+                wrong |= bad
         return made
-
-    def _drop_output(self, i: int) -> None:
-        for output in self.outputs:
-            output.drop(i)
 
 
 def context_of(
@@ -461,10 +485,28 @@ def encode(name: str, values: list[Any], variable: Variable) -> pl.Series:
 
 
 def _series(name: str, values: Sequence[Any], dtype: pl.DataType) -> pl.Series:
-    made = pl.Series(name, values, dtype=dtype, strict=True)
+    """A column of values of which each fits its type; TypeError where one does not. What it is beside must not matter."""
+    if isinstance(dtype, pl.Datetime) and dtype.time_zone is None and any(getattr(one, "tzinfo", None) is not None for one in values):
+        raise TypeError(f"a time with a zone where {dtype} is declared")  # Polars takes it behind one without
+    try:
+        made = pl.Series(name, values, dtype=dtype, strict=True)
+    except (TypeError, ValueError, OverflowError, pa.ArrowException, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        if len(values) < 2:
+            raise TypeError(str(error)) from error
+        # Polars takes the first for what all are, so that an int beside a Decimal is an error, and either alone is none.
+        return pl.concat([_series(name, [one], dtype) for one in values])
     if made.dtype != dtype:  # Polars takes a zone over from the values
         raise TypeError(f"{made.dtype} where {dtype} is declared")
     return made
+
+
+def _misfit(name: str, value: Any, variable: Variable) -> TypeError | None:
+    """What is wrong with the value of a variable."""
+    try:
+        encode(name, [value], variable)
+    except Exception as error:  # a user's object may raise anything
+        return TypeError(f"state.{name} = {value!r} is no {variable.dtype}: {error}")
+    return None
 
 
 def _getter(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
