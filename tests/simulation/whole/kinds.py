@@ -37,11 +37,13 @@ class Kind:
     values: tuple[int, ...] = (0, 1, 2, 3, 9)
 
 
-ANY = Kind("any", 58)
+ANY = Kind("any", 53)
 CHANGING = Kind("changing", 4, (50, 1, 15, 12, 40, 1, 6), ("brackets", "ladder", "matched"), (5, 10), (8, 16), 2)
 """Operators that are told which rows are gone, behind others that say it."""
 RETOLD = Kind("retold", 4, (45, 5, 12, 12, 40, 1, 8), ("retold",), (5, 10), (8, 16), 2, late=8)
 """The same behind windows and sessions that come again."""
+CUT = Kind("cut", 5, (45, 5, 15, 12, 35, 1, 8), ("counted", "cumulating", "stretches"), (5, 10), (8, 16), 2)
+"""Windows of a number of rows, windows that cumulate, and sessions whose rows have a gap of their own."""
 MERGING = Kind("merging", 10, (40, 0, 0, 15, 30, 1, 1), files=(18, 26), length=(10, 16), arrives=1, processes=(1,))
 """Many epochs, rescales and merges: keys of one key group, and one of another, so that slots have much to store and little."""
 FLUSHING = Kind("flushing", 6, (25, 40, 3, 3, 25, 4, 3), ("window", "session", "chain"), (5, 10), (8, 16), arrives=1, ahead=0.9)
@@ -62,7 +64,7 @@ SHRINKING = Kind("shrinking", 6, (40, 3, 6, 3, 35, 2, 15), ("window", "process",
 """A source with fewer partitions after a start. One that is gone has said little, and long ago."""
 PROBATION = Kind("probation", 6, (50, 1, 25, 1, 35, 1, 2), ("window",), (8, 12), (10, 18), 2, (1,), steps=(1, 1, 2), late=2)
 """A change on one stream together with code that fails on another one, on which rows are rare."""
-KINDS = (ANY, RETOLD, CHANGING, MERGING, FLUSHING, EMPTYING, SHRINKING, PROBATION)
+KINDS = (ANY, CUT, RETOLD, CHANGING, MERGING, FLUSHING, EMPTYING, SHRINKING, PROBATION)
 
 
 def draw_kind(rng: random.Random) -> Kind:
