@@ -1,7 +1,8 @@
 """A processor's code called once per key: columns to Python objects once, the calls, and back once.
 
 A call that raises has not happened: its rows become dead letters with the reason, and the key's state, timers and output are what they were
-before it. A timer whose call raises has fired.
+before it. A timer whose call raises has fired. What a call gave is made columns for all calls at once; where something does not fit, the
+calls of its key are made again with a check behind each.
 """
 
 from __future__ import annotations
