@@ -151,15 +151,15 @@ class Stream(NoTable):
     def rename(self, names: Mapping[str, str], name: str | None = None) -> Stream:
         """All columns, some of them under other names: ``orders.rename({"amount": "total"})``.
 
-        Rename the column of the time before ``watermark`` names it.
+        A column that is the rows' time is it under its new name, too.
         """
         return self.flow._add(plan_rename(names, self.schema, f"rename after {self.name!r}"), name, self)
 
     def explode(self, *columns: str, keep_empty: bool = False, name: str | None = None) -> Stream:
         """A row for every item of a list: ``posts.explode("tags")``. All other columns are repeated.
 
-        Several columns are taken apart together; their lists must have equal lengths, or the row is a dead letter. A row whose (first)
-        list is empty or null is dropped; with ``keep_empty=True`` it stays, with a null.
+        Several columns are taken apart together; their lists must have equal lengths, or the row is a dead letter. A row whose
+        lists are empty or null is dropped; with ``keep_empty=True`` it stays, with a null.
         """
         op = plan_explode(tuple(flat(columns)), keep_empty, f"explode after {self.name!r}")
         return self.flow._add(op, name, self)

@@ -107,6 +107,22 @@ def test_a_row_whose_lists_differ_in_length_is_a_dead_letter_and_no_other() -> N
     assert '"id": 2' in dead[0].content
 
 
+@pytest.mark.parametrize("keep_empty", [False, True])
+@pytest.mark.parametrize("columns", [("tags", "marks"), ("marks", "tags"), ("tags", "pair"), ("pair", "tags")])
+@pytest.mark.parametrize("empty", [None, []])
+def test_an_empty_list_beside_one_with_items_is_a_dead_letter_too(columns: Any, empty: Any, keep_empty: bool) -> None:
+    """In whatever order the columns are given: no row is lost."""
+    stream = posts().explode(*columns, keep_empty=keep_empty)
+    frame = pl.DataFrame(
+        {"id": [1, 2, 3], "tags": [["a", "b"], empty, None], "marks": [[1, 2], [7, 8], None], "pair": [[1, 2], [3, 4], None], "note": "x"},
+        schema=TAGS,
+    )
+    dead: list[DeadLetter] = []
+    out = evaluate(stream.flow._nodes[stream.name], Rows(frame, 0), dead, 1, False)
+    assert out.frame["id"].to_list() == ([1, 1, 3] if keep_empty else [1, 1])
+    assert [letter.content[:8] for letter in dead] == ['{"id": 2']
+
+
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("keep_empty", [False, True])
 def test_a_row_that_was_exploded_stays_in_its_unit(seed: int, keep_empty: bool) -> None:

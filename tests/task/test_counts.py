@@ -16,6 +16,7 @@ import meander as md
 from meander.coordinate.routing import rebalance
 from meander.errors import FlowError, Rejected
 from meander.state import compaction as compaction_module
+from meander.task.operators.desk import Desk
 from meander.task.operators.windows import counts as counts_module
 
 COLUMNS = {"k": pl.Int64(), "v": pl.Int64(), "f": pl.Float64(), "ts": pl.Datetime("us")}
@@ -219,10 +220,30 @@ def test_a_change_that_is_taken_back_leaves_the_rows_counted_once(tmp_path: Path
     assert sums == [1 + 2 + 3 + 4, 3 + 4 + 5 + 6]
 
 
+@pytest.mark.parametrize("rows", [3, 1500])
+def test_what_small_steps_cost_follows_from_the_rows_that_have_come(tmp_path: Path, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key with three rows has three pieces, and not the ten thousand that it may have one day."""
+    asked: list[int] = []
+    find = Desk.find
+    monkeypatch.setattr(Desk, "find", lambda desk, table, keys, *more: (asked.append(keys.height), find(desk, table, keys, *more))[1])
+    script = tuple(((0, tuple((k, v, 0.5, 0) for v in range(at, at + rows // 3) for k in (1, 2))),) for at in range(0, rows, rows // 3))
+    flow, out = flow_of(script, md.count_window(10_000, 1))
+    Local(flow, tmp_path).run()
+    assert out.table().num_rows == 0
+    shown = pl.DataFrame(pl.from_arrow(md.read_state(tmp_path, "w"))).filter(k=1).sort("window_number")
+    assert shown["sum"].to_list() == [sum(range(first, rows)) for first in range(rows)]
+    assert shown["first"].to_list() == list(range(rows))
+    assert shown["vs"].to_list()[:: rows // 3] == [list(range(first, rows)) for first in range(0, rows, rows // 3)]
+    assert sum(asked) <= 3 * 2 * (16 + 2 * rows)
+
+
 # -- what is refused ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("size", "step", "says"), [(0, None, "size=0"), (10, 3, "multiple"), (4, 8, "multiple"), ("10s", None, "'10s'")])
+@pytest.mark.parametrize(
+    ("size", "step", "says"),
+    [(0, None, "size=0"), (10, 3, "multiple"), (4, 8, "multiple"), ("10s", None, "'10s'"), (1 << 63, 1, "from 1 to 2\\^53")],
+)
 def test_a_window_that_makes_no_sense_is_refused(size: Any, step: Any, says: str) -> None:
     with pytest.raises(FlowError, match=says):
         md.count_window(size, step)

@@ -1,4 +1,4 @@
-"""Lists taken apart in a flow: the same table, however the input is cut into epochs, at any parallelism."""
+"""Lists taken apart in a flow: the same table, however the input is cut into epochs, at any parallelism. Columns renamed, and the time."""
 
 from __future__ import annotations
 
@@ -58,3 +58,38 @@ def test_what_follows_an_explode_is_what_it_would_be_over_all_input(seed: int, t
     assert found == {tag: (n, sums[tag]) for tag, n in by_tag.items()}
     values = {row["vs"]: row["n"] for row in md.read_state(folder, "values").to_pylist()}
     assert values == Counter(v for _, v, _ in rows)
+
+
+TIMES = {"k": pl.Int64(), "ts": pl.Datetime("us"), "other": pl.Datetime("us")}
+SECOND = 1_000_000
+MOMENTS = [(1, at * SECOND, (900 - at) * SECOND) for at in (0, 3, 12, 25, 90, 7)]
+
+
+def seconds(out: Any) -> list[tuple[int, int]]:
+    rows = pl.DataFrame(pl.from_arrow(out.table()))
+    return sorted(rows.select(pl.col("window_start").dt.epoch("s"), "n").rows())
+
+
+@pytest.mark.parametrize("names", [{"ts": "at"}, {"ts": "other", "other": "ts"}, {"other": "elsewhere"}])
+def test_the_time_of_rows_follows_its_column_to_a_new_name(tmp_path: Path, names: dict[str, str]) -> None:
+    """Also where another column has its name then."""
+    found = []
+    for number, renamed in enumerate((False, True)):
+        flow, out, late = md.Flow("f"), md.memory(), md.memory()
+        rows = flow.source("in", Script(TIMES, tuple(((0, (one,)),) for one in MOMENTS))).watermark("ts", name="time")
+        cut = (rows.rename(names, name="renamed") if renamed else rows).window(md.tumbling("5s")).aggregate(md.count().alias("n"), name="w")
+        cut.sink("out", out)
+        cut.late().select("k").sink("late_out", late)
+        Local(flow, tmp_path / str(number), 2).run(flush=True)
+        found.append((seconds(out), late.table().num_rows))
+    assert found[0] == found[1] == ([(0, 2), (10, 1), (25, 1), (90, 1)], 1)
+
+
+def test_a_window_does_not_go_on_by_another_column_of_the_name(tmp_path: Path) -> None:
+    flow, out = md.Flow("f"), md.memory()
+    rows = flow.source("in", Script(TIMES, tuple(((0, (one,)),) for one in MOMENTS))).watermark("ts", name="time")
+    rows.window(md.tumbling("5s")).aggregate(md.count().alias("n"), name="w").sink("out", out)
+    local = Local(flow, tmp_path, 2, ahead=False)
+    assert local.step()
+    with pytest.raises(md.FlowError, match="its time was ts of time and would be other of time"):
+        local.propose(md.Insert("swap", md.select("k", "ts AS other", "other AS ts"), after="time")).done.result(0)

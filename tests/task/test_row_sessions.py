@@ -300,3 +300,49 @@ def test_what_is_no_gap_of_a_row_is_refused_when_the_flow_is_written(gap: Any, s
 def test_what_is_neither_a_duration_nor_an_expression_is_refused_at_once(gap: str, says: str) -> None:
     with pytest.raises(FlowError, match=says):
         md.session(gap)
+
+
+def test_between_a_near_end_and_a_far_one_there_is_no_epoch(tmp_path: Path) -> None:
+    """By the clock: an epoch when a session is over, and none at every second until the last one is."""
+    clock = Hand()
+    flow, out = md.Flow("s"), md.memory()
+    events = flow.source("events", Script(COLUMNS, (((0, ((1, 0, 5, 0), (2, 0, 70, 0), (3, 0, 1000, 0))),), ((0, ((4, 0, 30, 0),)),))))
+    events.key_by("k").window(md.session("gap", time="processing")).aggregate(md.count().alias("n"), name="w").sink("out", out)
+    local = Local(flow, tmp_path, clock=clock, ahead=False)
+    assert local.step()
+    cursor, epochs = local.loop.input.cursors["events"], []
+    whole, cursor.script = cursor.script, Script(COLUMNS, cursor.script.epochs[:1])
+    for second in range(1, 120):
+        clock.at = 1000.0 + second
+        if second == 20:
+            cursor.script = whole
+            assert local.step()
+        while local.step():
+            epochs.append(second)
+        if second in (30, 60):
+            local = Local(flow, tmp_path, 3, clock=clock, ahead=False)
+    assert out.table().num_rows == 3
+    assert len(epochs) <= 6, epochs
+
+
+def test_a_session_that_is_open_for_long_takes_no_epoch_behind_each_with_input(tmp_path: Path) -> None:
+    epochs = [((0, ((1, 0, 3, 0), (2, 0, 1000, 0))),), *(((0, ((3, 0, 1000, second * SECOND),)),) for second in range(1, 30))]
+    flow, out, _ = flow_of(tuple(epochs), "gap")
+    local = Local(flow, tmp_path, ahead=False)
+    cursor = local.loop.input.cursors["events"]
+    whole, without = cursor.script, []
+    for number in range(1, 31):
+        cursor.script = Script(COLUMNS, whole.epochs[:number])
+        assert local.step()
+        while local.step():
+            without.append(number)
+    assert without == [5], "the mark has passed second 3"
+    assert [row[0] for row in emitted(out.table())] == [1]
+
+
+@pytest.mark.parametrize("gap", [(1 << 64) // 1000 + 1, (1 << 63) // 1000, 1 << 61, 1 << 62])
+def test_a_gap_of_more_microseconds_than_there_are_is_a_dead_letter(tmp_path: Path, gap: int) -> None:
+    flow, out, _ = flow_of((((0, ((1, 7, gap, 0), (1, 8, 2000, 0))),),), pl.col("gap").cast(pl.Duration("ms")))
+    Local(flow, tmp_path).run(flush=True)
+    assert [row[:4] for row in emitted(out.table())] == [(1, 0, 2 * SECOND, 1)]
+    assert ["too long" in reason for reason in letters(tmp_path).get_column("reason")] == [True]

@@ -16,6 +16,8 @@ NUMBER = "window_number"
 SLOT, PANE, ROWS = "__slot", "__pane", "__rows"
 """Of a stored piece: its place among those that a key has, its number since the key's first row, and how many rows are in it."""
 BESIDE: dict[str, pl.DataType] = {SLOT: pl.Int64(), PANE: pl.Int64(), ROWS: pl.Int64()}
+_MOST = 1 << 53
+"""Rows of a window: some times as many can still be counted."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +47,8 @@ def count_window(size: int, step: int | None = None) -> CountWindow:
     every = size if step is None else step
     given: tuple[tuple[str, object], ...] = (("size", size), ("step", every))
     for what, number in given:
-        if not isinstance(number, int) or isinstance(number, bool) or number < 1:
-            raise FlowError(f"count_window: {what}={number!r}; it is a number of rows, from 1: md.count_window(100, step=10)")
+        if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number <= _MOST:
+            raise FlowError(f"count_window: {what}={number!r}; it is a number of rows, from 1 to 2^53: md.count_window(100, step=10)")
     if size % every:
         raise FlowError(f"count_window({size}, step={every}): the size must be a multiple of the step")
     return CountWindow(size, every)

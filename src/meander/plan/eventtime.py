@@ -12,7 +12,7 @@ from meander.aggregates import Agg
 from meander.aggregates.by_time import follows_order
 from meander.errors import FlowError
 from meander.familiar.values import no_column_name
-from meander.plan.operators import Aggregate, Union, aggregated, expect_inputs
+from meander.plan.operators import Aggregate, Select, Union, aggregated, expect_inputs
 from meander.plan.schemas import missing_column, show_schema
 from meander.plan.sessions import RowSession
 from meander.plan.windows import Session, Window, show_duration
@@ -217,6 +217,8 @@ def time_of(nodes: Sequence[Node], schemas: Mapping[str, pl.Schema], name: str) 
         if node.op.stateful:
             return node.op.time_after(found) if isinstance(node.op, KeepsTime) else None
         first = found[0]
+        if first is not None and isinstance(node.op, Select):
+            first = replace(first, column=node.op.name_of(first.column) or first.column)
         if first is None or first.column not in schemas[at]:
             return None
         if not isinstance(node.op, Union):

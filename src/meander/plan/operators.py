@@ -167,6 +167,12 @@ class Select:
         (schema,) = expect_inputs(self.kind, name, inputs, 1)
         return _check(self.exprs, schema, self.kind, name, select=True)
 
+    def name_of(self, column: str) -> str | None:
+        """What a column of the input is called behind it; None where it is not there. Under its old name there may be another one."""
+        plain = [expr for expr in self.exprs if expr.meta.root_names() == [column] and expr.meta.undo_aliases().meta.is_column()]
+        names = [expr.meta.output_name() for expr in plain]
+        return column if column in names else next(iter(names), None)
+
     def apply(self, frame: pl.DataFrame) -> pl.DataFrame:
         # A literal alone selects to one row whatever the frame: with_columns keeps the height, then the columns are chosen.
         width = frame.clear().select(*self.exprs).columns

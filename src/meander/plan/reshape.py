@@ -23,10 +23,16 @@ class Exploded:
 
     def __call__(self, frame: pl.DataFrame) -> pl.DataFrame:
         if not self.keep_empty:
-            first = pl.col(self.columns[0])
-            size = first.list.len() if isinstance(frame.schema[self.columns[0]], pl.List) else first.arr.len()
-            frame = frame.filter(first.is_not_null() & (size > 0))
+            # Where one list has items and another has none they differ in length, which is for ``explode`` to refuse.
+            frame = frame.filter(pl.any_horizontal([self._items(column, frame.schema[column]) > 0 for column in self.columns]))
         return frame.explode(self.columns, empty_as_null=True, keep_nulls=True)
+
+    def _items(self, column: str, dtype: pl.DataType) -> pl.Expr:
+        """How many items a list has; an array that is null has none."""
+        if isinstance(dtype, pl.List):
+            return pl.col(column).list.len().fill_null(0)
+        assert isinstance(dtype, pl.Array)
+        return pl.when(pl.col(column).is_not_null()).then(dtype.size).otherwise(0)
 
 
 @dataclass(frozen=True, eq=False)

@@ -58,8 +58,13 @@ class RowSession(Session):
 
     def gaps(self, schema: pl.Schema, name: str) -> pl.Expr:
         """The gaps of rows in whole microseconds; null where there is none, or none that can be counted."""
-        if isinstance(self.check(schema, name), pl.Duration):
-            return self.expr.dt.total_microseconds().alias(GAP)
+        dtype = self.check(schema, name)
+        if isinstance(dtype, pl.Duration):
+            micros = self.expr.dt.total_microseconds()
+            if dtype.time_unit == "ms":  # a thousand times as much may be more than 64 bits hold
+                most = int(_LONGEST) // 1000
+                micros = self.expr.dt.total_milliseconds().clip(-most, most) * 1000
+            return micros.alias(GAP)
         return (self.expr.cast(pl.Float64) * 1_000_000).clip(-_LONGEST, _LONGEST).round().cast(pl.Int64, strict=False).alias(GAP)
 
 

@@ -168,6 +168,7 @@ class Changes:
 
     def _branch(self, now: Version, rules: dict[str, Any]) -> Drawn:
         known = {"totals": self._totals, "window": self._window, "chain": self._chain, **dict.fromkeys(PROCESSORS, self._process)}
+        known |= {"counted": self._counted, "cumulating": self._cumulating}
         branches = [branch for branch in now.branches if branch.kind in known and (self.about is not PROBATION or branch.source == "a")]
         if not branches:
             return None
@@ -181,6 +182,8 @@ class Changes:
         if branch.kind == "chain":
             inner = md.tumbling("5s") if branch.inner == "tumbling" else md.session("5s")
             return md.Replace(f"{branch.name}1", md.aggregate(md.count().alias("n"), md.sum("v").alias("v"), window=inner))
+        if branch.kind == "counted":
+            return md.Replace(branch.name, md.aggregate(*branch.aggregates(), window=branch.window()))
         if branch.kind == "totals":
             return md.Replace(branch.name, md.aggregate(*branch.aggregates()))
         made = md.aggregate(*branch.aggregates(), window=branch.window(), emit=branch.emit, lateness=f"{branch.lateness}s")
@@ -211,6 +214,18 @@ class Changes:
             size, step = self.rng.choice(((10, 10), (10, 5), (8, 2), (4, 4)))
             return replace(branch, size=size, step=step)
         return replace(branch, size=self.rng.choice((branch.step, self.rng.choice(shorter))))
+
+    def _counted(self, branch: Branch, rules: dict[str, Any]) -> Branch:
+        rules.setdefault("drop", []).append(branch.name)
+        size, step = self.rng.choice(((2, 2), (4, 2), (6, 1)))
+        return replace(branch, size=size, step=step)
+
+    def _cumulating(self, branch: Branch, rules: dict[str, Any]) -> Branch:
+        if self.rng.random() < 0.7:
+            return replace(branch, emit="update" if branch.emit == "closed" else "closed")
+        rules.setdefault("drop", []).append(branch.name)
+        size, step = self.rng.choice(((10, 5), (8, 2), (12, 3)))
+        return replace(branch, size=size, step=step)
 
     def _chain(self, branch: Branch, rules: dict[str, Any]) -> Branch:
         rules.setdefault("drop", []).extend(branch.operators()[: self.rng.choice((1, 2))])

@@ -118,8 +118,7 @@ class Branch:
     name: str
     kind: str
     """plain, totals, window, session, chain, dedup, process, sided, connected, join, windowjoin, overlapping, cumulated,
-    visiting, semi, anti, latest, brackets,
-    ladder, matched, retold"""
+    visiting, semi, anti, latest, brackets, ladder, matched, retold, counted, cumulating, stretches"""
     source: str = "a"
     keyed: bool = True
     size: int = 10
@@ -133,6 +132,12 @@ class Branch:
     late_tap: bool = False
 
     def window(self) -> Any:
+        if self.kind == "counted":
+            return md.count_window(self.size, self.step)
+        if self.kind == "cumulating":
+            return md.cumulating(f"{self.size}s", f"{self.step}s")
+        if self.kind == "stretches":
+            return md.session("v % 3 + 2")
         if "session" in (self.kind, self.inner if self.kind == "retold" else ""):
             return md.session(f"{self.size}s")
         return md.tumbling(f"{self.size}s") if self.size == self.step else md.sliding(f"{self.size}s", f"{self.step}s")
@@ -249,7 +254,9 @@ def grow(branch: Branch, streams: dict[str, Any]) -> Any:
         return rows.filter("v >= 0", name=name)
     if branch.kind == "totals":
         return (rows.key_by("k") if branch.keyed else rows).aggregate(*branch.aggregates(), name=name)
-    if branch.kind in ("window", "session"):
+    if branch.kind == "counted":
+        return rows.key_by("k").window(branch.window()).aggregate(*branch.aggregates(), name=name)
+    if branch.kind in ("window", "session", "cumulating", "stretches"):
         cut = (rows.key_by("k") if branch.keyed else rows).window(branch.window())
         ends = [md.first("v").alias("first"), md.last("v").alias("last")] if branch.kind == "session" else []
         return cut.aggregate(*branch.aggregates(), *ends, emit=branch.emit, lateness=f"{branch.lateness}s", name=name)
@@ -336,6 +343,15 @@ def draw(rng: random.Random, about: Kind) -> Version:
             branch = replace(branch, lateness=rng.choice((0, 0, 0, 5)))
         elif kind == "session":
             branch = replace(branch, size=rng.choice((3, 6)), emit=rng.choice(("closed", "update")))
+        elif kind == "counted":
+            size, step = rng.choice(((1, 1), (3, 3), (4, 2), (6, 1)))
+            branch = replace(branch, size=size, step=step)
+        elif kind == "cumulating":
+            size, step = rng.choice(((10, 5), (8, 2), (6, 6)))
+            branch = replace(branch, size=size, step=step, keyed=rng.random() < 0.6, emit=rng.choice(("closed", "closed", "update")))
+            branch = replace(branch, lateness=rng.choice((0, 0, 0, 5)))
+        elif kind == "stretches":
+            branch = replace(branch, emit=rng.choice(("closed", "update")))
         elif kind == "chain":
             size = rng.choice((10, 4, 2))
             branch = replace(branch, size=size, step=size)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.simulation.whole.changes import Asked
+from tests.simulation.whole.cuts import CUTS
 from tests.simulation.whole.flows import Version
 from tests.simulation.whole.models import MODELS, NEVER, Model, Out, Turn, TwoSided
 from tests.simulation.whole.retold import Retold
@@ -87,7 +88,7 @@ class Fold:
 
     def _model(self, name: str, kind: str) -> Model:
         if name not in self.models:
-            self.models[name] = {**MODELS, "retold": Retold}[kind]()
+            self.models[name] = {**MODELS, **CUTS, "retold": Retold}[kind]()
         return self.models[name]
 
     def _advance(self, source: str, heard: dict[int, int], version: Version, going_on: int | None, now: float, started: float) -> None:

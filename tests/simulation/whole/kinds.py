@@ -44,6 +44,8 @@ RETOLD = Kind("retold", 4, (45, 5, 12, 12, 40, 1, 8), ("retold",), (5, 10), (8, 
 """The same behind windows and sessions that come again."""
 MEETING = Kind("meeting", 5, (50, 8, 12, 10, 30, 3, 8), ("overlapping", "cumulated", "visiting", "windowjoin"), (5, 10), (8, 16), 2, late=8)
 """Joins in windows of every kind, those of two streams: what comes out alone when windows close."""
+CUT = Kind("cut", 5, (45, 5, 15, 12, 35, 1, 8), ("counted", "cumulating", "stretches"), (5, 10), (8, 16), 2)
+"""Windows of a number of rows, windows that cumulate, and sessions whose rows have a gap of their own."""
 MERGING = Kind("merging", 10, (40, 0, 0, 15, 30, 1, 1), files=(18, 26), length=(10, 16), arrives=1, processes=(1,))
 """Many epochs, rescales and merges: keys of one key group, and one of another, so that slots have much to store and little."""
 FLUSHING = Kind("flushing", 6, (25, 40, 3, 3, 25, 4, 3), ("window", "session", "chain"), (5, 10), (8, 16), arrives=1, ahead=0.9)
@@ -66,7 +68,7 @@ SHRINKING = Kind(
 """A source with fewer partitions after a start. One that is gone has said little, and long ago."""
 PROBATION = Kind("probation", 6, (50, 1, 25, 1, 35, 1, 2), ("window",), (8, 12), (10, 18), 2, (1,), steps=(1, 1, 2), late=2)
 """A change on one stream together with code that fails on another one, on which rows are rare."""
-KINDS = (ANY, MEETING, RETOLD, CHANGING, MERGING, FLUSHING, EMPTYING, SHRINKING, PROBATION)
+KINDS = (ANY, MEETING, CUT, RETOLD, CHANGING, MERGING, FLUSHING, EMPTYING, SHRINKING, PROBATION)
 
 
 def draw_kind(rng: random.Random) -> Kind:

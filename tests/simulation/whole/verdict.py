@@ -266,7 +266,7 @@ def on_probation(plan: dict[str, Any]) -> list[str]:
 
 def final(branch: Branch, epochs: dict[int, Out]) -> Out:
     """What windows come to: what comes later replaces what came before."""
-    if branch.kind != "session":
+    if branch.kind not in ("session", "stretches"):
         keys = 2 if not branch.keyed else 3
         found: dict[Row, Row] = {}
         for epoch in sorted(epochs):

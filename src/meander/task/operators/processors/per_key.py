@@ -1,14 +1,15 @@
 """A processor's code called once per key: columns to Python objects once, the calls, and back once.
 
 A call that raises has not happened: its rows become dead letters with the reason, and the key's state, timers and output are what they were
-before it. A timer whose call raises has fired.
+before it. A timer whose call raises has fired. What a call gave is made columns for all calls at once; where something does not fit, the
+calls of its key are made again with a check behind each.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -83,6 +84,11 @@ class Pending:
         for timer in self._added:
             self.added.pop(timer, None)
 
+    def forget(self, keys: Container[int]) -> None:
+        """Nothing has been done to the timers of these keys."""
+        self.changed = {place: timers for place, timers in self.changed.items() if place[1] not in keys}
+        self.added = {timer: None for timer in self.added if timer[1] not in keys}
+
     def of(self, clock: str, key: int) -> list[int]:
         return self.changed.get((clock, key)) or ([] if (clock, key) in self.changed else self._columns[clock][key])
 
@@ -133,16 +139,16 @@ class Output:
         """A call has not happened."""
         del self.rows[self.seen :]
 
-    def drop(self, i: int) -> None:
-        """Nothing of this key has happened."""
+    def drop(self, keys: Container[int]) -> None:
+        """Nothing of these keys has happened."""
         kept: list[Any] = []
         begin = 0
         for owner, count in self.counts:
-            if owner != i:
+            if owner not in keys:
                 kept.extend(self.rows[begin : begin + count])
             begin += count
-        self.rows[:] = kept  # the context has this list
-        self.counts, self.seen = [(owner, count) for owner, count in self.counts if owner != i], len(kept)
+        self.rows[:] = kept
+        self.counts, self.seen = [(owner, count) for owner, count in self.counts if owner not in keys], len(kept)
 
     def owners(self) -> Index:
         return np.repeat(np.array([i for i, _ in self.counts], np.intp), [count for _, count in self.counts])
@@ -174,19 +180,41 @@ class EachKey:
         self.refused: list[dict[int, None]] = [{} for _ in turn.came]
         self.side = 0
         """The input whose rows are at hand."""
-        self.fired: dict[int, list[tuple[str, int]]] = {}
-        """The timers that have fired, by key: clock and time."""
+        self.dead: list[tuple[int, DeadLetter]] = []
+        """Whose each is."""
+        self.again: frozenset[int] = frozenset()
+        """Keys that are called a second time, since something that their calls gave does not fit: now each call's answer is checked."""
         self.at = 0
         self.firing: int | None = None
 
     def run(self) -> Calls:
+        self._call()
+        calls = self._result()
+        self.desk.dead.extend(letter for _, letter in self.dead)
+        return calls
+
+    def _call(self) -> None:
+        """All keys, or those whose turn it is again."""
         for side, hook in enumerate(self.operator.declared.hooks):
             self.side = side
             ctx = context_of(self.operator, self.desk, side, self._time, self.pending, self._emit, self._seed)
             if side == 0 and self.pending is not None and len(self.turn.hashes):
                 self._timers(ctx)
             self._events(ctx, getattr(self.operator.processor, hook))
-        return self._result()
+
+    def _call_again(self, keys: frozenset[int]) -> None:
+        """Keys of which some call gave what does not fit: from the beginning, so that this call alone has not happened."""
+        for output in self.outputs:
+            output.drop(keys)
+        for i in keys:
+            self.changed.pop(i, None)
+            for refused in self.refused:
+                refused.pop(i, None)
+        if self.pending is not None:
+            self.pending.forget(keys)
+        self.dead = [(i, letter) for i, letter in self.dead if i not in keys]
+        self.again = keys
+        self._call()
 
     def _emit(self, row: Any, side: str | None = None) -> None:
         if side is None:
@@ -214,7 +242,9 @@ class EachKey:
         make = state_kind(self.variables)
         get, single, nothing = _getter(names), (tuple, dict), self.nothing
         copied = [at for at, variable in enumerate(self.variables.values()) if variable.kind != "value"]
-        has_rows = came.whose()
+        has_rows, again = came.whose(), self.again
+        if again:
+            has_rows = np.array([i for i in has_rows.tolist() if i in again], np.intp)
         spans = zip(has_rows.tolist(), came.begins[has_rows].tolist(), came.ends[has_rows].tolist(), strict=True)
         whole = len(has_rows) == len(turn.hashes) and not changed
         olds = zip(*self.columns, strict=True) if self.columns else iter([()] * len(turn.hashes))
@@ -235,6 +265,9 @@ class EachKey:
                 if result is not None:
                     out.extend((result,) if type(result) in single and result != nothing else result)
                 new = get(state)
+                if again:
+                    main.seen = before
+                    self._check(new)
             except Exception as error:  # a user's code may raise anything
                 del out[before:]
                 for side in sides:
@@ -258,6 +291,8 @@ class EachKey:
         for clock, column in TIMERS.items():
             first = turn.state[column].list.min()
             for i in np.flatnonzero((first <= turn.marks[clock]).fill_null(False).to_numpy()).tolist():
+                if self.again and i not in self.again:
+                    continue
                 self.at = i
                 for at in sorted(at for at in pending.of(clock, i) if at <= turn.marks[clock]):
                     if not pending.fire(clock, i, at):  # deleted by another timer's call
@@ -271,6 +306,8 @@ class EachKey:
                         if result is not None:
                             self.out.rows.extend((result,) if type(result) in (tuple, dict) and result != self.nothing else result)
                         new = get(state)
+                        if self.again:
+                            self._check(new)
                     except Exception as error:  # a user's code may raise anything
                         for output in self.outputs:
                             output.take_back()
@@ -278,53 +315,55 @@ class EachKey:
                         continue
                     finally:
                         self.firing = None
-                    self.fired.setdefault(i, []).append((clock, at))
                     if new != old:
                         self.changed[i] = new
                     for output in self.outputs:
                         output.count(i)
 
+    def _check(self, new: tuple[Any, ...]) -> None:
+        """TypeError where something that a call gave does not fit what is declared."""
+        for output in self.outputs:
+            for row in output.rows[output.seen :]:
+                _fits(_as_tuple(row, output), output)
+        for (name, variable), one in zip(self.variables.items(), new, strict=True):
+            if (reason := _misfit(name, one, variable)) is not None:
+                raise reason
+
     def _refuse(self, i: int, error: Exception, timer: tuple[str, int] | None = None) -> None:
         """A call that failed has not happened."""
-        self._check_strict(i, error, "its timer" if timer is not None else f"its rows{self.operator.incoming[self.side].words}")
-        if self.pending is not None:
-            self.pending.roll_back()
-        if timer is not None:
-            self._lose_timer(i, error, *timer)
-        else:
-            self._lose_rows(i, error, self.side)
-
-    def _check_strict(self, i: int, error: Exception, what: str) -> None:
         if isinstance(error, FlowError):  # what no other rows would mend
             raise FlowError(f"process '{self.operator.name}': {error}") from error
+        if self.pending is not None:
+            self.pending.roll_back()
+        came, words = self.turn.came[self.side], self.operator.incoming[self.side].words
         if self.desk.strict:
+            what = "its timer" if timer is not None else f"its rows{words}"
             raise BadInput(
                 f"operator '{self.operator.name}', epoch {self.desk.epoch}, key {self.keys[i]!r}, {what}: {type(error).__name__}: {error}"
             ) from error
-
-    def _lose_timer(self, i: int, error: Exception, clock: str, at: int) -> None:
-        key = as_numbers(self.turn.keys[i : i + 1]).row(0, named=True)
-        content = {**key, "timer": str(moment_of(at, self.operator.incoming[0].zone)), "clock": clock}
-        self.desk.dead.append(letter(self.operator.name, self.keys[i], 0, f"{type(error).__name__}: {error}", content))
-
-    def _lose_rows(self, i: int, error: Exception, side: int) -> None:
-        if i in self.refused[side]:
+        reason = f"{type(error).__name__}: {error}"
+        if timer is not None:
+            clock, at = timer
+            key = as_numbers(self.turn.keys[i : i + 1]).row(0, named=True)
+            content = {**key, "timer": str(moment_of(at, self.operator.incoming[0].zone)), "clock": clock}
+            self.dead.append((i, letter(self.operator.name, self.keys[i], 0, reason, content)))
             return
-        self.refused[side][i] = None
-        came, words = self.turn.came[side], self.operator.incoming[side].words
+        self.refused[self.side][i] = None
         begin, end = int(came.begins[i]), int(came.ends[i])
         for number, row in enumerate(came.rows[begin:end].iter_rows(named=True)):
-            self.desk.dead.append(letter(self.operator.name, self.keys[i], number, f"{type(error).__name__}: {error}", row, words))
+            self.dead.append((i, letter(self.operator.name, self.keys[i], number, reason, row, words)))
 
     # -- back to columns ------------------------------------------------------------------------------------------
 
     def _result(self) -> Calls:
-        while True:  # until nobody is refused any more: what does not fit takes all that its key has done with it
-            made = [one for output in self.outputs if (one := self._output(output)) is not None]
+        while True:
+            wrong: set[int] = set()
+            made = [self._output(output, wrong) for output in self.outputs]
             changed = np.array(sorted({*self.changed, *(key for _, key in (self.pending.changed if self.pending else ()))}), np.intp)
-            state = self._variables(changed) if len(made) == len(self.outputs) else None
-            if state is not None:
+            state = self._variables(changed, wrong)
+            if not wrong:
                 break
+            self._call_again(frozenset(wrong))
         (rows, owners), *others = made
         sides = {name: one for name, one in zip(self.sides, others, strict=True) if one[0].height}
         added: dict[str, tuple[Index, Any]] = {}
@@ -337,17 +376,16 @@ class EachKey:
                     added[clock] = (np.array([key for key, _ in mine], np.intp), np.array([at for _, at in mine], np.int64))
         return Calls(changed, state, added, rows, owners, sides, [np.array(sorted(refused), np.intp) for refused in self.refused])
 
-    def _output(self, output: Output) -> tuple[pl.DataFrame, Index] | None:
-        """The rows of an output and whose they are; None where somebody's do not fit: these keys are refused."""
+    def _output(self, output: Output, wrong: set[int]) -> tuple[pl.DataFrame, Index]:
+        """The rows of an output and whose they are. Adds the keys of those that do not fit: then the rest says nothing."""
         schema, owners = output.schema, output.owners()
         rows: Sequence[Any] = output.rows
         if not rows:
             return schema.to_frame(), owners
         if set(map(type, rows)) != {tuple} or set(map(len, rows)) != {len(schema)}:
-            fit = self._each(lambda row: _as_tuple(row, output), rows, owners)
-            if fit is None:
-                return None
-            rows = fit
+            rows = self._each(lambda row: _as_tuple(row, output), rows, owners, wrong)
+            if len(rows) < len(owners):
+                return schema.to_frame(), owners[:0]
         order = np.argsort(owners, kind="stable")  # timers of all keys came before the rows of all keys
         if (order[1:] < order[:-1]).any():
             rows, owners = [rows[at] for at in order.tolist()], owners[order]
@@ -356,62 +394,35 @@ class EachKey:
         try:
             columns = zip(schema.items(), zip(*rows, strict=True), strict=True)
             return pl.DataFrame([_series(name, column, dtype) for (name, dtype), column in columns]), owners
-        except (TypeError, OverflowError, pl.exceptions.PolarsError):
-            if self._each(lambda row: _fits(row, output), rows, owners) is None:
-                return None
-            raise
+        except TypeError:
+            if len(self._each(lambda row: _fits(row, output), rows, owners, wrong)) == len(rows):
+                raise
+            return schema.to_frame(), owners[:0]
 
-    def _each(self, check: Callable[[Any], Any], rows: Sequence[Any], owners: Index) -> list[Any] | None:
-        """Row by row, where something is wrong with some: the keys that these are of are refused with all their rows. None if any is."""
+    def _each(self, check: Callable[[Any], Any], rows: Sequence[Any], owners: Index, wrong: set[int]) -> list[Any]:
+        """Row by row, where something is wrong with some: what the check makes of those that fit."""
         found: list[Any] = []
-        bad: dict[int, Exception] = {}
         for row, owner in zip(rows, owners.tolist(), strict=True):
             try:
                 found.append(check(row))
-            except TypeError as error:
-                bad.setdefault(owner, error)
-        for owner, reason in bad.items():
-            self._drop_output(owner)
-            self._take_back(owner, reason)
-        return None if bad else found
+            except TypeError:
+                wrong.add(owner)
+        return found
 
-    def _take_back(self, i: int, error: Exception) -> None:
-        """A key whose calls gave what does not fit: none of them has happened."""
-        self._check_strict(i, error, "its rows" if any(came.ends[i] > came.begins[i] for came in self.turn.came) else "its timer")
-        self.changed.pop(i, None)
-        if self.pending is not None:
-            self.pending._undo, self.pending._added = [], [timer for timer in self.pending.added if timer[1] == i]
-            self.pending.roll_back()
-            for clock in TIMERS:
-                if (clock, i) in self.pending.changed:  # what was due has fired, all else is as it was
-                    mark = self.turn.marks[clock]
-                    self.pending.changed[clock, i] = [at for at in self.pending._columns[clock][i] if at > mark]
-        for timer in self.fired.pop(i, ()):
-            self._lose_timer(i, error, *timer)
-        for side in range(len(self.turn.came)):
-            self._lose_rows(i, error, side)
-
-    def _variables(self, changed: Index) -> dict[str, pl.Series] | None:
-        """The variables of the changed keys as columns; None where somebody's do not fit."""
+    def _variables(self, changed: Index, wrong: set[int]) -> dict[str, pl.Series]:
+        """The variables of the changed keys as columns. Adds the keys whose values do not fit: then the rest says nothing."""
         made = {}
         for nth, (name, variable) in enumerate(self.variables.items()):
             column = self.columns[nth]
             values = [self.changed[i][nth] if i in self.changed else column[i] for i in changed.tolist()]
             try:
                 made[name] = encode(name, values, variable)
-            except (TypeError, OverflowError, AttributeError, pa.ArrowException, pl.exceptions.PolarsError):
-                for i, one in zip(changed.tolist(), values, strict=True):
-                    try:
-                        encode(name, [one], variable)
-                    except Exception as error:
-                        self._drop_output(i)
-                        self._take_back(i, TypeError(f"state.{name} = {one!r} is no {variable.dtype}: {error}"))
-                return None
+            except Exception:  # a user's object may raise anything
+                bad = {i for i, one in zip(changed.tolist(), values, strict=True) if _misfit(name, one, variable) is not None}
+                if not bad:
+                    raise
+                wrong |= bad
         return made
-
-    def _drop_output(self, i: int) -> None:
-        for output in self.outputs:
-            output.drop(i)
 
 
 def context_of(
@@ -485,10 +496,28 @@ def encode(name: str, values: list[Any], variable: Variable) -> pl.Series:
 
 
 def _series(name: str, values: Sequence[Any], dtype: pl.DataType) -> pl.Series:
-    made = pl.Series(name, values, dtype=dtype, strict=True)
+    """A column of values of which each fits its type; TypeError where one does not. What it is beside must not matter."""
+    if isinstance(dtype, pl.Datetime) and dtype.time_zone is None and any(getattr(one, "tzinfo", None) is not None for one in values):
+        raise TypeError(f"a time with a zone where {dtype} is declared")  # Polars takes it behind one without
+    try:
+        made = pl.Series(name, values, dtype=dtype, strict=True)
+    except (TypeError, ValueError, OverflowError, pa.ArrowException, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        if len(values) < 2:
+            raise TypeError(str(error)) from error
+        # Polars takes the first for what all are, so that an int beside a Decimal is an error, and either alone is none.
+        return pl.concat([_series(name, [one], dtype) for one in values])
     if made.dtype != dtype:  # Polars takes a zone over from the values
         raise TypeError(f"{made.dtype} where {dtype} is declared")
     return made
+
+
+def _misfit(name: str, value: Any, variable: Variable) -> TypeError | None:
+    """What is wrong with the value of a variable."""
+    try:
+        encode(name, [value], variable)
+    except Exception as error:  # a user's object may raise anything
+        return TypeError(f"state.{name} = {value!r} is no {variable.dtype}: {error}")
+    return None
 
 
 def _getter(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:

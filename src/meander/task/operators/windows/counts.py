@@ -34,6 +34,8 @@ from meander.task.rows import Rows
 _OWNER = "__owner"
 _AT_ONCE = 262_144
 """About how many panes are folded to windows at once: those of one epoch's windows may be many times its rows."""
+_LOOK = 8
+"""How many slots of a key are looked at first."""
 Numbers = npt.NDArray[np.int64]
 
 
@@ -50,25 +52,37 @@ class CountReader:
     """Of the rows that come in."""
 
     def show(self, tables: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
-        step, most = self.window.step, self.window.panes
         panes = pl.concat([conform(rows, self.types) for rows in tables.values()])
         parts = parts_of(self.aggs, self.schema)
-        panes = panes.with_columns([fill_empty(panes.get_column(name), part) for name, part in parts.items()])
-        count = (pl.col(PANE) * step + pl.col(ROWS)).max()
-        panes = panes.with_columns((count.over(self.keys) if self.keys else count).alias("__count"))
-        begun = [panes.with_columns((pl.col(PANE) - back).alias(NUMBER)) for back in range(most)]
-        open_ones = (pl.col(NUMBER) >= 0) & (pl.col(NUMBER) * step + self.window.size > pl.col("__count"))
-        rows = pl.concat(begun).filter(open_ones).sort(PANE, maintain_order=True)
-        named = rows.select(*self.keys, NUMBER)
-        groups = group_rows(named, hash_keys(named))
-        states = fold_states(rows, groups, parts)
-        return self.finish(pl.DataFrame([*take(named, groups.heads), *states.values()])).sort(*self.keys, NUMBER)
+        panes = panes.with_columns([fill_empty(panes.get_column(name), part) for name, part in parts.items()]).sort(PANE)
+        groups = group_rows(panes.select(self.keys), hash_keys(panes.select(self.keys)) if self.keys else np.zeros(panes.height, np.uint64))
+        panes, owners = panes[groups.order], groups.ids().to_numpy()
+        # A window that is not full has all panes of its key from its first one on.
+        states = _from_each_on(panes.select(*parts), owners, parts)
+        count = (pl.col(PANE) * self.window.step + pl.col(ROWS)).max().over(pl.Series("__owner", owners))
+        rows = pl.DataFrame([*panes.select(self.keys), panes.get_column(PANE).alias(NUMBER), *states])
+        full = panes.select(pl.col(PANE) * self.window.step + self.window.size <= count).to_series()
+        return self.finish(rows.filter(~full)).sort(*self.keys, NUMBER)
 
     def finish(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Windows' states, with their numbers from 0, to what is shown of them."""
         counted = [pl.col(f"{agg.name}.values").list.len().cast(pl.Int64).alias(f"{agg.name}.n") for agg in self.aggs if agg.keeps == "set"]
         shown = (pl.col(NUMBER) + 1, *(agg.finish() for agg in self.aggs))
         return rows.with_columns(counted).select(*(pl.col(key) for key in self.keys), *shown)
+
+
+def _from_each_on(states: pl.DataFrame, owners: Numbers, parts: Mapping[str, Part]) -> pl.DataFrame:
+    """Of rows that stand by owner, each folded with all that follow of its owner: twice as many at every step."""
+    reach, rows = 1, np.arange(states.height)
+    while (further := np.flatnonzero(owners[:-reach] == owners[reach:])).size:
+        some = np.ones(states.height, np.int64)
+        some[further] = 2
+        starts = np.cumsum(some) - some
+        which = np.repeat(rows, some)
+        which[starts[further] + 1] += reach
+        groups = Groups(np.arange(len(which)), starts, np.zeros(len(starts), np.uint64), len(which))
+        states, reach = pl.DataFrame(list(fold_states(states[which], groups, parts).values())), 2 * reach
+    return states
 
 
 @dataclass(frozen=True)
@@ -112,15 +126,29 @@ class CountAggregation(Stateful):
         return self._full(panes, keys, groups.hashes, before, after)
 
     def _stored(self, desk: Desk, keys: pl.DataFrame, hashes: Hashes) -> pl.DataFrame:
-        """The panes that these keys have: whose, and their columns."""
-        most, size = self.window.panes, len(hashes)
-        owners, slots = np.repeat(np.arange(size), most), np.tile(np.arange(most), size)
+        """The panes that these keys have: whose, and their columns.
+
+        Slots fill up one after the other, so a key that has a pane in one has one in all before it: a look at some of them says whether
+        there is more. What this costs follows from what is stored, and not from how many panes a window has.
+        """
+        owners, first, found = np.arange(len(hashes)), 0, []
+        while len(owners) and first < self.window.panes:
+            slots = np.arange(first, min(max(_LOOK, 2 * first), self.window.panes))
+            found.append(self._stored_in(desk, keys, hashes, owners, slots))
+            last = found[-1].filter(pl.col(SLOT) == slots[-1]) if found[-1].height else found[-1]
+            owners, first = np.sort(last.get_column(_OWNER).to_numpy()), int(slots[-1]) + 1
+        some = [panes.drop(SLOT) for panes in found if panes.height]
+        return pl.concat(some) if some else pl.DataFrame()
+
+    def _stored_in(self, desk: Desk, keys: pl.DataFrame, hashes: Hashes, whose: Numbers, which_slots: Numbers) -> pl.DataFrame:
+        """The panes that these of the keys have in these slots."""
+        owners, slots = np.repeat(whose, len(which_slots)), np.tile(which_slots, len(whose))
         wanted = pl.DataFrame([*take(keys, owners), pl.Series(SLOT, slots)])
         finer = self._hashes(wanted, hashes[owners])
         order = np.argsort(finer, kind="stable")
         columns = {name: dtype for name, dtype in self.types.items() if name not in (*self.keys, SLOT)}
         which, found = desk.find(self.name, wanted[order], finer[order], columns)
-        rows = [pl.Series(_OWNER, owners[order][which], dtype=pl.Int64)]
+        rows = [pl.Series(_OWNER, owners[order][which], dtype=pl.Int64), pl.Series(SLOT, slots[order][which], dtype=pl.Int64)]
         if len(which) == 0:
             return pl.DataFrame(rows)
         rows += [fill_empty(series, self.parts[name]) if name in self.parts else series for name, series in found.items()]

@@ -27,7 +27,7 @@ from meander.plan.sessions import GAP, RowSession
 from meander.plan.windows import Session, Times
 from meander.state.grouping import Groups, fold_rows, fold_states, group_rows
 from meander.state.hashing import Hashes, hash_keys
-from meander.state.segment import DELETED, HASH
+from meander.state.segment import DELETED, HASH, SOONEST
 from meander.state.table import Kept
 from meander.task.operators.contract import Emitted, Mask, Partial, Seat, Stateful
 from meander.task.operators.desk import Desk
@@ -167,7 +167,7 @@ class SessionAggregation(Stateful):
     def closing(self, desk: Desk) -> pl.DataFrame | None:
         """Sessions that close in this epoch."""
         due = self._closes_in(desk.late, desk.evict)
-        return None if due is None else desk.ending(self.name, *due)
+        return None if due is None else self._ending(desk, *due)
 
     def _closing(self, desk: Desk, changed: pl.DataFrame | None) -> list[pl.DataFrame | None]:
         """Sessions that close in this epoch, and those that have changed after they closed."""
@@ -175,6 +175,17 @@ class SessionAggregation(Stateful):
         if changed is not None:
             closing.append(changed.filter(pl.col(LAST) + self.session.gap < desk.late))
         return closing
+
+    def _ending(self, desk: Desk, above: int, upto: int) -> pl.DataFrame | None:
+        """Sessions that end there. With gaps of the rows' own some end soon and others in a year: it is found out when the next one does.
+
+        With one gap for all they end about when the mark gets there, and the gap may change while the flow runs: what was found out by
+        one would say nothing for another.
+        """
+        if not isinstance(self.session, RowSession):
+            return desk.ending(self.name, above, upto)
+        desk.next_ends[self.name] = desk.next_end(self.name, upto)
+        return desk.ending(self.name, above, upto) if desk.quiet.get(self.name, SOONEST) <= upto else None
 
     def merge(self, desk: Desk, arrived: Sequence[Partial]) -> tuple[pl.DataFrame, pl.DataFrame]:
         """Join what has arrived with what is stored, and write it. Returns the sessions that have changed, and what they were."""
