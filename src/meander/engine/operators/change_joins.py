@@ -10,7 +10,6 @@ a row has a partner can have changed only where it or a row that it pairs with i
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -19,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from meander.engine.evaluate import CONTENT_LIMIT, DeadLetter
+from meander.engine.evaluate import CONTENT_LIMIT, DeadLetter, content_of, values_of
 from meander.engine.operators.bags import OWNER, Bag
 from meander.engine.operators.contract import Emitted, Mask, Partial, Seat, Stateful
 from meander.engine.operators.desk import Desk
@@ -252,12 +251,13 @@ class JoiningChanges(Stateful):
         def refuse(row: int, error: Exception) -> None:
             if not tells[row]:
                 return
-            pair = whole.drop(OWNER, _TIMES).row(row, named=True)
+            one = whole[row].drop(OWNER, _TIMES)
+            pair = values_of(one, 0)
             key = tuple(pair[column] for column in self.keys) if len(self.keys) > 1 else pair[self.keys[0]]
             position, reason = f"{self.name} key {key!r}", f"where {where.describe()}: {type(error).__name__}: {error}"
             if desk.strict:
                 raise BadInput(f"operator '{self.name}', epoch {desk.epoch}, a pair of key {key!r}: {reason}") from error
-            desk.dead.append(DeadLetter(self.name, position, reason, json.dumps(pair, default=str)[:CONTENT_LIMIT]))
+            desk.dead.append(DeadLetter(self.name, position, reason, content_of(one, 0)[:CONTENT_LIMIT]))
 
         return holds(where, whole, refuse)
 
