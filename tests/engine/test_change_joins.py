@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -151,9 +152,40 @@ def test_a_pair_on_which_the_condition_fails_is_one_dead_letter_and_no_pair(tmp_
     assert "Int8" in letters["reason"][0] or "i8" in letters["reason"][0]
 
 
+def test_a_dead_letter_of_a_pair_has_times_that_python_lacks_as_numbers(tmp_path: Path) -> None:
+    flow, log = md.Flow("f"), md.memory()
+    columns = {"k": pl.Int64(), "word": pl.String(), "ts": pl.Datetime("us")}
+    rows = flow.source("in", Script(columns, (((0, ((1, "one", 1 << 60), (2, "2", 1 << 60))),),)))
+    newest = rows.key_by("k").latest(name="newest")
+    counts = rows.key_by("k").aggregate(md.count().alias("n"), name="counts")
+    newest.join(counts, on="k", where="CAST(word AS INT) > n", name="joined").changes().sink("log_out", log)
+    Local(flow, tmp_path).run()
+    assert log.frame().select("k", "word", "change").rows() == [(2, "2", 1)]
+    (letter,) = md.read_dead_letters(tmp_path).to_pylist()
+    assert json.loads(letter["content"]) == {"k": 1, "word": "one", "ts": 1 << 60, "n": 1}
+
+
 def test_in_a_strict_flow_it_stops(tmp_path: Path) -> None:
     flow = md.Flow("f")
     rows = flow.source("in", Script(COLUMNS, tuple(((0, tuple(some)),) for some in FAILS)))
     failing(rows).changes().sink("out", md.memory())
     with pytest.raises(md.BadInput, match="operator 'joined', epoch 2, a pair of key 1: where"):
         Local(flow, tmp_path, 2, strict=True).run()
+
+
+@pytest.mark.parametrize("how", ["inner", "full", "anti"])
+@pytest.mark.parametrize(
+    "dtype",
+    [pl.Enum(["5", "4", "1", "2", "7"]), pl.Categorical(), pl.Decimal(38, 2), pl.Binary(), pl.Float32(), pl.UInt64(), pl.Duration("ms")],
+    ids=str,
+)
+def test_rows_of_any_flat_type_come_and_go(tmp_path: Path, dtype: pl.DataType, how: str) -> None:
+    typed = pl.col("v").cast(pl.String).cast(dtype) if dtype in (pl.Enum, pl.Categorical, pl.Binary) else pl.col("v").cast(dtype)
+
+    def joined(rows: md.Stream) -> md.Stream:
+        rows = rows.with_columns(typed, name="typed")
+        newest = rows.key_by("g").latest(name="newest").select("g", "v AS x")
+        return rows.select("g", "v").join(newest, on="g", how=how, name="joined")
+
+    found = [now(run(tmp_path / name, cut(name), joined)) for name in CUTS]
+    assert found[0] == found[1] == found[2] != []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -252,6 +253,28 @@ def test_a_function_in_front_of_an_aggregate_of_changes_must_be_repeatable() -> 
     with pytest.raises(FlowError, match="must be row_local"):
         totals.map_batches(keep, name="whole", row_local=False, deterministic=True).key_by("n").aggregate(md.count())
     totals.map_batches(keep, name="sure", deterministic=True).key_by("n").aggregate(md.count())
+
+
+def test_a_table_that_is_no_part_of_the_flow_cannot_stand_in_front_of_state(tmp_path: Path) -> None:
+    """The next start may find other rows in it: what is gone would be joined with others than when it came."""
+    table = pl.DataFrame({"customer": ["a", "b"], "city": ["Rome", "Oslo"]})
+    table.write_csv(tmp_path / "cities.csv")
+
+    def behind(given: Any) -> md.Stream:
+        _, stream = begin()
+        totals = stream.key_by("customer").aggregate(md.count().alias("n"), name="totals")
+        return totals.join_static(given, on="customer", name="cities")
+
+    for given in (tmp_path / "cities.csv", lambda: table):
+        for reader in (
+            lambda s: s.key_by("city").aggregate(md.sum("n").alias("n")),
+            lambda s: s.changes(),
+            lambda s: s.sink("now", md.memory(table=True)),
+        ):
+            with pytest.raises(FlowError, match="the table of 'cities' is what a file or a function gives .* give it a DataFrame"):
+                reader(behind(given))
+        behind(given).sink("log", Nowhere())
+    behind(table).key_by("city").aggregate(md.sum("n").alias("n")).sink("out", Nowhere())
 
 
 def test_a_watermark_that_goes_by_the_clock_cannot_say_which_rows_are_gone() -> None:
