@@ -271,7 +271,7 @@ def test_a_table_that_is_no_part_of_the_flow_cannot_stand_in_front_of_state(tmp_
             lambda s: s.changes(),
             lambda s: s.sink("now", md.memory(table=True)),
         ):
-            with pytest.raises(FlowError, match="the table of 'cities' is what a file or a function gives .* give it a DataFrame"):
+            with pytest.raises(FlowError, match=r"the table of 'cities' is what a file or a function gives .* give it a DataFrame"):
                 reader(behind(given))
         behind(given).sink("log", Nowhere())
     behind(table).key_by("city").aggregate(md.sum("n").alias("n")).sink("out", Nowhere())

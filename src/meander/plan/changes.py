@@ -241,7 +241,7 @@ def _passed_on(name: str, op: Operator, inputs: Sequence[Changes | None], schema
         if isinstance(op, JoinStatic) and not op.is_of_the_flow:
             repeatable = False
             unsaid = (
-                f"the table of {name!r} is what a file or a function gives when the flow starts, and may have other rows at the next start; "
+                f"the table of {name!r} is what a file or a function gives when the flow starts, and may have other rows at the next one; "
                 "give it a DataFrame, as in join_static(pl.read_parquet(path))"
             )
         return replace(changes, key=None, vanishes=True, unsaid=changes.unsaid or ("" if repeatable else unsaid))
