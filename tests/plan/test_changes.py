@@ -362,6 +362,20 @@ def test_a_log_of_changes_is_another_log_where_what_it_is_told_begins_anew() -> 
     modify(before, [*another, Remove("log"), Insert("log2", Changelog("change"), after="counts")], StateRules(drop=BOTH))
 
 
+@pytest.mark.parametrize("reader", ["log", "table"])
+@pytest.mark.parametrize("change", [Remove("newest"), Replace("newest", md.filter("amount > 0"))], ids=["removed", "replaced"])
+def test_a_log_or_table_cannot_go_on_where_its_changes_become_final_rows(reader: str, change: Any) -> None:
+    """What it has of the changes would stay in it for good."""
+    flow, stream = begin()
+    newest = stream.key_by("customer").latest(name="newest")
+    if reader == "log":
+        newest.changes(name="log").sink("out", Nowhere())
+    else:
+        newest.sink("table", md.memory(table=True))
+    with pytest.raises(FlowError, match=rf"'{reader}' is told .* give it another name, so that it is another {reader}"):
+        modify(flow.plan(), [change], StateRules(drop=("newest",)))
+
+
 def test_the_refusal_names_only_what_has_state_already() -> None:
     with pytest.raises(FlowError, match=r"give drop_state=\['totals'\], so that they begin anew together"):
         modify(chained().plan(), CHAINS["another aggregate behind"])
