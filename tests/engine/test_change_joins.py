@@ -10,9 +10,11 @@ from typing import Any
 import polars as pl
 import pytest
 from tests.engine.changing import table_of
-from tests.local import Local, Script
+from tests.local import Local, Script, constants
 
 import meander as md
+from meander.engine.operators import change_joins
+from meander.engine.operators.change_joins import holds as change_joins_holds
 
 Row = tuple[Any, ...]
 COLUMNS = {"k": pl.Int64(), "g": pl.Int64(), "v": pl.Int64()}
@@ -137,6 +139,28 @@ def test_a_plain_sink_gets_what_has_come(tmp_path: Path) -> None:
 
 def failing(rows: md.Stream) -> md.Stream:
     return totals(rows).join(groups(rows), left_on="k", right_on="g", how="left", where=pl.col("total").cast(pl.Int8) < 9, name="joined")
+
+
+@pytest.mark.parametrize("how", ["left", "right", "full", "semi", "anti"])
+def test_a_row_of_a_hot_key_does_not_cost_all_pairs_of_that_key(tmp_path: Path, how: str) -> None:
+    """Whether a row still has a partner is asked until one is found, and of so many pairs at once as there is room for."""
+    asked: list[int] = []
+
+    def holds(where: Any, whole: pl.DataFrame, refuse: Any) -> Any:
+        asked.append(whole.height)
+        return change_joins_holds(where, whole, refuse)
+
+    def joined(rows: md.Stream) -> md.Stream:
+        newest = rows.filter("g = 1", name="some").key_by("v").latest(name="newest").select("k", "v AS x")
+        return rows.filter("g = 2", name="others").select("k", "v").join(newest, on="k", how=how, where="v + x >= 0", name="joined")
+
+    hot: list[Row] = [(1, number % 2 + 1, number) for number in range(200)]
+    with constants(_AT_ONCE=(change_joins, 500), holds=(change_joins, holds)):
+        log = run(tmp_path, [hot, [(1, 1, 200)], [(1, 2, 201)]], joined)
+    assert len(now(log)) == {"semi": 101, "anti": 0}.get(how, 101 * 101)
+    assert asked[0] == 100 * 100
+    assert max(asked[1:]) <= 500
+    assert sum(asked[1:]) <= 2 * (101 + 500)
 
 
 FAILS = [[(1, 1, 5)], [(1, 2, 300)], [(1, 3, 1)], [(2, 1, 0)], [(1, 3, -300)]]

@@ -34,6 +34,8 @@ from meander.state.segment import HASH
 from meander.state.table import Kept
 
 _NUMBER, _BEFORE, _TIMES = "__number", "__before", "__times"
+_AT_ONCE = 1 << 18
+"""About how many pairs are looked at together where it is enough to know of one."""
 Counts = npt.NDArray[np.int64]
 
 
@@ -225,15 +227,12 @@ class JoiningChanges(Stateful):
     ) -> tuple[tuple[Mask, Mask], tuple[Mask, Mask]]:
         """The same where a pair must meet a condition: for the rows of which it can have changed. The others have none, then and now."""
         more = []
-        if any(self.op.alone) or not self.op.pairs:
-            mine, other = _among(len(left.owners), pairs.left), _among(len(right.owners), pairs.right)
-            for lefts, rights in (
-                (mine & ~left.touched, ~right.touched & right.meets),
-                (~left.touched & left.meets, other & ~right.touched),
-            ):
-                some = _cross(left, right, np.flatnonzero(lefts), np.flatnonzero(rights))
-                whole = self._paired(left, right, some, keys)
-                more.append(some.kept(self._meeting(desk, where, whole, np.zeros(whole.height, np.bool_))))
+        if self.op.alone[0] or not self.op.pairs:
+            met = _among(len(left.owners), pairs.left) & ~left.touched
+            more.append(self._one_partner(desk, where, left, right, np.flatnonzero(met), keys))
+        if self.op.alone[1]:
+            met = _among(len(right.owners), pairs.right) & ~right.touched
+            more.append(self._one_partner(desk, where, left, right, np.flatnonzero(met), keys, flipped=True))
         every = pairs.with_more(more)
 
         def partners(rows: Index, others: Index, size: int, other: Half) -> tuple[Mask, Mask]:
@@ -244,6 +243,31 @@ class JoiningChanges(Stateful):
             partners(every.left, every.right, len(left.owners), right),
             partners(every.right, every.left, len(right.owners), left),
         )
+
+    def _one_partner(
+        self, desk: Desk, where: Filter, left: Half, right: Half, rows: Index, keys: pl.DataFrame, flipped: bool = False
+    ) -> Pairs:
+        """Of each of these rows of the left, or ``flipped`` of the right, a pair with a row of the other side that is not touched.
+
+        One tells as much as all. They are looked for some at a time: a key's rows on both sides, multiplied, may be more than memory holds.
+        """
+        mine, other = (right, left) if flipped else (left, right)
+        among = np.flatnonzero(~other.touched & other.meets)
+        owners = other.owners[among]
+        at, end = (np.searchsorted(owners, mine.owners[rows], side) for side in ("left", "right"))
+        found: list[Pairs] = []
+        while len(rows):
+            counts = np.minimum(end - at, max(1, _AT_ONCE // len(rows)))
+            others = among[np.repeat(at - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())]
+            asked = np.repeat(np.arange(len(rows)), counts)
+            pairs = Pairs(others, rows[asked]) if flipped else Pairs(rows[asked], others)
+            whole = self._paired(left, right, pairs, keys)
+            meets = self._meeting(desk, where, whole, np.zeros(whole.height, np.bool_))
+            found.append(pairs.kept(meets))
+            at = at + counts
+            open_ = ~_among(len(rows), asked[meets]) & (at < end)
+            rows, at, end = rows[open_], at[open_], end[open_]
+        return Pairs(rows, rows).with_more(found)
 
     def _meeting(self, desk: Desk, where: Filter, whole: pl.DataFrame, tells: Mask) -> Mask:
         """For which pairs the condition holds. One on which it fails is no pair: a dead letter when it comes, and nothing when it goes."""
