@@ -26,6 +26,7 @@ from meander.engine.marks import micros_of, reached
 from meander.engine.messages import Control, Lookup, Report
 from meander.engine.operators.contract import Emitted, Partial, Seat, Stateful
 from meander.engine.operators.desk import Desk
+from meander.engine.operators.folding import one_zero
 from meander.engine.rows import Rows, Units, source_unit, state_unit, together
 from meander.errors import BadInput, Corrupted, Retryable
 from meander.metrics import late_count
@@ -223,7 +224,8 @@ class StageTask:
         seat = Seat(common.key_groups, keep, micros_of(common.now))
         for some in rows:
             if some.frame.height:
-                partial = Partial(keyed.name, some.unit, keyed.before(some, side, seat), side)
+                same = some.with_frame(one_zero(some.frame, keyed.found_by(side)))
+                partial = Partial(keyed.name, some.unit, keyed.before(same, side, seat), side)
                 box.partials.append(partial)
                 self.report.handed_on(level, partial.frame.height)
 

@@ -84,6 +84,9 @@ class JoiningChanges(Stateful):
     def tables(self) -> dict[str, Kept]:
         return {bag.name: Kept(bag.identity) for bag in self.bags}
 
+    def found_by(self, side: int) -> tuple[str, ...]:
+        return self.bags[side].identity
+
     def before(self, rows: Rows, side: int, seat: Seat) -> pl.DataFrame:
         """Rows as they are, once or taken back once. Their order means nothing, and so does where they come from."""
         bag = self.bags[side]
