@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -265,6 +266,28 @@ def test_a_function_in_front_of_an_aggregate_of_changes_must_be_repeatable() -> 
     totals.map_batches(keep, name="sure", deterministic=True).key_by("n").aggregate(md.count())
 
 
+def test_a_table_that_is_no_part_of_the_flow_cannot_stand_in_front_of_state(tmp_path: Path) -> None:
+    """The next start may find other rows in it: what is gone would be joined with others than when it came."""
+    table = pl.DataFrame({"customer": ["a", "b"], "city": ["Rome", "Oslo"]})
+    table.write_csv(tmp_path / "cities.csv")
+
+    def behind(given: Any) -> md.Stream:
+        _, stream = begin()
+        totals = stream.key_by("customer").aggregate(md.count().alias("n"), name="totals")
+        return totals.join_static(given, on="customer", name="cities")
+
+    for given in (tmp_path / "cities.csv", lambda: table):
+        for reader in (
+            lambda s: s.key_by("city").aggregate(md.sum("n").alias("n")),
+            lambda s: s.changes(),
+            lambda s: s.sink("now", md.memory(table=True)),
+        ):
+            with pytest.raises(FlowError, match=r"the table of 'cities' is what a file or a function gives .* give it a DataFrame"):
+                reader(behind(given))
+        behind(given).sink("log", Nowhere())
+    behind(table).key_by("city").aggregate(md.sum("n").alias("n")).sink("out", Nowhere())
+
+
 def test_a_watermark_that_goes_by_the_clock_cannot_say_which_rows_are_gone() -> None:
     """A row that was too far ahead when it came may be in time when it goes: then it would go without having come."""
     _, stream = begin()
@@ -348,6 +371,20 @@ def test_a_log_of_changes_is_another_log_where_what_it_is_told_begins_anew() -> 
         with pytest.raises(FlowError, match=r"'log' is told .* give it another name, so that it is another log"):
             modify(before, changes, StateRules(drop=BOTH))
     modify(before, [*another, Remove("log"), Insert("log2", Changelog("change"), after="counts")], StateRules(drop=BOTH))
+
+
+@pytest.mark.parametrize("reader", ["log", "table"])
+@pytest.mark.parametrize("change", [Remove("newest"), Replace("newest", md.filter("amount > 0"))], ids=["removed", "replaced"])
+def test_a_log_or_table_cannot_go_on_where_its_changes_become_final_rows(reader: str, change: Any) -> None:
+    """What it has of the changes would stay in it for good."""
+    flow, stream = begin()
+    newest = stream.key_by("customer").latest(name="newest")
+    if reader == "log":
+        newest.changes(name="log").sink("out", Nowhere())
+    else:
+        newest.sink("table", md.memory(table=True))
+    with pytest.raises(FlowError, match=rf"'{reader}' is told .* give it another name, so that it is another {reader}"):
+        modify(flow.plan(), [change], StateRules(drop=("newest",)))
 
 
 def test_the_refusal_names_only_what_has_state_already() -> None:

@@ -15,6 +15,7 @@ from tests.local import Local, Script, constants
 import meander as md
 from meander.coordinate.routing import rebalance
 from meander.state import compaction as compaction_module
+from meander.task.operators.joins import changes as change_joins
 
 COLUMNS = {"k": pl.Int64(), "v": pl.Int64(), "id": pl.Int64()}
 Row = tuple[int | None, int | None, int]
@@ -278,7 +279,8 @@ class Drawn:
             stream = step.stream(stream, f"step{number}")
         sinks(stream)
         parallelism, small, ahead = self.rng.choice((1, 2, 3)), self.rng.random() < 0.5, self.rng.random() < 0.5
-        with constants(FEWEST=(compaction_module, 2)):
+        at_once = random.Random(f"pairs {self.seed}").choice((1, 7, 1 << 18))
+        with constants(FEWEST=(compaction_module, 2), _AT_ONCE=(change_joins, at_once)):
             local = Local(flow, folder, parallelism, small, ahead=ahead)
             while local.step():
                 each(local)

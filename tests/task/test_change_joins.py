@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
-from tests.local import Local, Script
+from tests.local import Local, Script, constants
 from tests.task.changing import table_of
 
 import meander as md
+from meander.task.operators.joins import changes as change_joins
+from meander.task.operators.joins.changes import holds as change_joins_holds
 
 Row = tuple[Any, ...]
 COLUMNS = {"k": pl.Int64(), "g": pl.Int64(), "v": pl.Int64()}
@@ -138,6 +141,28 @@ def failing(rows: md.Stream) -> md.Stream:
     return totals(rows).join(groups(rows), left_on="k", right_on="g", how="left", where=pl.col("total").cast(pl.Int8) < 9, name="joined")
 
 
+@pytest.mark.parametrize("how", ["left", "right", "full", "semi", "anti"])
+def test_a_row_of_a_hot_key_does_not_cost_all_pairs_of_that_key(tmp_path: Path, how: str) -> None:
+    """Whether a row still has a partner is asked until one is found, and of so many pairs at once as there is room for."""
+    asked: list[int] = []
+
+    def holds(where: Any, whole: pl.DataFrame, refuse: Any) -> Any:
+        asked.append(whole.height)
+        return change_joins_holds(where, whole, refuse)
+
+    def joined(rows: md.Stream) -> md.Stream:
+        newest = rows.filter("g = 1", name="some").key_by("v").latest(name="newest").select("k", "v AS x")
+        return rows.filter("g = 2", name="others").select("k", "v").join(newest, on="k", how=how, where="v + x >= 0", name="joined")
+
+    hot: list[Row] = [(1, number % 2 + 1, number) for number in range(200)]
+    with constants(_AT_ONCE=(change_joins, 500), holds=(change_joins, holds)):
+        log = run(tmp_path, [hot, [(1, 1, 200)], [(1, 2, 201)]], joined)
+    assert len(now(log)) == {"semi": 101, "anti": 0}.get(how, 101 * 101)
+    assert asked[0] == 100 * 100
+    assert max(asked[1:]) <= 500
+    assert sum(asked[1:]) <= 2 * (101 + 500)
+
+
 FAILS = [[(1, 1, 5)], [(1, 2, 300)], [(1, 3, 1)], [(2, 1, 0)], [(1, 3, -300)]]
 
 
@@ -151,9 +176,40 @@ def test_a_pair_on_which_the_condition_fails_is_one_dead_letter_and_no_pair(tmp_
     assert "Int8" in letters["reason"][0] or "i8" in letters["reason"][0]
 
 
+def test_a_dead_letter_of_a_pair_has_times_that_python_lacks_as_numbers(tmp_path: Path) -> None:
+    flow, log = md.Flow("f"), md.memory()
+    columns = {"k": pl.Int64(), "word": pl.String(), "ts": pl.Datetime("us")}
+    rows = flow.source("in", Script(columns, (((0, ((1, "one", 1 << 60), (2, "2", 1 << 60))),),)))
+    newest = rows.key_by("k").latest(name="newest")
+    counts = rows.key_by("k").aggregate(md.count().alias("n"), name="counts")
+    newest.join(counts, on="k", where="CAST(word AS INT) > n", name="joined").changes().sink("log_out", log)
+    Local(flow, tmp_path).run()
+    assert log.frame().select("k", "word", "change").rows() == [(2, "2", 1)]
+    (letter,) = md.read_dead_letters(tmp_path).to_pylist()
+    assert json.loads(letter["content"]) == {"k": 1, "word": "one", "ts": 1 << 60, "n": 1}
+
+
 def test_in_a_strict_flow_it_stops(tmp_path: Path) -> None:
     flow = md.Flow("f")
     rows = flow.source("in", Script(COLUMNS, tuple(((0, tuple(some)),) for some in FAILS)))
     failing(rows).changes().sink("out", md.memory())
     with pytest.raises(md.BadInput, match="operator 'joined', epoch 2, a pair of key 1: where"):
         Local(flow, tmp_path, 2, strict=True).run()
+
+
+@pytest.mark.parametrize("how", ["inner", "full", "anti"])
+@pytest.mark.parametrize(
+    "dtype",
+    [pl.Enum(["5", "4", "1", "2", "7"]), pl.Categorical(), pl.Decimal(38, 2), pl.Binary(), pl.Float32(), pl.UInt64(), pl.Duration("ms")],
+    ids=str,
+)
+def test_rows_of_any_flat_type_come_and_go(tmp_path: Path, dtype: pl.DataType, how: str) -> None:
+    typed = pl.col("v").cast(pl.String).cast(dtype) if dtype in (pl.Enum, pl.Categorical, pl.Binary) else pl.col("v").cast(dtype)
+
+    def joined(rows: md.Stream) -> md.Stream:
+        rows = rows.with_columns(typed, name="typed")
+        newest = rows.key_by("g").latest(name="newest").select("g", "v AS x")
+        return rows.select("g", "v").join(newest, on="g", how=how, name="joined")
+
+    found = [now(run(tmp_path / name, cut(name), joined)) for name in CUTS]
+    assert found[0] == found[1] == found[2] != []

@@ -169,3 +169,29 @@ def check(drawn: Drawn, log: pl.DataFrame, out: pl.DataFrame, epochs: int) -> No
     assert sorted(map(repr, found)) == sorted(map(repr, expected)), told
     if log.height:  # a row that is there has come as a row of the plain log, too
         assert set(map(repr, expected)) <= set(map(repr, out.select(columns).rows())), told
+
+
+ZEROS: dict[str, Any] = {
+    "latest": lambda s: s.key_by("k").latest(name="first"),
+    "last": lambda s: s.key_by("k").aggregate(md.last("v").alias("v"), name="first"),
+    "a key": lambda s: s.key_by("v").aggregate(md.count().alias("n"), name="first"),
+    "a key of changes": lambda s: s.key_by("k").latest(name="newest").key_by("v").aggregate(md.count().alias("n"), name="first"),
+    "the best of changes": lambda s: s.key_by("k").latest(name="newest").key_by("v").top(2, by="k", name="first"),
+    "a left join": lambda s: s.key_by("k").latest(name="newest").join(s.select("v", "k AS q"), on="v", how="left", name="first"),
+    "a full join": lambda s: s.key_by("k").latest(name="newest").join(s.select("v", "k AS q"), on="v", how="full", name="first"),
+    "a semi join": lambda s: s.key_by("k").latest(name="newest").join(s.select("v", "k AS q"), on="v", how="semi", name="first"),
+}
+
+
+@pytest.mark.parametrize("values", [[[0.0], [-0.0], [0.0, -0.0], [5.0]], [[-0.0, 1.0], [0.0, -0.0], [-5.0, 0.0], [5.0]]], ids=str)
+@pytest.mark.parametrize("name", ZEROS)
+def test_what_is_gone_is_what_came_also_where_a_zero_has_another_sign(tmp_path: Path, name: str, values: list[list[float]]) -> None:
+    """0.0 equals -0.0, and their texts are two: the row that is gone must be the one that was given out."""
+    flow, now, per_text = md.Flow("f"), md.memory(table=True), md.memory(table=True)
+    epochs = tuple(((0, tuple(enumerate(some))),) for some in values)
+    stream = ZEROS[name](flow.source("in", Script({"k": pl.Int64(), "v": pl.Float64()}, epochs)))
+    texts = stream.with_columns(pl.col("v").cast(pl.String).alias("text"), name="texts")
+    texts.sink("now_out", now)
+    texts.key_by("text").aggregate(md.count().alias("n"), name="per_text").sink("out", per_text)
+    Local(flow, tmp_path).run()
+    assert now.frame().group_by("text").agg(pl.len().cast(pl.Int64)).sort("text").rows() == per_text.frame().sort("text").rows()

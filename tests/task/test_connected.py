@@ -387,14 +387,14 @@ class Unfit(Both):
         return "timer", "no number"
 
 
-def test_what_does_not_fit_takes_all_that_its_key_did_in_the_epoch(tmp_path: Path) -> None:
+def test_a_call_whose_row_does_not_fit_has_not_happened_and_that_for_the_other_side_has(tmp_path: Path) -> None:
     flow, main, _ = flow_of([(((1, 5, 0), (2, 5, 0)), ((1, 1, 0), (2, 2, 0)))], Unfit)
     local = Local(flow, tmp_path)
     local.run()
-    assert sorted(read(main, "k", "by", "n")) == [(2, "left", 5), (2, "right", 105)]
+    assert sorted(read(main, "k", "by", "n")) == [(1, "left", 5), (2, "left", 5), (2, "right", 105)]
     reason = "TypeError: it gave n = 'no number', which is no Int64"
-    assert [one[:2] for one in letters(tmp_path)] == [("p key 1 row 1 of the left", reason), ("p key 1 row 1 of the right", reason)]
-    assert md.read_state(tmp_path, "p").to_pylist() == [{"k": 2, "n": 105, "seen": [5]}]
+    assert [one[:2] for one in letters(tmp_path)] == [("p key 1 row 1 of the right", reason)]
+    assert md.read_state(tmp_path, "p").to_pylist() == [{"k": 1, "n": 5, "seen": [5]}, {"k": 2, "n": 105, "seen": [5]}]
     local.run(flush=True)
     timers = [content for position, _, content in letters(tmp_path) if position == "p key 2 row 1"]
     assert len(timers) == 2, "a timer whose row does not fit is a dead letter, as one whose call raises"

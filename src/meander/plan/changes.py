@@ -23,6 +23,7 @@ from meander.plan.eventtime import END, START, SessionAggregate, Watermark, Wind
 from meander.plan.joins import JoinLatest
 from meander.plan.operators import Aggregate, Filter, MapBatches, Operator, Select, SinkOp, Union, WithColumns, expect_inputs
 from meander.plan.rowwise import RANK, Latest, Top
+from meander.plan.tables import JoinStatic
 
 if TYPE_CHECKING:
     from meander.plan.graph import Node
@@ -237,6 +238,12 @@ def _passed_on(name: str, op: Operator, inputs: Sequence[Changes | None], schema
         wants = "say deterministic=True if it does not" if op.row_local else "it must be row_local and deterministic"
         unsaid = f"{name!r} is a function that may make something else of a row next time; {wants}"
         repeatable = op.deterministic and op.row_local
+        if isinstance(op, JoinStatic) and not op.is_of_the_flow:
+            repeatable = False
+            unsaid = (
+                f"the table of {name!r} is what a file or a function gives when the flow starts, and may have other rows at the next one; "
+                "give it a DataFrame, as in join_static(pl.read_parquet(path))"
+            )
         return replace(changes, key=None, vanishes=True, unsaid=changes.unsaid or ("" if repeatable else unsaid))
     if isinstance(op, Filter):
         return replace(changes, vanishes=True)

@@ -159,9 +159,13 @@ class JoinStatic(MapBatches):
     def describe(self) -> str:
         return f"{self.lookup.how} on {self.lookup.matching.describe()}, with {self.lookup.describe()}"
 
+    @property
+    def is_of_the_flow(self) -> bool:
+        """Whether its rows are a part of the flow, as a frame is. What a file or a function gives is taken at each start, as it is then."""
+        return self.lookup.path is None and not self.lookup.made_by
+
     def canonical(self) -> str:
-        """A frame is a part of the flow. What a file or a function gives is taken as it is when the flow is started."""
-        content = self.lookup.digest if self.lookup.path is None and not self.lookup.made_by else ""
+        content = self.lookup.digest if self.is_of_the_flow else ""
         return f"{self.lookup.matching.canonical()} {self.lookup.how} {list(self.lookup.schema.items())} {content}"
 
     def code(self) -> str:

@@ -104,6 +104,36 @@ def keys_equal(left: pl.DataFrame, left_rows: Index, right: pl.DataFrame, right_
     return equal
 
 
+def values_same(left: pl.DataFrame, left_rows: Index, right: pl.DataFrame, right_rows: Index) -> npt.NDArray[np.bool_]:
+    """Row by row, whether an expression must make the same of two rows: 0.0 and -0.0 are equal, and their text is not."""
+    same = keys_equal(left, left_rows, right, right_rows)
+    for name, dtype in left.schema.items():
+        if (text := _floats_as_text(dtype)) is not None and same.any():
+            at = np.flatnonzero(same)
+            a, b = left.get_column(name).gather(left_rows[at]), right.get_column(name).gather(right_rows[at])
+            if dtype.is_float():
+                at = at[(a == 0.0).fill_null(value=False).to_numpy()]  # only these have two forms
+                a, b = left.get_column(name).gather(left_rows[at]), right.get_column(name).gather(right_rows[at])
+            same[at] = a.cast(text).eq_missing(b.cast(text)).to_numpy()
+    return same
+
+
+def _floats_as_text(dtype: pl.DataType) -> pl.DataType | None:
+    """The type with text where it has floats; None where it has none."""
+    if dtype.is_float():
+        return pl.String()
+    if isinstance(dtype, pl.List | pl.Array):
+        inner = _floats_as_text(pl.Schema({"": dtype.inner})[""])
+        if inner is None:
+            return None
+        return pl.List(inner) if isinstance(dtype, pl.List) else pl.Array(inner, dtype.size)
+    if isinstance(dtype, pl.Struct):
+        types = {field.name: pl.Schema({"": field.dtype})[""] for field in dtype.fields}
+        texts = {name: _floats_as_text(own) for name, own in types.items()}
+        return pl.Struct({name: text or types[name] for name, text in texts.items()}) if any(texts.values()) else None
+    return None
+
+
 def fold_rows(frame: pl.DataFrame, groups: Groups, parts: Mapping[str, Part]) -> dict[str, pl.Series]:
     """Input rows to one partial state per group: the first half of every aggregate."""
     return _fold(frame, groups, parts, lift=True)

@@ -133,7 +133,11 @@ class Block:
 
     def series(self, name: str) -> pl.Series:
         if name not in self._series:
-            self._series[name] = pl.Series(name, self.batch.column(name))
+            column = self.batch.column(name)
+            if pa.types.is_dictionary(column.type):  # the values of an Enum are told by the field, and not by its array
+                self._series[name] = pl.DataFrame(pl.from_arrow(self.batch.select([name]))).to_series()
+            else:
+                self._series[name] = pl.Series(name, column)
         return self._series[name]
 
     def fits(self, name: str, dtype: pl.DataType | None) -> bool:

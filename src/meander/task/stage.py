@@ -39,6 +39,7 @@ from meander.task.evaluate import DeadLetter, content_of, evaluate
 from meander.task.messages import Control, Lookup, Report
 from meander.task.operators.contract import Emitted, Partial, Seat, Stateful
 from meander.task.operators.desk import Desk
+from meander.task.operators.folding import one_zero
 from meander.task.physical import Compiled
 from meander.task.rows import Rows, Units, source_unit, state_unit, together
 
@@ -223,7 +224,8 @@ class StageTask:
         seat = Seat(common.key_groups, keep, micros_of(common.now))
         for some in rows:
             if some.frame.height:
-                partial = Partial(keyed.name, some.unit, keyed.before(some, side, seat), side)
+                same = some.with_frame(one_zero(some.frame, keyed.found_by(side)))
+                partial = Partial(keyed.name, some.unit, keyed.before(same, side, seat), side)
                 box.partials.append(partial)
                 self.report.handed_on(level, partial.frame.height)
 

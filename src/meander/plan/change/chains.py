@@ -18,9 +18,10 @@ from meander.plan.operators import MapBatches, Operator, SinkOp
 def check_chains(before: Plan, after: Plan, fates: Mapping[str, Fate]) -> None:
     """FlowError where a modification keeps the state of a part of a chain, and not that of all of it."""
     for reader in after.nodes:
-        if not (needs_signs(reader.op) and any(name in after.changes for name in reader.inputs)):
+        former = next((n for n in before.nodes if n.name == reader.name), None)
+        if not (_is_told(after, reader) or (needs_signs(reader.op) and former is not None and _is_told(before, former))):
             continue
-        chain, was = _chain(after, reader), _chain(before, next((n for n in before.nodes if n.name == reader.name), None))
+        chain, was = _chain(after, reader), _chain(before, former)
         same = chain.keys() == was.keys() and all(
             _is_same(node.op, was[name].op) and (node.inputs == was[name].inputs or (node.op.stateful and node is not reader))
             for name, node in chain.items()
@@ -47,6 +48,11 @@ def check_chains(before: Plan, after: Plan, fates: Mapping[str, Fate]) -> None:
             f"{told}they are now. With this change {kept} would go on with what is stored, and tell it of others; "
             f"give drop_state={stored!r}, so that they begin anew together"
         )
+
+
+def _is_told(plan: Plan, node: Node) -> bool:
+    """Whether an operator is told which rows of its input are gone."""
+    return needs_signs(node.op) and any(name in plan.changes for name in node.inputs)
 
 
 def _chain(plan: Plan, reader: Node | None) -> dict[str, Node]:

@@ -106,6 +106,10 @@ class Stateful(ABC):
         """None where it has nothing to do with time."""
         return None
 
+    def found_by(self, side: int) -> tuple[str, ...]:
+        """The columns by which it finds rows of an input again that it has given out. 0.0 and -0.0 are one value there, and come as 0.0."""
+        return self.keys if getattr(self, "retracts", False) else ()
+
     @abstractmethod
     def tables(self) -> dict[str, Kept]:
         """All its tables. The hash of a row is all that may tell where it is: rows of a key that end at different times have one hash."""

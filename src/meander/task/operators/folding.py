@@ -76,3 +76,10 @@ def with_units(partial: Partial) -> pl.DataFrame:
 def take(frame: pl.DataFrame, rows: Index) -> list[pl.Series]:
     """Some rows, column by column. A stream without a key has keys without columns, and a frame without columns has no rows."""
     return [column.gather(rows) for column in frame.get_columns()]
+
+
+def one_zero(frame: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
+    """With 0.0 for -0.0: what is one key, or one row, has one text, whichever of them came first."""
+    floats = [name for name, dtype in frame.schema.items() if dtype.is_float() and name in columns]
+    zero = [pl.when(pl.col(name) == 0.0).then(pl.lit(0.0, frame.schema[name])).otherwise(name).alias(name) for name in floats]
+    return frame.with_columns(zero) if floats else frame

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import polars as pl
 
-from meander.state.grouping import Index, group_rows, keys_equal
+from meander.state.grouping import Index, group_rows, values_same
 from meander.state.hashing import Hashes
 from meander.state.segment import HASH
 from meander.task.operators.contract import Emitted
@@ -19,7 +19,7 @@ def replaced(old: pl.DataFrame, old_owners: Index, new: pl.DataFrame, new_owners
     before[old_owners], after[new_owners] = np.arange(len(old_owners)), np.arange(len(new_owners))
     both = np.flatnonzero((before >= 0) & (after >= 0))
     same = np.zeros(len(hashes), np.bool_)
-    same[both] = keys_equal(old, before[both], new, after[both])
+    same[both] = values_same(old, before[both], new, after[both])
     order = np.argsort(old_owners, kind="stable")
     gone = order[~same[old_owners[order]]]
     order = np.argsort(new_owners, kind="stable")

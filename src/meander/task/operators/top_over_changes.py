@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 
 from meander.plan.rowwise import CHANGED, RANK
-from meander.state.grouping import group_rows, keys_equal, order_by_hash
+from meander.state.grouping import group_rows, order_by_hash, values_same
 from meander.state.hashing import hash_keys
 from meander.state.segment import HASH
 from meander.state.table import Kept
@@ -40,6 +40,9 @@ class BestOverChanges(Stateful):
     def tables(self) -> dict[str, Kept]:
         return {self.name: Kept(self.bag.identity)}
 
+    def found_by(self, side: int) -> tuple[str, ...]:
+        return self.bag.identity
+
     def before(self, rows: Rows, side: int, seat: Seat) -> pl.DataFrame:
         """Rows as they are, once or taken back once. Their order means nothing, and so does where they come from."""
         rows, hashes = keep_groups(rows, hash_keys(rows.frame.select(self.keys)), seat)
@@ -61,7 +64,7 @@ class BestOverChanges(Stateful):
         same = ~np.isnan(found.astype(np.float64))
         here = np.flatnonzero(same)
         columns = self.bag.columns
-        same[here] = keys_equal(after.select(columns), here, before.select(columns), found[here].astype(np.intp))
+        same[here] = values_same(after.select(columns), here, before.select(columns), found[here].astype(np.intp))
         after = after.with_columns(pl.Series(CHANGED, ~same))
         gone = before.join(after.filter(~pl.col(CHANGED)).select(place), on=place, how="anti", maintain_order="left")
         touched = pl.concat([gone.select(OWNER), after.filter(CHANGED).select(OWNER)]).unique()

@@ -10,7 +10,6 @@ a row has a partner can have changed only where it or a row that it pairs with i
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -26,7 +25,7 @@ from meander.state.grouping import Index, group_rows, order_by_hash
 from meander.state.hashing import Hashes, hash_keys
 from meander.state.segment import HASH
 from meander.state.table import Kept
-from meander.task.evaluate import CONTENT_LIMIT, DeadLetter
+from meander.task.evaluate import CONTENT_LIMIT, DeadLetter, content_of, values_of
 from meander.task.operators.bags import OWNER, Bag
 from meander.task.operators.contract import Emitted, Mask, Partial, Seat, Stateful
 from meander.task.operators.desk import Desk
@@ -35,6 +34,8 @@ from meander.task.operators.place import Place
 from meander.task.rows import Rows
 
 _NUMBER, _BEFORE, _TIMES = "__number", "__before", "__times"
+_AT_ONCE = 1 << 18
+"""About how many pairs are looked at together where it is enough to know of one."""
 Counts = npt.NDArray[np.int64]
 
 
@@ -82,6 +83,9 @@ class JoiningChanges(Stateful):
 
     def tables(self) -> dict[str, Kept]:
         return {bag.name: Kept(bag.identity) for bag in self.bags}
+
+    def found_by(self, side: int) -> tuple[str, ...]:
+        return self.bags[side].identity
 
     def before(self, rows: Rows, side: int, seat: Seat) -> pl.DataFrame:
         """Rows as they are, once or taken back once. Their order means nothing, and so does where they come from."""
@@ -226,15 +230,12 @@ class JoiningChanges(Stateful):
     ) -> tuple[tuple[Mask, Mask], tuple[Mask, Mask]]:
         """The same where a pair must meet a condition: for the rows of which it can have changed. The others have none, then and now."""
         more = []
-        if any(self.op.alone) or not self.op.pairs:
-            mine, other = _among(len(left.owners), pairs.left), _among(len(right.owners), pairs.right)
-            for lefts, rights in (
-                (mine & ~left.touched, ~right.touched & right.meets),
-                (~left.touched & left.meets, other & ~right.touched),
-            ):
-                some = _cross(left, right, np.flatnonzero(lefts), np.flatnonzero(rights))
-                whole = self._paired(left, right, some, keys)
-                more.append(some.kept(self._meeting(desk, where, whole, np.zeros(whole.height, np.bool_))))
+        if self.op.alone[0] or not self.op.pairs:
+            met = _among(len(left.owners), pairs.left) & ~left.touched
+            more.append(self._one_partner(desk, where, left, right, np.flatnonzero(met), keys))
+        if self.op.alone[1]:
+            met = _among(len(right.owners), pairs.right) & ~right.touched
+            more.append(self._one_partner(desk, where, left, right, np.flatnonzero(met), keys, flipped=True))
         every = pairs.with_more(more)
 
         def partners(rows: Index, others: Index, size: int, other: Half) -> tuple[Mask, Mask]:
@@ -246,18 +247,44 @@ class JoiningChanges(Stateful):
             partners(every.right, every.left, len(right.owners), left),
         )
 
+    def _one_partner(
+        self, desk: Desk, where: Filter, left: Half, right: Half, rows: Index, keys: pl.DataFrame, flipped: bool = False
+    ) -> Pairs:
+        """Of each of these rows of the left, or ``flipped`` of the right, a pair with a row of the other side that is not touched.
+
+        One tells as much as all. They are looked for some at a time: a key's rows on both sides, multiplied, may be more than memory holds.
+        """
+        mine, other = (right, left) if flipped else (left, right)
+        among = np.flatnonzero(~other.touched & other.meets)
+        owners = other.owners[among]
+        at, end = (np.searchsorted(owners, mine.owners[rows], side) for side in ("left", "right"))
+        found: list[Pairs] = []
+        while len(rows):
+            counts = np.minimum(end - at, max(1, _AT_ONCE // len(rows)))
+            others = among[np.repeat(at - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())]
+            asked = np.repeat(np.arange(len(rows)), counts)
+            pairs = Pairs(others, rows[asked]) if flipped else Pairs(rows[asked], others)
+            whole = self._paired(left, right, pairs, keys)
+            meets = self._meeting(desk, where, whole, np.zeros(whole.height, np.bool_))
+            found.append(pairs.kept(meets))
+            at = at + counts
+            open_ = ~_among(len(rows), asked[meets]) & (at < end)
+            rows, at, end = rows[open_], at[open_], end[open_]
+        return Pairs(rows, rows).with_more(found)
+
     def _meeting(self, desk: Desk, where: Filter, whole: pl.DataFrame, tells: Mask) -> Mask:
         """For which pairs the condition holds. One on which it fails is no pair: a dead letter when it comes, and nothing when it goes."""
 
         def refuse(row: int, error: Exception) -> None:
             if not tells[row]:
                 return
-            pair = whole.drop(OWNER, _TIMES).row(row, named=True)
+            one = whole[row].drop(OWNER, _TIMES)
+            pair = values_of(one, 0)
             key = tuple(pair[column] for column in self.keys) if len(self.keys) > 1 else pair[self.keys[0]]
             position, reason = f"{self.name} key {key!r}", f"where {where.describe()}: {type(error).__name__}: {error}"
             if desk.strict:
                 raise BadInput(f"operator '{self.name}', epoch {desk.epoch}, a pair of key {key!r}: {reason}") from error
-            desk.dead.append(DeadLetter(self.name, position, reason, json.dumps(pair, default=str)[:CONTENT_LIMIT]))
+            desk.dead.append(DeadLetter(self.name, position, reason, content_of(one, 0)[:CONTENT_LIMIT]))
 
         return holds(where, whole, refuse)
 
