@@ -12,8 +12,8 @@ from typing import Any
 
 import duckdb
 import polars as pl
-from tests.task import changing, window_changing
 from tests.local import Local, Script, constants
+from tests.task import changing, window_changing
 from tests.task.changing import Step
 from tests.task.window_changing import COLUMNS, DISORDER, SECOND, Grow, Row, Spec, seconds
 

@@ -426,6 +426,7 @@ def spans_of(ts: int, kind: str) -> list[Row]:
 class OverlappingJoin(Join):
     """Pairs once per window that they share, and rows that are alone in a window when it closes; of an anti join only those of the left."""
 
+    exact = False
     waiting: tuple[list[Any], list[Any]] = field(default_factory=lambda: ([], []))
     """Of each side: the row, its windows that were open when it came, and in which it has met another."""
     floor: int = NEVER
@@ -465,6 +466,7 @@ class OverlappingJoin(Join):
 class SessionJoin(Join):
     """Sessions of both sides: their pairs, and their rows that are alone, when they close."""
 
+    exact = False
     visits: list[Any] = field(default_factory=list)
     """[key, first, last, rows of the left, rows of the right]"""
     floor: int = NEVER

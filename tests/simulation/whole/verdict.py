@@ -266,6 +266,8 @@ def on_probation(plan: dict[str, Any]) -> list[str]:
 
 def final(branch: Branch, epochs: dict[int, Out]) -> Out:
     """What windows come to: what comes later replaces what came before."""
+    if branch.kind in ("overlapping", "cumulated", "visiting"):  # after a change is taken back, what it has closed comes again
+        return sorted({row for rows in epochs.values() for row in rows}, key=repr)
     if branch.kind not in ("session", "stretches"):
         keys = 2 if not branch.keyed else 3
         found: dict[Row, Row] = {}

@@ -1,9 +1,12 @@
 """Joins of two streams in sessions: the rows of both sides of a key form sessions together. Spark-free.
 
 Sessions are kept as those of aggregates are, without aggregates (``.sessions``): a row of either side is one of its own at first, and
-those that meet become one. The rows are in a table per side, by key. They have no time at which they end, since a session can go on
-as long as rows come. When a session closes, its rows are looked up and deleted, and all pairs of them come out; so do rows without a
-partner in it. Nothing can come out sooner: two sessions can still become one.
+those that meet become one. The rows are in a table per side, by key. When a session closes, its rows are looked up, and all pairs of them
+come out; so do rows without a partner in it. Nothing can come out sooner: two sessions can still become one.
+
+A row ends with its session, as far as that is known when it is written. One that would be over while its session goes on is written
+again, to end later by as much as the session has lasted: so it is written as often as the session has doubled. Nothing is deleted,
+since a plan that is gone back to may have the session open.
 """
 
 from __future__ import annotations
@@ -17,15 +20,15 @@ import polars as pl
 
 from meander.coordinate.timing import Timing
 from meander.plan.joins import Join
-from meander.plan.windows import FOREVER, Session
-from meander.state.grouping import Groups, Index, group_rows
+from meander.plan.windows import Session
+from meander.state.grouping import Groups, group_rows
 from meander.state.hashing import Hashes
-from meander.state.segment import DELETED, HASH
+from meander.state.segment import HASH, SOONEST
 from meander.state.table import Kept
 from meander.task.operators.contract import Emitted, Mask, Partial, Seat
 from meander.task.operators.desk import Desk
-from meander.task.operators.joins.pairing import Numbers, number_keys, pair_up
-from meander.task.operators.joins.pairs import ARRIVAL, Arrived, Found, Joining, Side, Spans, told
+from meander.task.operators.joins.pairing import Numbers, pair_up
+from meander.task.operators.joins.pairs import ARRIVAL, AT, Arrived, Found, Joining, Side, Spans, told
 from meander.task.operators.joins.semi import Filtering, Known
 from meander.task.operators.joins.windows import with_names
 from meander.task.operators.place import Place
@@ -80,7 +83,7 @@ class InSessions(Joining):
     sessions: SessionAggregation
 
     def tables(self) -> dict[str, Kept]:
-        return self.sessions.tables() | {side.table: Kept(side.identity) for side in self.sides}
+        return self.sessions.tables() | {side.table: Kept(side.identity, AT) for side in self.sides}
 
     def refuses(self, frame: pl.DataFrame, side: int, late: int) -> Mask | None:
         """Rows whose session would be over, even if it were one of its own."""
@@ -116,10 +119,7 @@ class InSessions(Joining):
         """What comes out of sessions that close."""
 
     def over(self, table: str, evict: int) -> int | None:
-        """Rows go with their session, and in a flush all of them."""
-        if table == self.sessions.name:
-            return self.sessions.over(table, evict)
-        return FOREVER if evict == FOREVER else None
+        return self.sessions.over(table, evict)
 
     def due(self, table: str, late: int, evict: int) -> tuple[int, int] | None:
         return self.sessions.due(table, late, evict) if table == self.sessions.name else None
@@ -143,44 +143,59 @@ class InSessions(Joining):
         return Closing(rows, groups, numbers)
 
     def _take(self, desk: Desk, number: int, new: Arrived, closing: Closing | None) -> Members:
-        """One side's rows of the sessions that close. The others of those that have come are stored."""
-        side, came = self.sides[number], with_names(new)
+        """One side's rows of the sessions that close. What has come is stored, and what would be over too soon is stored again."""
+        side = self.sides[number]
+        self._keep(desk, side, new)
+        nothing = Members(pl.DataFrame(), np.zeros(0, np.int64), np.zeros(0, np.int64))
         if closing is None:
-            desk.write(side.table, came)
-            return Members(pl.DataFrame(), np.zeros(0, np.int64), np.zeros(0, np.int64))
+            return nothing
         keys = closing.rows.select(self.keys)[closing.keys.heads].rename(dict(zip(self.keys, side.keys, strict=True)))
-        whose, stored = desk.find_rows(side.table, keys, closing.keys.hashes, (ARRIVAL,), (*side.columns, ARRIVAL))
-        frames, owners = [], []
-        if len(whose):
-            frames.append(stored.with_columns(pl.Series(HASH, closing.keys.hashes[whose])).select(HASH, *side.columns, ARRIVAL))
-            owners.append(whose.astype(np.int64))
-        if came.height:
-            both = number_keys(keys, closing.keys.hashes, came.select(side.keys), new.hashes, nulls_equal=True)
-            known = np.full(len(both.hashes), -1, np.int64)
-            known[both.of[0]] = np.arange(keys.height)
-            frames.append(came)
-            owners.append(known[both.of[1]])
-        if not frames:
-            return Members(pl.DataFrame(), np.zeros(0, np.int64), np.zeros(0, np.int64))
-        rows = pl.concat(frames)
-        of, at = pair_up(closing.numbers, closing.first, np.concatenate(owners), side.moments(rows), 0, closing.last - closing.first)
-        if not desk.flushes:  # a flush empties the tables
-            self._write(desk, side, rows, gone=at, known=len(whose))
+        whose, rows = desk.find_rows(side.table, keys, closing.keys.hashes, (ARRIVAL,), side.columns)
+        if len(whose) == 0:
+            return nothing
+        rows = rows.with_columns(pl.Series(HASH, closing.keys.hashes[whose]))
+        of, at = pair_up(closing.numbers, closing.first, whose.astype(np.int64), side.moments(rows), 0, closing.last - closing.first)
         return self._members(side, number, rows[at], of.astype(np.int64))
+
+    def _keep(self, desk: Desk, side: Side, new: Arrived) -> None:
+        """Store what has come; of that, and of what is stored, what would be over is to end later where its session goes on."""
+        columns, upto = [HASH, *side.columns, ARRIVAL, AT], self.sessions.over(side.table, desk.evict)
+        frames = []
+        if new.frame.height:
+            came = with_names(new).with_columns(pl.Series(AT, new.times)).select(columns)
+            frames.append(came if desk.flushes else self._longer(desk, side, came, upto, fresh=True))
+        if not desk.flushes and (ending := desk.ending(side.table, SOONEST, upto)).height:
+            frames.append(self._longer(desk, side, ending.select(columns), upto, fresh=False))
+        frames = [frame for frame in frames if frame.height]
+        if frames:
+            desk.write(side.table, pl.concat(frames).sort(HASH, ARRIVAL))
+
+    def _longer(self, desk: Desk, side: Side, rows: pl.DataFrame, upto: int, fresh: bool) -> pl.DataFrame:
+        """Rows that end up to there, to end later if their session does. Others as they are if they are ``fresh``, else without them."""
+        ends = rows.get_column(AT).to_numpy().copy()
+        at = np.flatnonzero(ends <= upto)
+        if len(at) == 0:
+            return rows
+        some = rows[at]
+        groups = group_rows(some.select(side.keys), some.get_column(HASH).to_numpy())
+        keys = some.select(side.keys)[groups.heads].rename(dict(zip(side.keys, self.keys, strict=True)))
+        numbers = np.empty(some.height, np.int64)
+        numbers[groups.order] = groups.ids().to_numpy()
+        later = np.full(keys.height, upto + 1, np.int64)
+        whose, going_on = desk.find_rows(self.sessions.name, keys, groups.hashes, (FIRST, LAST), (), later)
+        if len(whose) == 0:
+            return rows if fresh else rows[:0]
+        first, last = (going_on.get_column(name).to_numpy() for name in (FIRST, LAST))
+        of, which = pair_up(whose.astype(np.int64), first, numbers, side.moments(some), 0, last - first)
+        ends[at[which]] = 2 * last[of] - first[of]
+        longer = rows.with_columns(pl.Series(AT, ends))
+        return longer if fresh else longer.filter(pl.col(AT) > upto)
 
     def _members(self, side: Side, number: int, rows: pl.DataFrame, of: Numbers) -> Members:
         if self.op.matching.nulls_equal or rows.height == 0:
             return Members(rows, of, of)
         null = rows.select(pl.any_horizontal(pl.col(*side.keys).is_null())).to_series().to_numpy()
         return Members(rows, of, np.where(null, -1 - number, of))
-
-    def _write(self, desk: Desk, side: Side, rows: pl.DataFrame, gone: Index, known: int) -> None:
-        """The first ``known`` rows are stored, and those of them that are gone are deleted; of the others those are stored that are not."""
-        leaves = np.zeros(rows.height, np.bool_)
-        leaves[gone] = True
-        changed = leaves == (np.arange(rows.height) < known)
-        written = rows.with_columns(pl.Series(DELETED, leaves)).filter(pl.Series(changed)).sort(HASH, ARRIVAL)
-        desk.write(side.table, written if written.get_column(DELETED).any() else written.drop(DELETED))
 
     def _lasting(self, closing: Closing, of: Numbers) -> Spans:
         return closing.first[of], closing.last[of] + self.sessions.session.gap
