@@ -25,10 +25,10 @@ from meander.epochs import tables
 from meander.epochs.compaction import due_merges, finished_merge
 from meander.epochs.loop import EpochDone, Loop
 from meander.epochs.modification import Modifier, at_start
+from meander.epochs.parts import Parts
 from meander.epochs.probation import Trial
 from meander.epochs.resumption import plan_before, put_plan, put_started, resume_plan
 from meander.epochs.tasks import TaskRunner
-from meander.on_spark.opening import _parts
 from meander.plan.change.modify import StateRules
 from meander.replicate.follow import Follower
 from meander.replicate.membership import Cohort
@@ -234,7 +234,7 @@ class Local:
         runner.generation(log.manifest.generation)
         runner.tables = stored
         letters = str(self.folder / "dead_letters")
-        parts = _parts(compiled, letters)
+        parts = Parts.of(compiled, letters)
         parts = replace(parts, plan={**parts.plan, **marks})
         merges = (self.merges or MergeAtOnce)(store, self.key_groups)
         cohort = None
@@ -249,7 +249,7 @@ class Local:
         )
         self.loop.housekeeping.written |= written
         put_started(store, plan, self.loop.plan)
-        self.modifier = Modifier(self.loop, store, self.clock, plan, given, lambda made: _parts(made, letters), before is not None)
+        self.modifier = Modifier(self.loop, store, self.clock, plan, given, lambda made: Parts.of(made, letters), before is not None)
         self.loop.recover()
         self.modifier.recover()
         if edited is not None and before is not None:
