@@ -1,104 +1,31 @@
-"""A whole flow without Spark: the real driver loop, the real tasks, the real store and log, with Spark's part played in this process.
+"""A whole flow without Spark, as ``meander.testing`` runs it, with all that tests of Meander itself look at and replace.
 
-Blobs are pickled and cut as on the wire, so that what a flow computes here is what it computes on a cluster; what Spark itself does
-(placement, retries, lost executors) is tested on Spark.
+What Spark itself does (placement, retries, lost executors) is tested on Spark.
 """
 
 from __future__ import annotations
 
 import contextlib
-import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import polars as pl
-
 import meander as md
-from meander import worker
 from meander.clock import SystemClock
-from meander.connect.source import Batch, Choice, Split
-from meander.epochs import tables
-from meander.epochs.compaction import due_merges, finished_merge
 from meander.epochs.decision import EpochDone
-from meander.epochs.loop import Loop
-from meander.epochs.modification import Modifier, at_start
 from meander.epochs.probation import Trial
-from meander.epochs.resumption import plan_before, put_plan, put_started, resume_plan
-from meander.epochs.tasks import TaskRunner
-from meander.on_spark.opening import _parts
 from meander.plan.change.modify import StateRules
-from meander.replicate.follow import Follower
 from meander.replicate.membership import Cohort
-from meander.state.compaction import run_merge
+from meander.settings import Settings
 from meander.state.log import Log
-from meander.state.segment import Segment, SegmentRef, ends_of
 from meander.state.stores.contract import DirStore
-from meander.task.messages import Control, Seen
-from meander.task.physical import compile_plan
+from meander.testing.merges import MergeAtOnce
+from meander.testing.opening import open_flow
+from meander.testing.script import Script, ScriptCursor
 
-
-@dataclass(frozen=True)
-class Script:
-    """A source with a written-down future: per epoch its splits, each (partition, rows)."""
-
-    columns: dict[str, Any]
-    epochs: tuple[tuple[tuple[int, tuple[tuple[Any, ...], ...]], ...], ...]
-
-    def schema(self) -> pl.Schema:
-        return pl.Schema(self.columns)
-
-    def cursor(self, offset: dict[str, Any], seen: set[str], throttle: float = 1.0) -> ScriptCursor:
-        return ScriptCursor(self, offset.get("next", 0))
-
-    def read(self, payload: dict[str, Any]) -> Batch:
-        schema = pl.Schema({n: pl.Int64() if isinstance(t, pl.Datetime) else t for n, t in self.schema().items()})
-        return Batch(pl.DataFrame(payload["rows"], schema, orient="row").cast(dict(self.schema())))
-
-    def describe(self) -> str:
-        return "script"
-
-    def canonical(self) -> str:
-        return "script"
-
-
-@dataclass
-class ScriptCursor:
-    script: Script
-    next: int
-
-    def look(self) -> None: ...
-
-    def choose(self, now: float, everything: bool) -> Choice | None:
-        if self.next == len(self.script.epochs):
-            return None
-        splits = self.script.epochs[self.next]
-        self.next += 1
-        return Choice(tuple(Split({"partition": p, "rows": rows}, len(rows), 8 * len(rows)) for p, rows in splits), {"next": self.next})
-
-    def follow(self, given: Choice | None, agreed: Choice | None) -> None:
-        if agreed is not None:
-            self.next = agreed.offset["next"]
-        elif given is not None:
-            self.next -= 1
-
-    def backlog(self, now: float) -> bool:
-        return self.next < len(self.script.epochs)
-
-    def waiting(self, now: float) -> int:
-        return 0
-
-    def slow_down(self, share: float) -> None: ...
-
-    def finished(self) -> bool:
-        return self.next == len(self.script.epochs)
-
-    def release(self, names: Sequence[str]) -> None: ...
-
-    def close(self) -> None: ...
+__all__ = ["Local", "ReadOnly", "Script", "ScriptCursor", "constants"]
 
 
 class ReadOnly:
@@ -112,88 +39,6 @@ class ReadOnly:
 
     def canonical(self) -> str:
         return type(self).__name__
-
-
-@dataclass
-class LocalStarted:
-    blobs: list[list[bytes]]
-    shuffle_id: int = 0
-
-    def is_over(self) -> bool:
-        return True
-
-    def cancel(self) -> None: ...
-
-
-class LocalJobs:
-    """What ``SparkJobs`` does, here and now."""
-
-    def start_first_stage(self, controls: Sequence[Control], slots: int, places: Sequence[str] = ()) -> LocalStarted:
-        return LocalStarted(_exchange([list(worker.first_stage(0, [pickle.dumps(c)])) for c in controls], slots))
-
-    def run_rest(self, started: LocalStarted, levels: Sequence[Sequence[Control]], places: Any) -> Callable[[], list[Seen]]:
-        def run() -> list[Seen]:
-            blobs = started.blobs
-            for number, controls in enumerate(levels):
-                pairs = [
-                    [(blob, pickle.dumps(control) if nth == 0 else b"") for nth, blob in enumerate(blobs[slot])]
-                    for slot, control in enumerate(controls)
-                ]
-                if number == len(levels) - 1:
-                    return [pickle.loads(next(iter(worker.last_stage(0, pair)))) for pair in pairs]
-                blobs = _exchange([list(worker.next_stage(0, pair)) for pair in pairs], len(levels[number + 1]))
-            raise AssertionError("no level")
-
-        return run
-
-    def run_single(self, controls: Sequence[Control], places: Any = ()) -> Callable[[], list[Seen]]:
-        return lambda: [pickle.loads(next(iter(worker.only_stage(0, [pickle.dumps(c)])))) for c in controls]
-
-    def run_small(self, levels: Sequence[Sequence[Control]], places: Any) -> Callable[[], list[Seen]]:
-        if len(levels) == 1:
-            return lambda: [pickle.loads(next(iter(worker.small_last_stage(0, [pickle.dumps(c)])))) for c in levels[0]]
-        sent = [list(worker.small_next_stage(0, [pickle.dumps(c)])) for c in levels[0]]
-        return self.run_rest(LocalStarted(_exchange(sent, len(levels[1]))), levels[1:], places)
-
-    def forget_shuffles(self, keep: Sequence[Any] = ()) -> None: ...
-
-    def cancel(self) -> None: ...
-
-
-def _exchange(sent: list[list[bytes]], slots: int) -> list[list[bytes]]:
-    blobs: list[list[bytes]] = [[] for _ in range(slots)]
-    for items in sent:
-        for slot, blob in zip(items[::2], items[1::2], strict=True):
-            blobs[int.from_bytes(slot, "big")].append(blob)
-    return blobs
-
-
-class MergeAtOnce:
-    """Compaction without a helper: every merge that is due, between two epochs."""
-
-    def __init__(self, store: DirStore, key_groups: int) -> None:
-        self._store, self._key_groups, self._done, self._number = store, key_groups, [], 0
-
-    def consider(self, manifest: Any, routing: Any, slots: Any) -> None:
-        merge = next((merge for merge, _, _ in due_merges(manifest, routing, slots)), None)
-        if merge is None or self._done:
-            return
-        data, rows = run_merge(merge, self._open, self._key_groups)
-        self._number += 1
-        name = f"segments/{merge.table}/{manifest.generation:08d}-{manifest.epoch:010d}-merge-{self._number}x{manifest.position}.arrow"
-        if rows:
-            self._store.put(name, data)
-        self._done.append(finished_merge(merge, name, rows, data.size, ends_of(data)))
-
-    def collect(self) -> Any:
-        return self._done.pop() if self._done else None
-
-    def close(self) -> None: ...
-
-    def _open(self, ref: SegmentRef) -> Segment:
-        data = self._store.map(ref.name)
-        assert data is not None
-        return Segment(ref.name, data)
 
 
 @dataclass
@@ -221,40 +66,33 @@ class Local:
     trial: Trial | None = None
 
     def __post_init__(self) -> None:
-        store = self.store = self.store or DirStore(self.folder)
-        log = Log.take_over(store, self.clock, self.key_groups, self.replica is not None)
-        given = self.flow.plan()
-        edited = at_start(self.apply, given, self.request_id or self.clock.new_id())
-        before = None if edited is None else plan_before(store, log.manifest, given)
-        plan, marks = before or resume_plan(store, log.manifest, given)
-        written: set[str] = set()
-        stored = tables.at_start(store, self.clock, log.manifest, plan, marks, written)
-        compiled = compile_plan(plan)
-        put_plan(store, compiled)
-        runner = TaskRunner(LocalJobs(), dict, compiled, store.url, self.clock, self.strict, self.small)
-        runner.generation(log.manifest.generation)
-        runner.tables = stored
-        letters = str(self.folder / "dead_letters")
-        parts = _parts(compiled, letters)
-        parts = replace(parts, plan={**parts.plan, **marks})
-        merges = (self.merges or MergeAtOnce)(store, self.key_groups)
-        cohort = None
-        if self.replica is not None:
-            cohort = Cohort(store, self.clock, self.replica, log.manifest.generation, self.election)
-            cohort.beat()
-            runner.digests = True
-        self.cohort = cohort
-        siblings = None if cohort is None else partial(Follower, cohort=cohort, clock=self.clock)
-        self.loop = Loop(
-            store, self.clock, log, parts, runner, self.parallelism, merges, 4, self.done.append, self.ahead, siblings=siblings
+        self.store = self.store or DirStore(self.folder)
+        settings = Settings(
+            parallelism=self.parallelism,
+            strict=self.strict,
+            key_groups=self.key_groups,
+            small_epochs=self.small,
+            work_ahead=self.ahead,
+            retain_epochs=4,
         )
-        self.loop.housekeeping.written |= written
-        put_started(store, plan, self.loop.plan)
-        self.modifier = Modifier(self.loop, store, self.clock, plan, given, lambda made: _parts(made, letters), before is not None)
-        self.loop.recover()
-        self.modifier.recover()
-        if edited is not None and before is not None:
-            self.trial = self.modifier.begin(edited)
+        opened = open_flow(
+            self.flow,
+            self.store,
+            self.clock,
+            settings,
+            dead_letters=str(self.folder / "dead_letters"),
+            merges=self.merges or MergeAtOnce,
+            listener=self.done.append,
+            join=None if self.replica is None else self._join,
+            apply=self.apply,
+            request_id=self.request_id,
+        )
+        self.loop, self.modifier, self.cohort, self.trial = opened.loop, opened.modifier, opened.cohort, opened.trial
+
+    def _join(self, log: Log) -> Cohort:
+        cohort = Cohort(self.store, self.clock, str(self.replica), log.manifest.generation, self.election)
+        cohort.beat()
+        return cohort
 
     @property
     def manifest(self) -> Any:

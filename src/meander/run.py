@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, Unpack, overl
 
 from meander.clock import Clock, SystemClock
 from meander.coordinate.migration import check_strategy
-from meander.coordinate.routing import slots_of
+from meander.coordinate.routing import check_slots, slots_of
 from meander.errors import ConfigError, Rejected, Retryable
 from meander.familiar.names import RUN, Suggests
 from meander.outcomes import Migrated, Progress, Rescaled
@@ -135,11 +135,7 @@ class Run(Suggests):
         Example: ``run.rescale("totals", 4)``.
         """
         routing = self._loop.routing
-        if operator not in routing:
-            raise ConfigError(f"there is no stateful operator '{operator}' to rescale; there are: {', '.join(sorted(routing)) or 'none'}")
-        most = len(routing[operator])
-        if isinstance(parallelism, bool) or not 1 <= parallelism <= most:
-            raise ConfigError(f"rescale '{operator}' to {parallelism!r}: it must be a number from 1 to {most}, the number of key groups")
+        check_slots(routing, operator, parallelism)
         check_strategy(strategy)
         before = slots_of(routing[operator])
         with self._changing:

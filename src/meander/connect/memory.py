@@ -57,6 +57,11 @@ class MemorySink:
         # A modification may have changed the columns in mid-stream: rows of either plan stay readable.
         return pl.concat(frames, how="diagonal_relaxed") if frames else pl.DataFrame()
 
+    def rows(self) -> list[tuple[object, ...]]:
+        """The same rows as tuples, sorted by all columns from left to right, nulls first."""
+        frame = self.frame()
+        return frame.sort(pl.all(), nulls_last=False).rows() if frame.width else []
+
     def table(self) -> pa.Table:
         """The same rows as an Arrow table."""
         return cast(pa.Table, self.frame().to_arrow(compat_level=pl.CompatLevel.oldest()))
@@ -97,9 +102,9 @@ def memory(table: Literal[True]) -> MemoryTable: ...
 
 
 def memory(table: bool = False) -> MemorySink:
-    """A sink whose rows are read back with ``.table()`` or ``.frame()``.
+    """A sink whose rows are read back with ``.table()``, ``.frame()`` or, as sorted tuples, ``.rows()``.
 
-    Of a stream of changes these are the log, or, with ``table=True``, the rows that there are now: also as tuples, with ``.rows()``.
+    Of a stream of changes these are the log, or, with ``table=True``, the rows that there are now.
 
     Example: ``rows = md.memory()``, ``totals.sink("out", rows)``, then ``rows.frame()``.
     """

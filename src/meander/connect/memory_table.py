@@ -60,11 +60,6 @@ class MemoryTable(MemorySink):
                 )
             return rows_of(self._folded)
 
-    def rows(self) -> list[tuple[object, ...]]:
-        """The same rows as tuples, sorted by all columns from left to right, nulls first."""
-        frame = self.frame()
-        return frame.sort(pl.all(), nulls_last=False).rows() if frame.width else []
-
     def epochs(self) -> dict[int, pl.DataFrame]:
         raise ConfigError("memory(table=True): it keeps the table and not its epochs; use md.memory() behind .changes() for a log")
 

@@ -61,6 +61,15 @@ def rebalance(table: Sequence[int], slots: int, load: Sequence[float] | None = N
     return _by_number(table, slots)
 
 
+def check_slots(routing: Mapping[str, Sequence[int]], operator: str, slots: int) -> None:
+    """ConfigError where an operator cannot have so many slots."""
+    if operator not in routing:
+        raise ConfigError(f"there is no stateful operator '{operator}' to rescale; there are: {', '.join(sorted(routing)) or 'none'}")
+    most = len(routing[operator])
+    if isinstance(slots, bool) or not 1 <= slots <= most:
+        raise ConfigError(f"rescale '{operator}' to {slots!r}: it must be a number from 1 to {most}, the number of key groups")
+
+
 def assign(slots: int, executors: Iterable[str], before: Sequence[str] = (), load: Sequence[float] | None = None) -> list[str]:
     """The executor of every slot: a slot stays where it is, unless that executor is not among the given ones.
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from meander.connect.parquet import ParquetSink
 from meander.connect.sink import Sink
 from meander.connect.source import Source
 from meander.coordinate.marks import Timed, followed
@@ -17,6 +18,8 @@ from meander.state.manifest import Json, Manifest
 from meander.state.reading import plan_record_name
 from meander.state.stores.contract import Store
 from meander.state.table import Kept
+from meander.task.physical import Compiled
+from meander.task.stage import DEAD_LETTERS
 
 COMFORTABLE_RUNS = 40
 
@@ -37,6 +40,21 @@ class Parts:
     """The watermarks."""
     timed: Mapping[str, Timed] = field(default_factory=dict)
     """The stateful operators that follow time."""
+
+    @staticmethod
+    def of(compiled: Compiled, dead_letters: str) -> Parts:
+        """Those of a plan, with a folder for its dead letters."""
+        sinks = {name: op.sink for name, op in compiled.sinks.items()}
+        sinks[DEAD_LETTERS] = ParquetSink(dead_letters)
+        return Parts(
+            {"flow": compiled.plan.flow, "version": compiled.plan.version, "digest": compiled.digest},
+            compiled.plan.record(),
+            {name: op.source for name, op in compiled.sources.items()},
+            sinks,
+            {name: keyed.tables() for name, keyed in compiled.keyed.items()},
+            compiled.rules,
+            compiled.timed,
+        )
 
     def open_sinks(self, before: Parts | None = None) -> None:
         """Open the sinks; with ``before``, those alone that it does not have: new ones, and others under an old name."""

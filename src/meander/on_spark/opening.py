@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -14,13 +13,12 @@ from typing import Any
 from pyspark import SparkContext
 
 from meander.clock import Clock
-from meander.connect.files import FilesSource
 from meander.connect.latency import LatencyFile
-from meander.connect.parquet import ParquetSink
 from meander.connect.source import Split
 from meander.connect.spark_stream import SparkStreamSource
 from meander.epochs.compaction import Compactor, ProcessCompactor
 from meander.epochs.decision import EpochDone
+from meander.epochs.folders import check_folders
 from meander.epochs.loop import Loop
 from meander.epochs.migration import Migration
 from meander.epochs.modification import Modifier, Request
@@ -32,7 +30,7 @@ from meander.epochs.scaling import Autoscaler, LoadMeter
 from meander.epochs.steward_compaction import StewardCompactor
 from meander.epochs.tables import at_start
 from meander.epochs.tasks import TaskRunner
-from meander.errors import ConfigError, FlowError
+from meander.errors import ConfigError
 from meander.on_spark.allocation import hire
 from meander.on_spark.introduction import Introducer
 from meander.on_spark.jobs import SparkJobs
@@ -51,7 +49,6 @@ from meander.state.stores.contract import Lock, Store, open_store
 from meander.state.stores.folder import refuse_file
 from meander.state.stores.lease import Lease, refuse_beside_live
 from meander.task.physical import Compiled, compile_plan
-from meander.task.stage import DEAD_LETTERS
 
 
 @dataclass
@@ -90,7 +87,7 @@ def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: 
     store = open_store(store_url)
     refuse_file(store)
     letters = _dead_letters(store, settings)
-    _check_folders(compiled, letters)
+    check_folders(compiled, letters)
     seen = newest_generation(store)
     shared = settings.replica is not None
     previous = _lock(store, clock, settings.takeover, shared)
@@ -233,25 +230,11 @@ def _dead_letters(store: Store, settings: Settings) -> str:
     return str(Path(folder).absolute())
 
 
-def _parts(compiled: Compiled, dead_letters: str) -> Parts:
-    sinks = {name: op.sink for name, op in compiled.sinks.items()}
-    sinks[DEAD_LETTERS] = ParquetSink(dead_letters)
-    return Parts(
-        {"flow": compiled.plan.flow, "version": compiled.plan.version, "digest": compiled.digest},
-        compiled.plan.record(),
-        {name: op.source for name, op in compiled.sources.items()},
-        sinks,
-        {name: keyed.tables() for name, keyed in compiled.keyed.items()},
-        compiled.rules,
-        compiled.timed,
-    )
-
-
 def _checked_parts(compiled: Compiled, dead_letters: str) -> Parts:
     """Those of any plan that comes into force: what is refused of a flow that is started is refused here, too."""
-    _check_folders(compiled, dead_letters)
+    check_folders(compiled, dead_letters)
     ship_user_modules([node.op for node in compiled.plan.nodes])
-    return _parts(compiled, dead_letters)
+    return Parts.of(compiled, dead_letters)
 
 
 def _stages(compiled: Compiled) -> dict[str, tuple[str, ...]]:
@@ -276,32 +259,3 @@ def _check_can_be_replicated(compiled: Compiled, settings: Settings) -> None:
             )
     if settings.autoscale is not None:
         raise ConfigError("a replicated flow cannot have an autoscaler: its replicas would each have an opinion; rescale it by hand")
-
-
-def _check_folders(compiled: Compiled, dead_letters: str) -> None:
-    """A file that one source puts away is gone for another; a flow that reads what it writes, or writes a folder twice, is a mistake.
-
-    Dead letters have the names that a sink's files have: in one folder the two would meet.
-    """
-    read = {name: op.source for name, op in compiled.sources.items() if isinstance(op.source, FilesSource)}
-    letters, own = os.path.realpath(dead_letters), "give dead_letters= a folder of its own"
-    written: dict[str, str] = {}
-    for name, source in read.items():
-        if os.path.realpath(source.path) == letters:
-            raise FlowError(f"dead letters go into {dead_letters}, which source '{name}' reads: {own}")
-    for name, source in read.items():
-        for other, its in read.items():
-            if source.archive and other != name and os.path.realpath(its.path) == os.path.realpath(source.path):
-                raise FlowError(f"source '{name}' archives the files of {source.path}, which '{other}' reads, too: read them once")
-    for name, op in compiled.sinks.items():
-        if not isinstance(op.sink, ParquetSink):
-            continue
-        folder = os.path.realpath(op.sink.path)
-        if folder == letters:
-            raise FlowError(f"dead letters go into {dead_letters}, which sink '{name}' writes into: {own}")
-        reader = next((other for other, source in read.items() if os.path.realpath(source.path) == folder), None)
-        if reader is not None:
-            raise FlowError(f"sink '{name}' writes into {op.sink.path}, which source '{reader}' reads: give the sink a folder of its own")
-        if folder in written:
-            raise FlowError(f"sinks '{written[folder]}' and '{name}' both write into {op.sink.path}: give each a folder of its own")
-        written[folder] = name
