@@ -70,6 +70,12 @@ format: $(STAMP) ## let ruff repair what it can
 types: $(STAMP) ## mypy, strict on the package
 	@$(BIN)/mypy
 
+# Strict: a link, an anchor or a name that is not there is an error. The variable silences an advertisement.
+.PHONY: docs
+docs: $(STAMP) ## the documentation as a site, in build/site
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "build/site/index.html"
+
 .PHONY: bench
 bench: $(STAMP) ## a benchmark beside its peers: make bench BENCH=floor ARGS="--json"
 	@$(JAVA) $(BIN)/meander bench $(BENCH) $(ARGS)

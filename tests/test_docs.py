@@ -55,6 +55,25 @@ def test_the_operators_of_other_systems_are_written_as_the_page_says(tmp_path: P
     assert all(operator in explained for operator in ("per_window", "paid", "priced", "unpaid", "newest", "with_price"))
 
 
+def test_the_flow_of_the_readme_is_a_valid_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("in").mkdir()
+    names: dict[str, Any] = {}
+    exec(re.findall(r"```python\n(.*?)```", (DOCS.parent / "README.md").read_text(), re.DOTALL)[0], names)
+    assert [node.name for node in names["flow"].plan().nodes] == ["orders", "positive", "totals", "out"]
+
+
+LONGEST_LINE = 100
+WRAPPED = ["README.md", "CONTRIBUTING.md", *(f"docs/{name}.md" for name in ("architecture", "benchmarks", "index", "stores", "tutorial"))]
+"""Pages whose prose is wrapped; tables and blocks of code are not."""
+
+
+@pytest.mark.parametrize("page", WRAPPED)
+def test_lines_of_prose_are_short(page: str) -> None:
+    prose = re.sub(r"^\s*```.*?^\s*```$", "", (DOCS.parent / page).read_text(), flags=re.DOTALL | re.MULTILINE)
+    assert not [line for line in prose.splitlines() if len(line) > LONGEST_LINE and not line.startswith("|")]
+
+
 def test_names_on_the_page_of_other_systems_are_public() -> None:
     page = (DOCS / "coming-from.md").read_text()
     missing = {name for name in re.findall(r"\bmd\.(\w+)", page) if name not in md.__all__}

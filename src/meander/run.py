@@ -191,7 +191,7 @@ class Run(Suggests):
     @overload
     def remove(self, name: str, **options: Unpack[ForOne]) -> Modified: ...
     def remove(self, name: str, **options: Any) -> Modified | Effects:
-        """Take an operator out: who read it reads what it read. One that keeps state needs ``drop_state=True``.
+        """Take an operator out: operators that read it read its input instead. One that keeps state needs ``drop_state=True``.
 
         Example: ``run.remove("large")``.
         """

@@ -168,17 +168,17 @@ def autoscale(
 ) -> Autoscale:
     """Let the number of slots follow the load, and the number of executors follow the slots.
 
-    ``target_utilisation``: the share of the time that slots should be at work; the rest is room for peaks.
-    ``min``, ``max``: slots of a stage, at least and at most.
-    ``band``: nothing happens while the utilisation is within this fraction of the target.
-    ``sample``: how long is measured for one sample; three in a row must ask for more slots before there are more.
-    ``warmup_epochs``: epochs after a change that are not measured: caches are cold.
-    ``cooldown``: the least time between two changes.
-    ``shrink_after``: fewer slots must have been enough for so long before there are fewer.
-    ``catch_up``: how long working off a backlog may take; None does not add slots for a backlog.
-    ``rescales_per_hour``: the last guard. What it holds back is reported.
-    ``slots_per_executor``: request executors from Spark's cluster manager, and release them to it, so that each has about so many slots of
-    the largest stage; an executor's cores are a good number. None leaves the executors as they are.
+    - ``target_utilisation``: the share of the time that slots should be at work; the rest is room for peaks.
+    - ``min``, ``max``: slots of a stage, at least and at most.
+    - ``band``: nothing happens while the utilisation is within this fraction of the target.
+    - ``sample``: how long is measured for one sample; three in a row must ask for more slots before there are more.
+    - ``warmup_epochs``: epochs after a change that are not measured: caches are cold.
+    - ``cooldown``: the least time between two changes.
+    - ``shrink_after``: fewer slots must have been enough for so long before there are fewer.
+    - ``catch_up``: how long working off a backlog may take; None does not add slots for a backlog.
+    - ``rescales_per_hour``: the last guard. What it holds back is reported.
+    - ``slots_per_executor``: request executors from Spark's cluster manager, and release them to it, so that each has about so many slots
+      of the largest stage; an executor's cores are a good number. None leaves the executors as they are.
 
     Durations are seconds or text such as ``"90s"``.
 

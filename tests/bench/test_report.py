@@ -122,7 +122,7 @@ def test_what_cannot_be_measured_is_said_before_anything_is(words: tuple[str, ..
 
 def test_a_plot_without_matplotlib_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("meander.bench.harness.plot.find_spec", lambda name: None)
-    with pytest.raises(md.ConfigError, match=r"pip install 'meander\[bench\]'"):
+    with pytest.raises(md.ConfigError, match=r"pip install 'meander-streaming\[bench\]'"):
         run_bench(parse("floor", "--plot", "out.png"))
 
 

@@ -4,6 +4,8 @@ An aggregate is of a column, or of an expression: SQL text as in ``sum("price * 
 
 Nulls as in SQL: they count for nothing (``count()`` without a column counts rows); an aggregate of nulls only
 is null, a list of them empty. ``collect``, ``first`` and ``last`` skip nulls too, and follow the order of rows.
+
+May import: the ground (errors, clock, …) and ``sketches``. Begin with ``contract.py``, then ``kinds.py``.
 """
 
 from __future__ import annotations

@@ -70,6 +70,7 @@ class Agg:
         return cls(f"{column} #{sign}", expr=column, **options)
 
     def alias(self, name: str) -> Agg:
+        """A copy whose value is in the column ``name``."""
         if not name:
             raise FlowError(f"{self.call()}: an alias must not be empty")
         return dataclasses.replace(self, label=name)

@@ -44,6 +44,7 @@ class Aggregator:
             self.inputs = columns
 
     def alias(self, name: str) -> Aggregator:
+        """A copy whose value is in the column ``name``."""
         copy = object.__new__(type(self))
         copy.__dict__.update(self.__dict__, label=name)
         return copy
@@ -57,12 +58,15 @@ class Aggregator:
         return pl.col(f"{self.name}.{part}")
 
     def init(self) -> dict[str, pl.Expr]:
+        """The state of a group's rows: its parts by name, each an expression over the columns in ``inputs``."""
         raise NotImplementedError
 
     def merge(self) -> dict[str, pl.Expr]:
+        """One state of several: the same parts, each an expression over ``state(part)``."""
         raise NotImplementedError
 
     def finish(self) -> pl.Expr:
+        """The value of a state."""
         raise NotImplementedError
 
 

@@ -28,7 +28,7 @@ def register(commands: Commands, with_options: bool = True) -> None:
     try:
         from meander.bench.main import add_arguments, run_bench
     except ModuleNotFoundError as error:
-        raise ConfigError(f"bench: {error}; install the benchmarks' dependencies with: pip install 'meander[bench]'") from error
+        raise ConfigError(f"bench: {error}; install the benchmarks' dependencies with: pip install 'meander-streaming[bench]'") from error
     add_arguments(parser)
 
     def run(arguments: argparse.Namespace) -> int:

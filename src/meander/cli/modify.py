@@ -68,7 +68,7 @@ def register_remove(commands: Commands) -> None:
     parser = commands.add_parser(
         "remove",
         help="take an operator out, while the flow runs",
-        description="Take an operator out: who read it reads what it read. In force with the next epoch.",
+        description="Take an operator out: operators that read it read its input instead. In force with the next epoch.",
         epilog=_REMOVE,
     )
     parser.add_argument("operator", metavar="OPERATOR", help="the operator that goes")

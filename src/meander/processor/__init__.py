@@ -1,4 +1,7 @@
-"""Processors: Python code with state per key. A vocabulary: nothing here knows how they are run."""
+"""Processors: Python code with state per key. A vocabulary: nothing here knows how they are run.
+
+May import: the ground. ``task/operators/processors/`` runs them. Begin with ``declare.py``.
+"""
 
 from __future__ import annotations
 

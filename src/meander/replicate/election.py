@@ -31,7 +31,7 @@ class Election:
             from kazoo.client import KazooClient, KazooState
             from kazoo.exceptions import KazooException
         except ImportError:
-            raise ConfigError("replication='leader' needs kazoo: pip install 'meander[leader]'") from None
+            raise ConfigError("replication='leader' needs kazoo: pip install 'meander-streaming[leader]'") from None
         self._lost, self._suspended = KazooState.LOST, KazooState.SUSPENDED
         self._trouble: type[Exception] = KazooException
         self._path, self._name = f"{ROOT}/{group}", name

@@ -4,6 +4,9 @@
 >>> clicks = testing.source({"user": "string", "ts": "timestamp"}, [[("ada", "2026-03-01T10:00:00")]])
 
 ``testing.run(flow, tmp_path)`` runs the flow with the real loop, tasks, store and log. See docs/testing-flows.md.
+
+May import: everything but ``nexmark``, ``bench`` and ``cli``.
+Begin with ``running.py``, then ``jobs.py``.
 """
 
 from __future__ import annotations

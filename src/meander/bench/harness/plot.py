@@ -20,7 +20,7 @@ _SHOWN = ("meander", "leaderless", "leader")
 def check_can_plot(path: str) -> None:
     """An hour of measuring must not end in a missing library or folder."""
     if find_spec("matplotlib") is None:
-        raise md.ConfigError("--plot needs matplotlib: pip install 'meander[bench]'")
+        raise md.ConfigError("--plot needs matplotlib: pip install 'meander-streaming[bench]'")
     if not Path(path).absolute().parent.is_dir():
         raise md.ConfigError(f"--plot {path}: the folder {Path(path).absolute().parent} does not exist; create it first")
 

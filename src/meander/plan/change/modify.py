@@ -67,7 +67,7 @@ class Insert:
 
 @dataclass(frozen=True, eq=False)
 class Remove:
-    """Without this operator: who read it reads what it read.
+    """The operator is taken out: operators that read it read its input instead.
 
     Example: ``md.Remove("large")``.
     """

@@ -264,7 +264,8 @@ def _explained(extra: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        raise ConfigError(f"{extra}:// needs the package {error.name}; install it with: pip install 'meander[{extra}]'") from error
+        command = f"pip install 'meander-streaming[{extra}]'"
+        raise ConfigError(f"{extra}:// needs the package {error.name}; install it with: {command}") from error
 
 
 class Lock:
