@@ -17,6 +17,7 @@ from meander.metrics import late_count
 from meander.plan.graph import Plan
 from meander.plan.pickling import pack_plan, ship_user_modules
 from meander.settings import Settings
+from meander.state.manifest import operator_of
 from meander.state.reading import read_dead_letters, read_operator
 from meander.state.stores.contract import DirStore
 from meander.task.physical import Compiled
@@ -87,6 +88,11 @@ class LocalRun:
         totals = self._opened.loop.log.manifest.totals
         return {name: totals.get(name, 0) for name in ("rows_in", "rows_out", "dead_letters", "late_rows")}
 
+    @property
+    def operators(self) -> list[str]:
+        """The stateful operators: what can be rescaled, and has state."""
+        return sorted(self._opened.loop.routing)
+
     def step(self, flush: bool = False) -> bool:
         """Run one epoch. False where there was nothing to do: no input, and nothing due by event time or by the clock.
 
@@ -122,18 +128,17 @@ class LocalRun:
 
     def state(self, operator: str) -> pl.DataFrame:
         """An operator's state, as ``md.read_state`` shows it, sorted by all columns; without columns where there was never any."""
-        loop = self._opened.loop
-        if operator in loop.routing and operator not in loop.log.manifest.tables:
+        tables = {operator_of(name) for name in self._opened.loop.log.manifest.tables}
+        if operator in self.operators and operator not in tables:
             return pl.DataFrame()
         frame = pl.DataFrame(pl.from_arrow(read_operator(DirStore(self.folder), operator)))
         return frame.sort(pl.all(), nulls_last=False) if frame.height else frame
 
     def late(self, operator: str) -> int:
         """How many rows came too late for an operator."""
-        loop = self._opened.loop
-        if operator not in loop.routing:
-            raise ConfigError(f"there is no stateful operator '{operator}'; there are: {', '.join(sorted(loop.routing)) or 'none'}")
-        return loop.log.manifest.totals.get(late_count(operator), 0)
+        if operator not in self.operators:
+            raise ConfigError(f"there is no stateful operator '{operator}'; there are: {', '.join(self.operators) or 'none'}")
+        return self._opened.loop.log.manifest.totals.get(late_count(operator), 0)
 
     def dead_letters(self) -> pl.DataFrame:
         """The rows that could not be processed, as ``md.read_dead_letters`` has them: epoch, operator, position, reason and content."""
