@@ -141,6 +141,24 @@ def test_a_folder_goes_on_in_another_run(tmp_path: Path) -> None:
     assert md.read_state(tmp_path, "totals").to_pylist() == [{"k": "a", "v": 3}]
 
 
+def test_a_run_that_is_closed_does_nothing_more(tmp_path: Path) -> None:
+    with testing.run(counts(testing.source(NUMBERS, [[("a", 1)], [("a", 2)]]), md.memory()), tmp_path) as run:
+        run.step()
+    assert (run.epoch, run.state("totals").rows()) == (1, [("a", 1)])
+    for again in (run.step, run.run, run.restart):
+        with pytest.raises(md.ConfigError, match=r"flow 'counts': epoch 1, .* is closed; testing.run"):
+            again()
+    run.close()
+
+
+def test_a_sink_in_memory_is_for_one_folder(tmp_path: Path) -> None:
+    flow = counts(testing.source(NUMBERS, [[("a", 1)]]), md.memory())
+    for _ in range(2):
+        testing.run(flow, tmp_path / "one").run()
+    with pytest.raises(md.ConfigError, match="sink 'out' has the rows of another run, and this folder is new"):
+        testing.run(flow, tmp_path / "two")
+
+
 def test_files_and_generators_are_sources_like_on_a_cluster(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     out = md.memory()

@@ -8,13 +8,16 @@ from pathlib import Path
 
 import polars as pl
 
+from meander.connect.memory import MemorySink
 from meander.connect.sink import Sink
 from meander.connect.source import Source
 from meander.coordinate.routing import check_slots, rebalance
 from meander.epochs.folders import check_folders
+from meander.epochs.loop import Loop
 from meander.errors import ConfigError
 from meander.metrics import late_count
 from meander.plan.graph import Plan
+from meander.plan.operators import SinkOp
 from meander.plan.pickling import pack_plan, ship_user_modules
 from meander.settings import Settings
 from meander.state.manifest import operator_of
@@ -75,7 +78,14 @@ class LocalRun:
         self.folder = folder
         """Its store, as ``md.read_state`` takes it."""
         self._flow, self._settings = flow, settings
+        self._closed = False
         self._opened = self._open()
+        if self.epoch == 0:
+            try:
+                _check_unused(flow.plan())
+            except ConfigError:
+                self.close()
+                raise
 
     @property
     def epoch(self) -> int:
@@ -99,7 +109,7 @@ class LocalRun:
         A source gives the rows of its next epoch, and a folder of files what is in it now. ``flush`` closes what is open where there is
         no input, as the end of all input does.
         """
-        loop = self._opened.loop
+        loop = self._loop()
         loop.look()
         return loop.step(everything=True, flush=flush)
 
@@ -114,7 +124,7 @@ class LocalRun:
 
     def rescale(self, operator: str, parallelism: int) -> None:
         """Give a stateful operator another number of slots, from the next epoch on: results must not depend on it."""
-        loop = self._opened.loop
+        loop = self._loop()
         check_slots(loop.routing, operator, parallelism)
         loop.reroute(operator, rebalance(loop.routing[operator], parallelism))
 
@@ -123,6 +133,7 @@ class LocalRun:
 
         The clock goes on. Sinks stay what they are; ``md.memory()`` keeps its rows.
         """
+        self._loop()
         self._opened.close()
         self._opened = self._open()
 
@@ -145,8 +156,10 @@ class LocalRun:
         return pl.DataFrame(pl.from_arrow(read_dead_letters(self.folder))).sort("epoch", "operator", "position")
 
     def close(self) -> None:
-        """The run ends. The folder can be run again."""
-        self._opened.close()
+        """The run ends. What is in it can be looked at, and the folder can be run again."""
+        if not self._closed:
+            self._closed = True
+            self._opened.close()
 
     def __enter__(self) -> LocalRun:
         return self
@@ -157,6 +170,11 @@ class LocalRun:
     def __repr__(self) -> str:
         return f"<LocalRun of flow '{self._flow.plan().flow}': epoch {self.epoch}, {self.clock.time.isoformat(sep=' ')}>"
 
+    def _loop(self) -> Loop:
+        if self._closed:
+            raise ConfigError(f"{self!r} is closed; testing.run(flow, folder) goes on with its folder")
+        return self._opened.loop
+
     def _open(self) -> Opened:
         letters = str((self.folder / "dead_letters").absolute())
 
@@ -166,6 +184,16 @@ class LocalRun:
             pack_plan(compiled.plan)  # a function that cannot travel is named here
 
         return open_flow(self._flow, DirStore(self.folder), self.clock, self._settings, dead_letters=letters, check=check)
+
+
+def _check_unused(plan: Plan) -> None:
+    """A sink in memory takes the epochs of a second store for repetitions of the first one's, and would leave them out."""
+    for node in plan.nodes:
+        if isinstance(node.op, SinkOp) and isinstance(node.op.sink, MemorySink) and node.op.sink.frame().width:
+            raise ConfigError(
+                f"sink '{node.name}' has the rows of another run, and this folder is new: make an md.memory() for every folder, "
+                f"as in sinks={{'{node.name}': md.memory()}}"
+            )
 
 
 class _Swapped:
