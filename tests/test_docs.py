@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,18 @@ def test_a_page_shows_what_its_program_prints(page: str, tmp_path: Path) -> None
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, timeout=250, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert output.strip() in done.stdout
+
+
+def test_the_tests_on_the_page_about_testing_pass(tmp_path: Path) -> None:
+    """The first block is a whole file of tests; the others begin where it ends."""
+    whole, *others = re.findall(r"```python\n(.*?)```", (DOCS / "testing-flows.md").read_text(), re.DOTALL)
+    build = "flow = build(testing.source(CLICKS, []), md.memory())\n"
+    pieces = [f"\n\ndef test_block_{n}(tmp_path):\n" + textwrap.indent(build + block, "    ") for n, block in enumerate(others)]
+    (tmp_path / "test_page.py").write_text(whole + "".join(pieces))
+    command = [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", "--basetemp=tmp", "test_page.py"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{whole.count('def test_') + len(others)} passed" in done.stdout
 
 
 def test_the_operators_of_other_systems_are_written_as_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import meander as md
+from meander import testing
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -15,7 +16,7 @@ DOCS = ROOT / "docs"
 def test_every_public_name_is_on_one_page_of_the_reference() -> None:
     pages = sorted((DOCS / "reference").glob("*.md"))
     named = Counter(name for page in pages for name in re.findall(r"^::: meander\.(\S+)$", page.read_text(), re.MULTILINE))
-    assert sorted(named) == sorted(md.__all__)
+    assert sorted(named) == sorted([*md.__all__, *(f"testing.{name}" for name in testing.__all__)])
     assert set(named.values()) == {1}
 
 

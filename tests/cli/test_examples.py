@@ -21,13 +21,14 @@ SCRIPTS = {
     "custom_aggregate.py": ["200,000 rows in 2 epochs", "equal to the geometric mean computed at once"],
 }
 FLOW_FILES = {"server_counts.py", "wikipedia.py", "workload.py"}
+TESTS = {"test_orders.py"}
 
 
 def test_every_example_is_run_by_a_test() -> None:
-    assert {file.name for file in EXAMPLES.glob("*.py")} == SCRIPTS.keys() | FLOW_FILES
+    assert {file.name for file in EXAMPLES.glob("*.py")} == SCRIPTS.keys() | FLOW_FILES | TESTS
 
 
-@pytest.mark.parametrize("name", sorted(SCRIPTS.keys() | FLOW_FILES))
+@pytest.mark.parametrize("name", sorted(SCRIPTS.keys() | FLOW_FILES | TESTS))
 def test_every_example_says_how_to_run_it_and_what_to_expect(name: str) -> None:
     text = (EXAMPLES / name).read_text().split('"""')[1]
     assert f"examples/{name}" in text
@@ -42,6 +43,13 @@ def test_an_example_shows_what_it_promises(name: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     for promise in SCRIPTS[name]:
         assert promise in done.stdout
+
+
+@pytest.mark.parametrize("name", sorted(TESTS))
+def test_an_example_of_tests_passes(name: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--basetemp={tmp_path / 'pytest'}", f"examples/{name}"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=EXAMPLES.parent, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.spark

@@ -11,8 +11,9 @@ Begin with ``running.py``, then ``jobs.py``.
 
 from __future__ import annotations
 
+from meander.testing.checking import check
 from meander.testing.clock import Clock
 from meander.testing.rows import source
 from meander.testing.running import LocalRun, run
 
-__all__ = ["Clock", "LocalRun", "run", "source"]
+__all__ = ["Clock", "LocalRun", "check", "run", "source"]

@@ -117,13 +117,15 @@ def _check_columns(names: Iterable[Any], schema: pl.Schema, where: str) -> None:
 
 
 def _column(name: str, dtype: pl.DataType, values: list[Any], where: str) -> pl.Series:
-    read = []
-    for number, value in enumerate(values, start=1):
-        try:
-            read.append(pl.Series([_read(value, dtype)], dtype=dtype, strict=True)[0])
-        except Exception as error:  # Polars has many
-            raise FlowError(f"{where}, row {number}, column {name!r}: {value!r} is no {show_type(dtype)}{_instead(dtype)}") from error
-    return pl.Series(name, read, dtype=dtype)
+    try:
+        return pl.Series(name, [_read(value, dtype) for value in values], dtype=dtype, strict=True)
+    except Exception:  # Polars has many, and does not say which value it was
+        for number, value in enumerate(values, start=1):
+            try:
+                pl.Series([_read(value, dtype)], dtype=dtype, strict=True)
+            except Exception as error:
+                raise FlowError(f"{where}, row {number}, column {name!r}: {value!r} is no {show_type(dtype)}{_instead(dtype)}") from error
+        raise
 
 
 def _read(value: Any, dtype: pl.DataType) -> Any:

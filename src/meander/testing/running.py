@@ -8,15 +8,19 @@ from pathlib import Path
 
 import polars as pl
 
+from meander.connect.memory import MemorySink
 from meander.connect.sink import Sink
 from meander.connect.source import Source
 from meander.coordinate.routing import check_slots, rebalance
 from meander.epochs.folders import check_folders
+from meander.epochs.loop import Loop
 from meander.errors import ConfigError
 from meander.metrics import late_count
 from meander.plan.graph import Plan
+from meander.plan.operators import SinkOp
 from meander.plan.pickling import pack_plan, ship_user_modules
 from meander.settings import Settings
+from meander.state.manifest import operator_of
 from meander.state.reading import read_dead_letters, read_operator
 from meander.state.stores.contract import DirStore
 from meander.task.physical import Compiled
@@ -74,7 +78,14 @@ class LocalRun:
         self.folder = folder
         """Its store, as ``md.read_state`` takes it."""
         self._flow, self._settings = flow, settings
+        self._closed = False
         self._opened = self._open()
+        if self.epoch == 0:
+            try:
+                _check_unused(flow.plan())
+            except ConfigError:
+                self.close()
+                raise
 
     @property
     def epoch(self) -> int:
@@ -87,13 +98,18 @@ class LocalRun:
         totals = self._opened.loop.log.manifest.totals
         return {name: totals.get(name, 0) for name in ("rows_in", "rows_out", "dead_letters", "late_rows")}
 
+    @property
+    def operators(self) -> list[str]:
+        """The stateful operators: what can be rescaled, and has state."""
+        return sorted(self._opened.loop.routing)
+
     def step(self, flush: bool = False) -> bool:
         """Run one epoch. False where there was nothing to do: no input, and nothing due by event time or by the clock.
 
         A source gives the rows of its next epoch, and a folder of files what is in it now. ``flush`` closes what is open where there is
         no input, as the end of all input does.
         """
-        loop = self._opened.loop
+        loop = self._loop()
         loop.look()
         return loop.step(everything=True, flush=flush)
 
@@ -108,7 +124,7 @@ class LocalRun:
 
     def rescale(self, operator: str, parallelism: int) -> None:
         """Give a stateful operator another number of slots, from the next epoch on: results must not depend on it."""
-        loop = self._opened.loop
+        loop = self._loop()
         check_slots(loop.routing, operator, parallelism)
         loop.reroute(operator, rebalance(loop.routing[operator], parallelism))
 
@@ -117,31 +133,33 @@ class LocalRun:
 
         The clock goes on. Sinks stay what they are; ``md.memory()`` keeps its rows.
         """
+        self._loop()
         self._opened.close()
         self._opened = self._open()
 
     def state(self, operator: str) -> pl.DataFrame:
         """An operator's state, as ``md.read_state`` shows it, sorted by all columns; without columns where there was never any."""
-        loop = self._opened.loop
-        if operator in loop.routing and operator not in loop.log.manifest.tables:
+        tables = {operator_of(name) for name in self._opened.loop.log.manifest.tables}
+        if operator in self.operators and operator not in tables:
             return pl.DataFrame()
         frame = pl.DataFrame(pl.from_arrow(read_operator(DirStore(self.folder), operator)))
         return frame.sort(pl.all(), nulls_last=False) if frame.height else frame
 
     def late(self, operator: str) -> int:
         """How many rows came too late for an operator."""
-        loop = self._opened.loop
-        if operator not in loop.routing:
-            raise ConfigError(f"there is no stateful operator '{operator}'; there are: {', '.join(sorted(loop.routing)) or 'none'}")
-        return loop.log.manifest.totals.get(late_count(operator), 0)
+        if operator not in self.operators:
+            raise ConfigError(f"there is no stateful operator '{operator}'; there are: {', '.join(self.operators) or 'none'}")
+        return self._opened.loop.log.manifest.totals.get(late_count(operator), 0)
 
     def dead_letters(self) -> pl.DataFrame:
         """The rows that could not be processed, as ``md.read_dead_letters`` has them: epoch, operator, position, reason and content."""
         return pl.DataFrame(pl.from_arrow(read_dead_letters(self.folder))).sort("epoch", "operator", "position")
 
     def close(self) -> None:
-        """The run ends. The folder can be run again."""
-        self._opened.close()
+        """The run ends. What is in it can be looked at, and the folder can be run again."""
+        if not self._closed:
+            self._closed = True
+            self._opened.close()
 
     def __enter__(self) -> LocalRun:
         return self
@@ -152,6 +170,11 @@ class LocalRun:
     def __repr__(self) -> str:
         return f"<LocalRun of flow '{self._flow.plan().flow}': epoch {self.epoch}, {self.clock.time.isoformat(sep=' ')}>"
 
+    def _loop(self) -> Loop:
+        if self._closed:
+            raise ConfigError(f"{self!r} is closed; testing.run(flow, folder) goes on with its folder")
+        return self._opened.loop
+
     def _open(self) -> Opened:
         letters = str((self.folder / "dead_letters").absolute())
 
@@ -161,6 +184,16 @@ class LocalRun:
             pack_plan(compiled.plan)  # a function that cannot travel is named here
 
         return open_flow(self._flow, DirStore(self.folder), self.clock, self._settings, dead_letters=letters, check=check)
+
+
+def _check_unused(plan: Plan) -> None:
+    """A sink in memory takes the epochs of a second store for repetitions of the first one's, and would leave them out."""
+    for node in plan.nodes:
+        if isinstance(node.op, SinkOp) and isinstance(node.op.sink, MemorySink) and node.op.sink.frame().width:
+            raise ConfigError(
+                f"sink '{node.name}' has the rows of another run, and this folder is new: make an md.memory() for every folder, "
+                f"as in sinks={{'{node.name}': md.memory()}}"
+            )
 
 
 class _Swapped:
