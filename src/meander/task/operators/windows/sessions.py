@@ -185,7 +185,7 @@ class SessionAggregation(Stateful):
         if not isinstance(self.session, RowSession):
             return desk.ending(self.name, above, upto)
         desk.next_ends[self.name] = desk.next_end(self.name, upto)
-        return desk.ending(self.name, above, upto) if desk.quiet.get(self.name, SOONEST) <= upto else None
+        return desk.ending(self.name, above, upto, stored=desk.quiet.get(self.name, SOONEST) <= upto)
 
     def merge(self, desk: Desk, arrived: Sequence[Partial]) -> tuple[pl.DataFrame, pl.DataFrame]:
         """Join what has arrived with what is stored, and write it. Returns the sessions that have changed, and what they were."""
