@@ -508,3 +508,38 @@ def test_what_a_sibling_merges_while_a_change_is_taken_back_is_not_lost(tmp_path
         while a.step() and b.step():
             assert not lost(a) | lost(b)
         assert a.manifest.epoch == len(times)
+
+
+def parting_flow(operator: str, times: list[list[int]]) -> md.Flow:
+    flow = md.Flow("f")
+    rows = flow.source("a", Script(COLUMNS, epochs(times))).watermark("ts", grace="100s", name="time")
+    more = flow.source("c", Script(COLUMNS, epochs(times))).watermark("ts", grace="100s", name="more_time")
+    more.sink("more", md.memory())
+    if operator == "sessions":
+        found = rows.key_by("v").window(md.session("4s")).aggregate(md.count().alias("n"), name="s")
+    elif operator == "best":
+        found = rows.key_by("v").window(md.sliding("8s", "2s")).top(2, by="ts", name="s")
+    else:
+        window = {"in sessions": md.session("4s"), "in sliding": md.sliding("8s", "2s"), "in cumulating": md.cumulating("8s", "2s")}
+        how = "anti" if operator == "in cumulating" else "full"
+        found = rows.window(window[operator]).join(more, on="v", how=how, name="s")
+    found.sink("out", md.memory())
+    other = tuple(((0, ((1, 1, 0),) if number == len(times) - 1 else ()),) for number in range(len(times)))
+    flow.source("b", Script(COLUMNS, other)).map_batches(same, name="m").sink("other", md.memory())
+    return flow
+
+
+@pytest.mark.parametrize("operator", ["sessions", "best", "in sessions", "in sliding", "in cumulating"])
+@pytest.mark.parametrize("behind", [False, True])
+def test_a_change_that_has_parted_rows_from_what_had_closed_is_not_taken_back(tmp_path: Path, operator: str, behind: bool) -> None:
+    """None is late by its marks, but they were not counted in a session, or a window, that the plan before has open."""
+    times = [[18], [22], [22], [19 if behind else 22], [23]]
+    local = Local(parting_flow(operator, times), tmp_path, 1, ahead=False)
+    local.propose(BAD, *(md.Replace(name, md.watermark("ts", grace="0s")) for name in ("time", "more_time")))
+    for _ in range(4):
+        local.step()
+        assert local.manifest.totals.get("late_rows", 0) == 0
+    assert ("unproven" in local.manifest.plan) == (not behind)
+    local.run()
+    assert local.manifest.plan["version"] == (2 if behind else 1)
+    assert local.manifest.totals.get("dead_letters", 0) == int(behind)

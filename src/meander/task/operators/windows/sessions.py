@@ -92,6 +92,10 @@ class SessionAggregation(Stateful):
         found: Mask = self._lasts(frame, self._times(frame, 0)) + (self.session.gap + self.lateness) < late
         return found
 
+    def parted(self, frame: pl.DataFrame, side: int, late: int) -> bool:
+        """A row behind the mark can have met a session that had closed by then."""
+        return self.time is not None and bool((self._times(frame, 0) < late - self.lateness).any())
+
     def unfit(self, frame: pl.DataFrame, side: int, now: int) -> pl.Series | None:
         """Rows without a gap, or with one that ends a session at no time that its column can have."""
         assert isinstance(self.session, RowSession)
