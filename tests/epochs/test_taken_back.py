@@ -439,8 +439,12 @@ def test_windows_that_a_change_did_not_give_out_are_owed_by_the_plan_before(tmp_
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_what_the_marks_of_a_change_had_not_passed_closes_when_it_is_taken_back(tmp_path: Path, restarts: bool) -> None:
-    """Its watermark has more grace, so that it closes less than the plan before would have closed. Each window comes out once."""
+@pytest.mark.parametrize("then", [None, "1s"])
+def test_what_the_marks_of_a_change_had_not_passed_closes_when_it_is_taken_back(tmp_path: Path, restarts: bool, then: str | None) -> None:
+    """Its watermark has more grace, so that it closes less than the plan before would have closed. Each window comes out once.
+
+    Another change on top of it has less again, and is taken back with it: what that one has closed does not come again.
+    """
     times = [[0, 1, 2], [3, 4], [11], [20], [31], [32], [50], [80]]
     found = []
     for is_changed in (False, True):
@@ -449,7 +453,9 @@ def test_what_the_marks_of_a_change_had_not_passed_closes_when_it_is_taken_back(
         for number in range(len(times)):
             if is_changed and number == 1:
                 local.propose(md.Replace("time", md.watermark("ts", grace="12s")), BAD)
-            if restarts and number > 1:
+            if is_changed and number == 2 and then is not None:
+                local.propose(md.Replace("time", md.watermark("ts", grace=then)))
+            if restarts and number > 2:
                 local = Local(flow, tmp_path / str(is_changed), 2, ahead=False)
             local.step()
             assert ("unproven" in local.manifest.plan) == (is_changed and 1 <= number < 5)
