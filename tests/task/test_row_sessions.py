@@ -244,6 +244,16 @@ def test_late_rows_of_such_sessions_go_to_the_dead_letters_as_they_came(tmp_path
     assert json.loads(row["content"]).keys() == COLUMNS.keys()
 
 
+def test_a_session_that_is_over_in_the_epoch_that_brings_it_comes_out(tmp_path: Path) -> None:
+    """Its row is behind the mark and not late, and everything that was there before ends much later."""
+    moments = [[(1, 0, 100)], [(2, 20, 100)], [(3, 21, 100)], [(4, 30, 100)], [(5, 22, 2)], [(6, 40, 100)], []]
+    flow, out, late = flow_of(tuple(((0, tuple((k, k, gap, at * SECOND) for k, at, gap in of)),) for of in moments), "gap")
+    Local(flow, tmp_path, ahead=False).run(flush=True)
+    found = [sorted(frame.get_column("k").to_list()) for _, frame in sorted(out.epochs().items()) if frame.height]
+    assert found == [[5], [1, 2, 3, 4, 6]]
+    assert late.frame().is_empty()
+
+
 class Hand(SystemClock):
     at = 1_000.0
 

@@ -63,7 +63,7 @@ class Outcome:
     digests: dict[str, str] = field(default_factory=dict)
     """Per operator and sink, what it gave out, in a number; only where replicas compare that."""
     late: frozenset[str] = frozenset()
-    """Operators that have refused rows as late."""
+    """Operators that have refused rows as late, or have taken rows that would be elsewhere by an earlier mark."""
     next_ends: dict[str, int] = field(default_factory=dict)
     """Of tables whose rows end, when the next one does of those that were there before the epoch, where operators have looked."""
 

@@ -376,7 +376,7 @@ class Loop:
             tables = {name: table for name, table in former_tables(manifest, unproven).items() if name in known}
             other = {name: table for name, table in tables.items() if now.tables.get(name) != table}
             forgets = tuple(name for name in now.tables if name not in tables or name in other)
-            return Rewritten(forgets, other, not_closed(unproven["times"], manifest.times), unproven["flushed"])
+            return Rewritten(forgets, other, not_closed(unproven["times"], now.times), unproven["flushed"])
 
         return rewritten
 

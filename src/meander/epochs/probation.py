@@ -122,7 +122,8 @@ class Trial:
     lasting: frozenset[str] = frozenset()
     """Operators that store in another way than before: once one of them has stored something the change cannot be taken back."""
     sooner: frozenset[str] = frozenset()
-    """Operators that may refuse a row as late which the plan before would take: once one of them has, there is no way back either."""
+    """Operators whose marks or rows may be others than before: once one of them has refused a row as late, or has parted one from a
+    session or window that had closed, there is no way back either: the plan before might have done otherwise."""
     epochs: int = 0
     """Those with rows that it was on probation in."""
     tried: frozenset[str] = frozenset()

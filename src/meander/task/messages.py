@@ -108,7 +108,7 @@ class Report:
     tried: set[str] = field(default_factory=set)
     """The operators on probation that rows came to."""
     late: set[str] = field(default_factory=set)
-    """Operators that have refused rows as late."""
+    """Operators that have refused rows as late, or have taken rows that would be elsewhere by an earlier mark."""
     executor: str = ""
     steward: str | None = None
     """The address of the steward beside the executor it ran in."""

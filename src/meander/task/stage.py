@@ -370,8 +370,11 @@ class StageTask:
 
     def _in_time(self, keyed: Stateful, side: int, rows: Rows, mine: bool) -> Rows:
         """Without the rows that an operator refuses because they come too late: these are counted, and kept elsewhere."""
-        refused = keyed.refuses(rows.frame, side, self.control.common.late.get(keyed.name, NEVER))
+        late = self.control.common.late.get(keyed.name, NEVER)
+        refused = keyed.refuses(rows.frame, side, late)
         if refused is None or not refused.any():
+            if mine and keyed.parted(rows.frame, side, late):
+                self.report.late.add(keyed.name)
             return rows
         too_late = rows.filter(pl.Series(refused))
         if mine:

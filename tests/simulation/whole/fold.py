@@ -29,6 +29,8 @@ class Fold:
 
     marks: dict[str, dict[str, Any]] = field(default_factory=dict)
     models: dict[str, Model] = field(default_factory=dict)
+    behind: bool = False
+    """Whether rows of the last epoch were behind a mark: they can have been parted from what had closed."""
 
     def change(self, version: Version, asked: Asked) -> None:
         """A change comes into force: what it does to the state."""
@@ -56,13 +58,16 @@ class Fold:
         """
         rows, heard = came
         found: dict[str, Out] = {}
+        self.behind = False
         for branch in version.branches:
             late, evict = (self._mark(branch.source, which, real) for which in ("late", "mark"))
             turn = Turn(entry["epoch"], rows[branch.source], late, evict, branch.name in flushed)
             model = self._model(branch.name, branch.kind)
+            self.behind |= is_behind(turn, turn.rows, model)
             if isinstance(model, TwoSided):
                 both = ("a and b",) if "a and b" in self.marks else ("a", "b")
                 turn.late, turn.evict = (min(self._mark(name, which, real) for name in both) for which in ("late", "mark"))
+                self.behind |= is_behind(turn, rows["b"], model)
                 found[f"{branch.name}_out"] = model.both(turn, rows["b"], branch)
             else:
                 found[f"{branch.name}_out"] = model.turn(turn, branch)
@@ -110,6 +115,10 @@ class Fold:
         self.marks["a and b"] = {"late": before, "mark": max(before, mark)}
 
 
+def is_behind(turn: Turn, rows: Out, model: Model) -> bool:
+    return any(row[4] < max(turn.late, getattr(model, "floor", NEVER)) for row in rows)
+
+
 def silent(version: Version, since: float, now: float, started: float) -> bool:
     return version.idle is not None and (now - max(since, started)) * 1e6 >= version.idle * SECOND
 
@@ -129,6 +138,8 @@ class Folds:
         self._done: set[str | None] = set()
         """Changes that have come into force: going back to one does nothing to the state."""
         self.late = 0
+        self.behind: set[int] = set()
+        """Epochs with rows that were behind a mark."""
 
     @property
     def now(self) -> Fold:
@@ -156,6 +167,7 @@ class Folds:
         before = self.now.late()
         out = self.now.epoch(entry, version, came, flushed, counted, started)
         self.late += self.now.late() - before
+        self.behind |= {entry["epoch"]} if self.now.behind else set()
         return out
 
 

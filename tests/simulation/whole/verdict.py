@@ -46,8 +46,8 @@ class Verdict:
         self.follow_versions()
         self._check_changes()
         self._check_input()
-        self._check_probation()
         self._fold()
+        self._check_probation()
         self._check_staged()
         self._check_published()
         self._check_late()
@@ -119,7 +119,7 @@ class Verdict:
                 if rows[source] and not any(name == "late" or self.asked[name].lasting for name in unproven[source]):
                     raise Wrong("probation", f"epoch {epoch} has rows for code that fails, which {unproven[source]} brought")
             below = on_probation(entry["plan"])
-            if entry["counts"].get("late_rows") and "unproven" not in entry["plan"]:  # refused under this version: there is no way back
+            if epoch in self.folds.behind and "unproven" not in entry["plan"]:  # refused or parted under this version: no way back
                 unproven = defaultdict(list, {source: ["late", *names] for source, names in unproven.items()})
 
     # -- what must come of it -------------------------------------------------------------------------------------

@@ -137,6 +137,10 @@ class Stateful(ABC):
         """Which rows of an input come too late, where ``late`` is the mark that had been reached before the epoch. None: none ever does."""
         return None
 
+    def parted(self, frame: pl.DataFrame, side: int, late: int) -> bool:
+        """Whether rows of an input, of which it refuses none, are parted from what has closed: by an earlier mark they could come to it."""
+        return False
+
     def why_late(self) -> str:
         """The reason that dead letters give."""
         return "late"

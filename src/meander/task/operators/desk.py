@@ -162,11 +162,14 @@ class Desk:
         """All rows of a table that are this slot's and are not over. For tables that are read whole; otherwise there is ``ending``."""
         return self.ending(table, SOONEST, LATEST, types)
 
-    def ending(self, table: str, above: int, upto: int, types: Mapping[str, pl.DataType] | None = None) -> pl.DataFrame:
+    def ending(
+        self, table: str, above: int, upto: int, types: Mapping[str, pl.DataType] | None = None, *, stored: bool = True
+    ) -> pl.DataFrame:
         """The rows of a table that are this slot's, are not over, and end above one time and not above another. Reads little else.
 
         ``types`` are the columns as this version of the plan has them, for operators that go on with the state of older versions:
-        otherwise the columns are those of the slot's newest segment, and two slots can have different ones.
+        otherwise the columns are those of the slot's newest segment, and two slots can have different ones. Not ``stored``: only of what
+        was written at this desk.
         """
         kept, like = self.kept[table], None if types is None else {HASH: pl.UInt64(), **types}
         above = max(above, self.floors.get(table, SOONEST))
@@ -174,7 +177,8 @@ class Desk:
         if table in self.written:
             rows = self.written[table]
             frames.append(rows if kept.time is None else rows.filter(pl.col(kept.time).is_between(above, upto, closed="right")))
-        for ref in sorted(self.segments.get(table, ()), key=lambda r: r.sequence, reverse=True):
+        refs = self.segments.get(table, ()) if stored else ()
+        for ref in sorted(refs, key=lambda r: r.sequence, reverse=True):
             if ref.last_end <= above or ref.first_end > upto:
                 continue
             segment = self.scan_segment(ref)

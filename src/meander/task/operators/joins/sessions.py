@@ -90,6 +90,9 @@ class InSessions(Joining):
         found: Mask = self.sides[side].moments(frame) + self.sessions.session.gap < late
         return found
 
+    def parted(self, frame: pl.DataFrame, side: int, late: int) -> bool:
+        return bool((self.sides[side].moments(frame) < late).any())
+
     def why_late(self) -> str:
         return "late: a session that it could be in had closed"
 

@@ -53,6 +53,10 @@ class Overlap:
         inside = windows + self.window.size <= upto
         return which[inside], windows[inside]
 
+    def parted(self, side: Side, rows: pl.DataFrame, late: int) -> bool:
+        """Whether rows are in windows that have closed, too."""
+        return bool((side.moments(rows) < self.window.last_end(late)).any())
+
     def due(self, late: int, evict: int) -> tuple[int, int] | None:
         """Between which times (above one, up to another) rows end that are in windows which close."""
         end = self.window.last_end(evict)
@@ -83,6 +87,9 @@ class Overlapping(Joining):
 
     def tables(self) -> dict[str, Kept]:
         return self.overlap.tables(self.sides, [side for side in self.sides if side.outer])
+
+    def parted(self, frame: pl.DataFrame, side: int, late: int) -> bool:
+        return self.overlap.parted(self.sides[side], frame, late)
 
     def why_late(self) -> str:
         return "late: its windows had closed"
@@ -142,6 +149,9 @@ class FilteringOverlap(Filtering):
 
     def tables(self) -> dict[str, Kept]:
         return self.overlap.tables(self.sides, self.sides[:1])
+
+    def parted(self, frame: pl.DataFrame, side: int, late: int) -> bool:
+        return self.overlap.parted(self.sides[side], frame, late)
 
     def why_late(self) -> str:
         return "late: its windows had closed"

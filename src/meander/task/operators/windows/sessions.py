@@ -92,6 +92,10 @@ class SessionAggregation(Stateful):
         found: Mask = self._lasts(frame, self._times(frame, 0)) + (self.session.gap + self.lateness) < late
         return found
 
+    def parted(self, frame: pl.DataFrame, side: int, late: int) -> bool:
+        """A row behind the mark can have met a session that had closed by then."""
+        return self.time is not None and bool((self._times(frame, 0) < late - self.lateness).any())
+
     def unfit(self, frame: pl.DataFrame, side: int, now: int) -> pl.Series | None:
         """Rows without a gap, or with one that ends a session at no time that its column can have."""
         assert isinstance(self.session, RowSession)
@@ -185,7 +189,7 @@ class SessionAggregation(Stateful):
         if not isinstance(self.session, RowSession):
             return desk.ending(self.name, above, upto)
         desk.next_ends[self.name] = desk.next_end(self.name, upto)
-        return desk.ending(self.name, above, upto) if desk.quiet.get(self.name, SOONEST) <= upto else None
+        return desk.ending(self.name, above, upto, stored=desk.quiet.get(self.name, SOONEST) <= upto)
 
     def merge(self, desk: Desk, arrived: Sequence[Partial]) -> tuple[pl.DataFrame, pl.DataFrame]:
         """Join what has arrived with what is stored, and write it. Returns the sessions that have changed, and what they were."""

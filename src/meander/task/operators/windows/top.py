@@ -59,6 +59,9 @@ class BestOfWindows(Stateful):
         found: Mask = self.window.last_start(self._times(frame, 0)) + self.window.size <= late
         return found
 
+    def parted(self, frame: pl.DataFrame, side: int, late: int) -> bool:
+        return self.time is not None and bool((self._times(frame, 0) < self.window.last_end(late)).any())
+
     def why_late(self) -> str:
         return f"late: its windows of {self.time} had closed"
 
