@@ -277,10 +277,3 @@ def test_the_same_windows_go_on_when_they_are_given_out_otherwise(tmp_path: Path
     propose(emit="update")
     local.run()
     assert {row[2:4] for row in emitted(out.table())} == {(end * SECOND, n) for end in (5, 10, 15, 20) for n in (2, 3)}
-
-
-def test_a_join_of_windows_needs_windows_side_by_side() -> None:
-    flow = md.Flow("f")
-    one, other = (flow.source(name, Script(COLUMNS, ())).watermark("ts") for name in "ab")
-    with pytest.raises(FlowError, match="windows of event time, side by side"):
-        one.window(md.cumulating("10s", step="5s")).join(other, on="k")
