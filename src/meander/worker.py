@@ -20,8 +20,8 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from meander.cache.reader import Cached, Household, Mapped, Remote
-from meander.cache.tables import Shelf
+from meander.cache.reader import Cached, ExecutorCache, Mapped, Remote
+from meander.cache.tables import OpenTables
 from meander.clock import SystemClock
 from meander.coordinate.routing import groups_of
 from meander.errors import BadInput, Corrupted, FlowError, Retryable
@@ -36,8 +36,8 @@ from meander.task.rows import Rows
 from meander.task.stage import Carried, Outbox, Segments, StageTask
 
 _stores: dict[str, Store] = {}
-_households: dict[str, Household] = {}
-_shelf = Shelf()
+_executor_caches: dict[str, ExecutorCache] = {}
+_tables = OpenTables()
 _NOTHING = Seen(frozenset(), ())
 _spared = 0
 """Modules at the time when what they hold was last taken out of the garbage collector's sight."""
@@ -111,7 +111,7 @@ def _guarded(seen: Seen, box: Outbox, task: StageTask, work: Callable[[], None])
 def _open_tables(task: StageTask) -> None:
     """Those of the levels that a task does the work of: the first stage is part of the second in a small epoch."""
     for number in {0, task.control.level} if task.control.splits else {task.control.level}:
-        _shelf.open(node.name for node in task.compiled.levels[number].stateless)
+        _tables.open(node.name for node in task.compiled.levels[number].stateless)
 
 
 @contextlib.contextmanager
@@ -131,21 +131,21 @@ def _finished(task: StageTask) -> Report:
 def _open_task(message: bytes) -> StageTask:
     control: Control = pickle.loads(message)
     common = control.common
-    store, household = settle_in(common)
+    store, executor_cache = settle_in(common)
 
     def find_segments(report: Report) -> Segments:
-        if household is None:
+        if executor_cache is None:
             return Mapped(store)
-        report.executor, report.steward = household.executor, household.address()
+        report.executor, report.steward = executor_cache.executor, executor_cache.address()
         if common.mode == "remote":
             return Remote(store, report)
         groups = 0
         for name in control.segments:
             groups |= groups_of(common.routing[operator_of(name)], control.index)
-        return Cached(store, household.cache, common.mode, groups, common.key_groups, control.holders, common.secret, report)
+        return Cached(store, executor_cache.cache, common.mode, groups, common.key_groups, control.holders, common.secret, report)
 
     plan = unpack_plan(common.plan)
-    _shelf.lend(plan, common.tables, store, household)
+    _tables.lend(plan, common.tables, store, executor_cache)
     _spare_imports()
     return StageTask(plan, control, store, find_segments, SystemClock())
 
@@ -163,18 +163,18 @@ def _spare_imports() -> None:
         _spared = len(sys.modules)
 
 
-def _household(common: Common) -> Household:
-    if common.secret not in _households:
-        _households.clear()
-        _households[common.secret] = Household(common.store, common.secret, common.key_groups)
-    return _households[common.secret]
+def _executor_cache(common: Common) -> ExecutorCache:
+    if common.secret not in _executor_caches:
+        _executor_caches.clear()
+        _executor_caches[common.secret] = ExecutorCache(common.store, common.secret, common.key_groups)
+    return _executor_caches[common.secret]
 
 
-def settle_in(common: Common) -> tuple[Store, Household | None]:
+def settle_in(common: Common) -> tuple[Store, ExecutorCache | None]:
     """What the tasks of a run need: the store and, where segments are not mapped from it, this executor's cache. Opened once per worker."""
     store = _stores[common.store] = _stores.get(common.store) or open_store(common.store)
     maps = common.mode == "hybrid" and store.local("") is not None
-    return store, None if maps else _household(common)
+    return store, None if maps else _executor_cache(common)
 
 
 def _run_state(messages: Iterable[tuple[bytes, bytes]]) -> tuple[StageTask, Outbox, Seen]:

@@ -43,7 +43,7 @@ def is_gone(process: int) -> bool:
 
 
 @pytest.fixture
-def household(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], subprocess.Popen[bytes], str]]:
+def executor_cache(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], subprocess.Popen[bytes], str]]:
     """An executor (a process that sleeps), its steward, and the steward's address."""
     folder = tmp_path / "household"
     Cache(folder / "cache").add("segments/a", encode_segment(FRAME))
@@ -65,9 +65,9 @@ def household(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], subproc
 
 
 def test_keys_are_answered_at_normal_priority_and_the_rest_at_a_low_one(
-    household: tuple[subprocess.Popen[bytes], subprocess.Popen[bytes], str],
+    executor_cache: tuple[subprocess.Popen[bytes], subprocess.Popen[bytes], str],
 ) -> None:
-    _, steward, address = household
+    _, steward, address = executor_cache
     peer = Peer(address, "s")
     missing, rows, none = peer.rows(["segments/b", "segments/a", "segments/c"], FRAME[HASH][[3, 500, 999]].to_numpy())
     assert missing is None
@@ -86,8 +86,8 @@ def test_keys_are_answered_at_normal_priority_and_the_rest_at_a_low_one(
         Peer(address, "another secret").rows(["segments/a"], FRAME[HASH][:1].to_numpy())
 
 
-def test_nobody_is_left_when_the_executor_goes(household: tuple[subprocess.Popen[bytes], subprocess.Popen[bytes], str]) -> None:
-    executor, steward, _ = household
+def test_nobody_is_left_when_the_executor_goes(executor_cache: tuple[subprocess.Popen[bytes], subprocess.Popen[bytes], str]) -> None:
+    executor, steward, _ = executor_cache
     (backroom,) = children(steward.pid)
     executor.kill()
     executor.wait()
@@ -96,19 +96,19 @@ def test_nobody_is_left_when_the_executor_goes(household: tuple[subprocess.Popen
 
 
 def test_a_steward_that_lost_its_backroom_makes_way_for_another(
-    household: tuple[subprocess.Popen[bytes], subprocess.Popen[bytes], str],
+    executor_cache: tuple[subprocess.Popen[bytes], subprocess.Popen[bytes], str],
 ) -> None:
-    _, steward, _ = household
+    _, steward, _ = executor_cache
     (backroom,) = children(steward.pid)
     os.kill(backroom, 9)
     assert steward.wait(20) == 0
 
 
 def test_what_an_executor_has_of_a_segment_is_read_as_one_and_not_fetched_again(
-    household: tuple[subprocess.Popen[bytes], subprocess.Popen[bytes], str], tmp_path: Path
+    executor_cache: tuple[subprocess.Popen[bytes], subprocess.Popen[bytes], str], tmp_path: Path
 ) -> None:
     """After state went forth and back there are several parts of one segment: a lookup wants its key groups in one piece."""
-    _, _, address = household
+    _, _, address = executor_cache
     (tmp_path / "store" / "segments").mkdir(parents=True)
     data = encode_segment(FRAME.with_columns(text=pl.Series([f"{number}" * 2000 for number in range(1000)])))
     assert data.size > SMALL, "a small one would come whole"

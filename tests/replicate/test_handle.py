@@ -20,7 +20,7 @@ from meander.connect.sink import Staged, StagedFile
 from meander.connect.spool import SpoolSink, empty_spool
 from meander.processes import is_running
 from meander.replicate.handle import _settings, _spooled
-from meander.replicate.unwinding import Unwinding
+from meander.replicate.signals import UntilSignalled
 from meander.state.stores.contract import DirStore, MemoryStore
 
 FAKE = Path(__file__).with_name("fake_replica.py")
@@ -125,9 +125,9 @@ def test_a_script_that_handles_signals_itself_is_left_alone(tmp_path: Path) -> N
 
 
 def test_who_is_told_to_end_stops_all_that_it_has_started_and_is_told_once() -> None:
-    unwinding = Unwinding()
+    until_signalled = UntilSignalled()
     before = signal.getsignal(signal.SIGTERM)
-    first, second = unwinding.begin(), unwinding.begin()
+    first, second = until_signalled.begin(), until_signalled.begin()
     first()
     first()
     with pytest.raises(SystemExit, match="143"):  # the other one has still something to stop
@@ -135,7 +135,7 @@ def test_who_is_told_to_end_stops_all_that_it_has_started_and_is_told_once() -> 
     os.kill(os.getpid(), signal.SIGTERM)  # while it is stopped
     second()
     assert signal.getsignal(signal.SIGTERM) is before is signal.SIG_DFL
-    unwinding.begin()()
+    until_signalled.begin()()
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 

@@ -24,9 +24,9 @@ import pytest
 import meander as md
 from meander.clock import SystemClock
 from meander.processes import ProcessId, is_running
-from meander.replicate import courtesy
-from meander.replicate.asks import SUPERVISOR, ask, claim_term, live_supervisor
+from meander.replicate import priority
 from meander.replicate.process import Adopted, Child, replicas_here
+from meander.replicate.requests import SUPERVISOR, ask, claim_term, live_supervisor
 from meander.replicate.restarts import Death, Patience, Restarts
 from meander.replicate.supervisor import Supervisor
 from meander.state.signs import Said, place_of
@@ -642,16 +642,16 @@ def killed(supervisor: Supervisor, name: str) -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="sessions have no priorities here")
 def test_who_comes_up_beside_others_gives_way_to_them_until_it_has_settled_in(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(courtesy, "SETTLED_AFTER", 0.5)
+    monkeypatch.setattr(priority, "SETTLED_AFTER", 0.5)
     usual, lower = (
         os.getpriority(os.PRIO_PROCESS, 0),
-        min(19, os.getpriority(os.PRIO_PROCESS, 0) + (courtesy.LOWER if courtesy.may_raise() else 0)),
+        min(19, os.getpriority(os.PRIO_PROCESS, 0) + (priority.LOWER if priority.may_raise() else 0)),
     )
     supervisor = stage.start(2)
     assert courtesies(supervisor, "a", "b") == [("0", usual)] * 2  # nobody is at work
     until(supervisor, all_running(supervisor, "a", "b"))
     killed(supervisor, "b")
-    assert courtesies(supervisor, "a", "b") == [("0", usual), (str(courtesy.LOWER), lower)]
+    assert courtesies(supervisor, "a", "b") == [("0", usual), (str(priority.LOWER), lower)]
     until(supervisor, all_running(supervisor, "a", "b"))
     until(supervisor, lambda: courtesies(supervisor, "b") == [("0", usual)])
 
@@ -666,7 +666,7 @@ def test_nobody_gives_way_to_no_one_or_for_ever(stage: Stage, monkeypatch: pytes
     killed(supervisor, "a")  # there is nobody at work any more
     until(supervisor, lambda: courtesies(supervisor, "b")[0][0] == "0")
     until(supervisor, lambda: states(supervisor)["a"] == "running")
-    monkeypatch.setattr(courtesy, "LONGEST", 1.0)
+    monkeypatch.setattr(priority, "LONGEST", 1.0)
     killed(supervisor, "b")
     assert courtesies(supervisor, "b")[0][0] == "10"
     until(supervisor, lambda: courtesies(supervisor, "b")[0][0] == "0")
@@ -681,12 +681,12 @@ def test_who_gives_way_when_its_supervisor_is_killed_is_as_the_others_under_the_
     until(supervisor, all_running(supervisor, "a", "b"))
     assert courtesies(supervisor, "b")[0][0] == "10"
     supervisor.close()
-    monkeypatch.setattr(courtesy, "_raise_again", lambda *given, really=courtesy._raise_again: next(answers, True) and really(*given))
+    monkeypatch.setattr(priority, "_raise_again", lambda *given, really=priority._raise_again: next(answers, True) and really(*given))
     again = stage.start(2)
     until(again, lambda: courtesies(again, "a", "b") == [("0", os.getpriority(os.PRIO_PROCESS, 0))] * 2)
 
 
-@pytest.mark.skipif(not courtesy.may_raise(), reason="priorities can only be lowered here")
+@pytest.mark.skipif(not priority.may_raise(), reason="priorities can only be lowered here")
 def test_what_is_of_low_priority_in_a_replica_stays_so_when_it_has_settled_in() -> None:
     usual = os.getpriority(os.PRIO_PROCESS, 0)
     helper = "import os, time; os.nice(10); print(os.getpid(), flush=True); time.sleep(30)"
@@ -696,7 +696,7 @@ def test_what_is_of_low_priority_in_a_replica_stays_so_when_it_has_settled_in() 
         try:
             assert process.stdin is not None
             assert process.stdout is not None
-            way = courtesy.Courtesy.begin(process.pid, now=0.0)
+            way = priority.LowPriority.begin(process.pid, now=0.0)
             process.stdin.write(b"\n")
             process.stdin.flush()
             beside = int(process.stdout.readline())
@@ -704,7 +704,7 @@ def test_what_is_of_low_priority_in_a_replica_stays_so_when_it_has_settled_in() 
             while not way.is_over(now=10.0, at_work_since=1.0, beside_others=True):
                 time.sleep(0.05)
             assert os.getpriority(os.PRIO_PROCESS, process.pid) == usual
-            while not courtesy.Courtesy.overdue(process.pid).is_over(now=20.0, at_work_since=None, beside_others=True):
+            while not priority.LowPriority.overdue(process.pid).is_over(now=20.0, at_work_since=None, beside_others=True):
                 time.sleep(0.05)  # adopted by another supervisor
             assert os.getpriority(os.PRIO_PROCESS, beside) == min(19, usual + 20) - (min(19, usual + 10) - usual)
         finally:

@@ -11,16 +11,16 @@ import pyarrow as pa
 from tests.spark.conftest import write_input
 
 import meander as md
-from meander.cache.reader import Household
+from meander.cache.reader import ExecutorCache
 
 
-def household(frame: Any) -> Any:
+def executor_cache(frame: Any) -> Any:
     """Leaves a note where this executor's cache is: a worker knows."""
     import polars as pl
 
     from meander import worker
 
-    found = [str(one.folder) for one in worker._households.values() if isinstance(one, Household)]
+    found = [str(one.folder) for one in worker._executor_caches.values() if isinstance(one, ExecutorCache)]
     return frame.with_columns(pl.lit(found[0] if found else "").alias("folder"))
 
 
@@ -30,7 +30,7 @@ def test_segments_that_were_collected_leave_the_cache_of_the_executor(tmp_path: 
     events = flow.source("events", md.files(tmp_path / "in", max_files_per_epoch=1))
     counts = events.key_by("key").aggregate(md.count().alias("n"), name="counts")
     out = md.memory()
-    counts.map_batches(household, name="household").sink("out", out)
+    counts.map_batches(executor_cache, name="household").sink("out", out)
     store = f"throttled://{tmp_path}/state?latency_ms=1&mb_per_s=500"
     with flow.start(store, spark=spark, retain_epochs=2, dead_letters=str(tmp_path / "dead")) as run:
         deadline = time.monotonic() + 60

@@ -11,8 +11,8 @@ import pytest
 from meander.clock import FakeClock, SystemClock
 from meander.processes import ProcessId
 from meander.replicate import membership as cohort
-from meander.replicate.asks import SUPERVISOR, live_supervisor
 from meander.replicate.membership import DEAD_AFTER, Cohort
+from meander.replicate.requests import SUPERVISOR, live_supervisor
 from meander.state.signs import LONGEST_LOOK, SILENT_AFTER, Said, Watch, place_of
 from meander.state.stores.contract import MemoryStore
 

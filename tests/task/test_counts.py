@@ -16,8 +16,8 @@ import meander as md
 from meander.coordinate.routing import rebalance
 from meander.errors import FlowError, Rejected
 from meander.state import compaction as compaction_module
-from meander.task.operators.desk import Desk
 from meander.task.operators.windows import counts as counts_module
+from meander.task.operators.workspace import Workspace
 
 COLUMNS = {"k": pl.Int64(), "v": pl.Int64(), "f": pl.Float64(), "ts": pl.Datetime("us")}
 AGGREGATES = [md.collect("v").alias("vs"), md.count().alias("n"), md.sum("v").alias("sum"), md.first("v").alias("first")]
@@ -224,8 +224,10 @@ def test_a_change_that_is_taken_back_leaves_the_rows_counted_once(tmp_path: Path
 def test_what_small_steps_cost_follows_from_the_rows_that_have_come(tmp_path: Path, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A key with three rows has three pieces, and not the ten thousand that it may have one day."""
     asked: list[int] = []
-    find = Desk.find
-    monkeypatch.setattr(Desk, "find", lambda desk, table, keys, *more: (asked.append(keys.height), find(desk, table, keys, *more))[1])
+    find = Workspace.find
+    monkeypatch.setattr(
+        Workspace, "find", lambda workspace, table, keys, *more: (asked.append(keys.height), find(workspace, table, keys, *more))[1]
+    )
     script = tuple(((0, tuple((k, v, 0.5, 0) for v in range(at, at + rows // 3) for k in (1, 2))),) for at in range(0, rows, rows // 3))
     flow, out = flow_of(script, md.count_window(10_000, 1))
     Local(flow, tmp_path).run()

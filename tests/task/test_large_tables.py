@@ -19,7 +19,7 @@ from tests.local import Local, Script, constants
 import meander as md
 from meander import worker
 from meander.cache.disk import Cache
-from meander.cache.tables import Shelf, lookups_of
+from meander.cache.tables import OpenTables, lookups_of
 from meander.errors import Corrupted, FlowError
 from meander.plan import tables as plan_tables
 from meander.plan.change.code import pack_coded, unpack_coded
@@ -365,7 +365,7 @@ def test_a_table_that_cannot_be_read_stops_the_flow_and_is_stored_anew(tmp_path:
         (folder / name).write_bytes(data)
     with mock.patch.object(DirStore, "get_range", return_value=b"x"):  # it was there a moment ago
         local = Local(flow_of(CITIES, out=out), folder)
-    worker._shelf = Shelf()
+    worker._open_tables = OpenTables()
     with pytest.raises(Corrupted, match=f"join_static 'cities': its table is {harm}: '{name}'"):
         local.step()
     assert local.manifest.totals.get("dead_letters", 0) == 0
@@ -377,7 +377,7 @@ def test_a_table_that_cannot_be_read_stops_the_flow_and_is_stored_anew(tmp_path:
 
 def test_a_store_that_does_not_answer_is_no_fault_of_a_row(tmp_path: Path) -> None:
     local = Local(flow_of(CITIES), tmp_path)
-    worker._shelf = Shelf()
+    worker._open_tables = OpenTables()
     with mock.patch.object(DirStore, "map", side_effect=md.Retryable("no answer")), pytest.raises(md.Retryable):
         local.step()
     local.run()
@@ -423,7 +423,7 @@ def test_how_large_a_frame_is_is_known_before_all_of_it_is_packed() -> None:
 
 
 def test_a_worker_lets_go_of_tables_that_no_operator_uses(tmp_path: Path) -> None:
-    worker._shelf = shelf = Shelf()
+    worker._open_tables = shelf = OpenTables()
     local = Local(flow_of(CITIES, 12), tmp_path / "state")
     local.step()
     assert len(shelf) == 1
@@ -440,19 +440,19 @@ def test_a_worker_lets_go_of_tables_that_no_operator_uses(tmp_path: Path) -> Non
 
 def test_an_executor_fetches_a_table_once_and_maps_it_from_its_cache(tmp_path: Path) -> None:
     local = Local(flow_of(CITIES), tmp_path / "state")
-    household = mock.Mock(folder=tmp_path, cache=Cache(tmp_path / "cache"))
+    executor_cache = mock.Mock(folder=tmp_path, cache=Cache(tmp_path / "cache"))
     reads: list[str] = []
     store = DirStore(tmp_path / "state")
     compiled, marks = worker.unpack_plan(local.loop._runner._packed), local.loop.plan["tables"]
     lookup = lookups_of(compiled.plan)["cities"]
     with mock.patch.object(store, "map", side_effect=lambda name: (reads.append(name), DirStore.map(store, name))[1]):
         for _ in range(2):  # two workers
-            Shelf().lend(compiled, marks, store, household)
+            OpenTables().lend(compiled, marks, store, executor_cache)
             assert lookup(pl.DataFrame({"k": [2]})).get_column("city").to_list() == ["Oslo", "Bern"]
     assert sorted(reads) == sorted(objects(tmp_path / "state"))
     damaged = next((tmp_path / "cache" / "whole").iterdir())
     damaged.write_bytes(b"nonsense")
-    Shelf().lend(compiled, marks, store, household)
+    OpenTables().lend(compiled, marks, store, executor_cache)
     assert lookup(pl.DataFrame({"k": [1, 2]})).height == 3
 
 

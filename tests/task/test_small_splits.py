@@ -19,7 +19,7 @@ from meander.state.stores.contract import DirStore
 from meander.task import stage
 from meander.task.messages import Common, Control, SplitTask
 from meander.task.operators.aggregate import Aggregation
-from meander.task.operators.contract import Seat
+from meander.task.operators.contract import Intake
 from meander.task.physical import Compiled, compile_plan
 from meander.task.rows import Rows, together
 from meander.task.stage import Outbox, StageTask
@@ -92,9 +92,9 @@ def test_small_splits_together_give_what_they_give_one_by_one(tmp_path: Path, mo
     calls: list[int] = []
     before = Aggregation.before
 
-    def counted(self: Aggregation, rows: Rows, side: int, seat: Seat) -> pl.DataFrame:
+    def counted(self: Aggregation, rows: Rows, side: int, intake: Intake) -> pl.DataFrame:
         calls.append(rows.frame.height)
-        return before(self, rows, side, seat)
+        return before(self, rows, side, intake)
 
     monkeypatch.setattr(Aggregation, "before", counted)
     program = compiled()

@@ -345,7 +345,7 @@ def _keep(key: str, name: str, read: Callable[[], pa.Buffer | None], url: str) -
 # -- this executor's steward -----------------------------------------------------------------------------------------
 
 
-class Household:
+class ExecutorCache:
     """This executor's cache and the address of its steward, once there is one."""
 
     def __init__(self, store: str, secret: str, key_groups: int) -> None:

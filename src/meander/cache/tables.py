@@ -14,7 +14,7 @@ from functools import partial
 import polars as pl
 import pyarrow as pa
 
-from meander.cache.reader import Household
+from meander.cache.reader import ExecutorCache
 from meander.errors import Corrupted, MeanderError
 from meander.plan.graph import Plan
 from meander.plan.tables import JoinStatic, StoredLookup
@@ -33,7 +33,7 @@ def lookups_of(plan: Plan) -> dict[str, StoredLookup]:
     return {n.name: n.op.lookup for n in plan.nodes if isinstance(n.op, JoinStatic) and isinstance(n.op.lookup, StoredLookup)}
 
 
-class Shelf:
+class OpenTables:
     """The stored tables that a worker has open: mapped, each checked once, and let go when no operator uses it."""
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class Shelf:
     def __len__(self) -> int:
         return len(self._open)
 
-    def lend(self, compiled: Compiled, marks: Mapping[str, Json], store: Store, household: Household | None) -> None:
+    def lend(self, compiled: Compiled, marks: Mapping[str, Json], store: Store, executor_cache: ExecutorCache | None) -> None:
         """Have a plan's lookups find their rows where a task's marks say."""
         self._tasks += 1
         mine = {(store.url, mark["object"]) for mark in marks.values()}
@@ -53,7 +53,7 @@ class Shelf:
                 del self._open[key]
         self._openers = {}
         for name, lookup in lookups_of(compiled.plan).items() if marks else ():
-            self._openers[name] = opener = partial(self._opened, name, marks[name], lookup, store, household)
+            self._openers[name] = opener = partial(self._opened, name, marks[name], lookup, store, executor_cache)
             lookup.find = partial(_find, opener)
 
     def open(self, operators: Iterable[str]) -> None:
@@ -62,10 +62,10 @@ class Shelf:
             if name in self._openers:
                 self._openers[name]()
 
-    def _opened(self, name: str, mark: Json, lookup: StoredLookup, store: Store, household: Household | None) -> LookupTable:
+    def _opened(self, name: str, mark: Json, lookup: StoredLookup, store: Store, executor_cache: ExecutorCache | None) -> LookupTable:
         key = (store.url, mark["object"])
         found = self._open.get(key)
-        table = LookupTable(_pieces(name, mark, store, household), _schema(lookup)) if found is None else found[0]
+        table = LookupTable(_pieces(name, mark, store, executor_cache), _schema(lookup)) if found is None else found[0]
         self._open[key] = (table, self._tasks)
         return table
 
@@ -74,21 +74,21 @@ def _find(opener: Callable[[], LookupTable], keys: pl.DataFrame) -> pl.DataFrame
     return opener().find(keys)
 
 
-def bring(marks: Mapping[str, Json], store: Store, household: Household | None) -> None:
+def bring(marks: Mapping[str, Json], store: Store, executor_cache: ExecutorCache | None) -> None:
     """Have tables in an executor's cache before an epoch needs them; what is in the way shows when one does."""
-    if household is not None:
+    if executor_cache is not None:
         with contextlib.suppress(MeanderError, OSError):
             for name, mark in marks.items():
-                _pieces(name, mark, store, household)
+                _pieces(name, mark, store, executor_cache)
 
 
 def _schema(lookup: StoredLookup) -> dict[str, pl.DataType]:
     return {column: lookup.schema[column] for column in lookup.kept}
 
 
-def _pieces(operator: str, mark: Json, store: Store, household: Household | None) -> list[pa.Buffer]:
+def _pieces(operator: str, mark: Json, store: Store, executor_cache: ExecutorCache | None) -> list[pa.Buffer]:
     """A table's bytes, mapped where they can be: from the store where that is a folder, or else from this executor's cache."""
-    find = partial(_mapped, operator, store) if household is None else partial(_cached, operator, household, store)
+    find = partial(_mapped, operator, store) if executor_cache is None else partial(_cached, operator, executor_cache, store)
     return [find(name, check) for name, check in zip(pieces_of(mark), mark["pieces"], strict=True)]
 
 
@@ -107,19 +107,19 @@ def _mapped(operator: str, store: Store, name: str, check: str) -> pa.Buffer:
     return data
 
 
-def _cached(operator: str, household: Household, store: Store, name: str, check: str) -> pa.Buffer:
+def _cached(operator: str, executor_cache: ExecutorCache, store: Store, name: str, check: str) -> pa.Buffer:
     """A piece by way of the cache. One worker of the executor fetches it; what is damaged is not kept."""
-    with _alone(household):
-        data = household.cache.whole(name)
+    with _alone(executor_cache):
+        data = executor_cache.cache.whole(name)
         if data is None or check_of(data) != check:
-            household.cache.add(name, _mapped(operator, store, name, check))
-            data = household.cache.whole(name)
+            executor_cache.cache.add(name, _mapped(operator, store, name, check))
+            data = executor_cache.cache.whole(name)
     return _mapped(operator, store, name, check) if data is None else data  # it had to make room already
 
 
 @contextlib.contextmanager
-def _alone(household: Household) -> Iterator[None]:
-    lock = os.open(household.folder / "tables.lock", os.O_RDWR | os.O_CREAT, 0o600)
+def _alone(executor_cache: ExecutorCache) -> Iterator[None]:
+    lock = os.open(executor_cache.folder / "tables.lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -69,7 +69,7 @@ def _meaning(arguments: argparse.Namespace) -> tuple[str, str]:
 def read(url: str) -> dict[str, Any]:
     """The roster of a store that holds a flow, or in which one is being started."""
     from meander.clock import SystemClock
-    from meander.replicate.asks import SUPERVISOR
+    from meander.replicate.requests import SUPERVISOR
     from meander.replicate.roster import read_roster
     from meander.state.stores.contract import open_store
     from meander.state.stores.folder import refuse_file
@@ -85,7 +85,7 @@ def read(url: str) -> dict[str, Any]:
 
 def _ask(arguments: argparse.Namespace, verb: str, url: str) -> int:
     from meander.clock import SystemClock
-    from meander.replicate.asks import ask
+    from meander.replicate.requests import ask
     from meander.state.stores.contract import open_store
     from meander.state.stores.folder import refuse_file
 

@@ -69,10 +69,10 @@ def introduce(_: int, messages: Iterable[bytes]) -> Iterator[bytes]:
     """In a worker. That this can be called at all means that everything is imported; what is opened here is found open by the epochs."""
     (message,) = list(messages)
     hello: Hello = pickle.loads(message)
-    store, household = worker.settle_in(hello.common)
+    store, executor_cache = worker.settle_in(hello.common)
     unpack_plan(hello.common.plan)  # which imports what the user's functions need
-    bring(hello.common.tables, store, household)
-    steward = None if household is None else household.wait_for_steward(_STEWARD)
+    bring(hello.common.tables, store, executor_cache)
+    steward = None if executor_cache is None else executor_cache.wait_for_steward(_STEWARD)
     yield pickle.dumps(Answer(this_executor(), look(store, hello.probe), steward), protocol=5)
 
 

@@ -25,8 +25,8 @@ from meander.plan.operators import SinkOp
 from meander.plan.tables import carrying_tables
 from meander.replicate.ballot import find_zookeeper
 from meander.replicate.restarts import Patience
+from meander.replicate.signals import UNTIL_SIGNALLED
 from meander.replicate.supervisor import Supervisor
-from meander.replicate.unwinding import UNWINDING
 from meander.settings import Settings, seconds
 from meander.state.log import read_manifest
 from meander.state.stores.contract import Store, open_store
@@ -186,7 +186,7 @@ def start_replicas(
         return let_go
 
     command = _command(packed, bool(options.get("takeover")))
-    restore = UNWINDING.begin()
+    restore = UNTIL_SIGNALLED.begin()
     try:
         supervisor = Supervisor(place, timekeeper, command, replicas, logs, Patience(), _LOG.info, prepare).start()
     except BaseException:

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from meander.processes import ProcessId
-from meander.replicate.courtesy import Courtesy
+from meander.replicate.priority import LowPriority
 from meander.replicate.process import Process
 from meander.replicate.restarts import Restarts
 
@@ -39,7 +39,7 @@ class Member:
     trouble: str | None = None
     """Why we have killed it."""
     last_lines: list[str] = field(default_factory=list)
-    courtesy: Courtesy | None = None
+    priority: LowPriority | None = None
     """While it gives way to those that are at work."""
 
     @property
@@ -56,8 +56,8 @@ class Member:
 
     def mind_others(self, members: Iterable[Member], now: float) -> None:
         """Give way to them no longer than is good."""
-        if self.courtesy is not None and self.courtesy.is_over(now, self.came_up, self.is_beside(members)):
-            self.courtesy = None
+        if self.priority is not None and self.priority.is_over(now, self.came_up, self.is_beside(members)):
+            self.priority = None
 
     @property
     def restarts(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from meander.clock import Clock
-from meander.replicate.asks import live_supervisor
+from meander.replicate.requests import live_supervisor
 from meander.state.log import read_manifest
 from meander.state.signs import Watch, keeper
 from meander.state.stores.contract import Store

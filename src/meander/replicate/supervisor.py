@@ -21,10 +21,10 @@ from typing import Any
 from meander.clock import Clock
 from meander.errors import Busy, ConfigError, Fenced, MeanderError, Retryable
 from meander.processes import ProcessId
-from meander.replicate.asks import SUPERVISOR, answer, asked, claim_term, forget, live_supervisor, newest_term, raised, refusal
-from meander.replicate.courtesy import Courtesy
 from meander.replicate.member import Change, Member, Steps, names
+from meander.replicate.priority import LowPriority
 from meander.replicate.process import Adopted, Child, Ended, last_lines, replicas_here
+from meander.replicate.requests import SUPERVISOR, answer, asked, claim_term, forget, live_supervisor, newest_term, raised, refusal
 from meander.replicate.restarts import Death, Patience, Restarts
 from meander.state.log import newest_generation, read_manifest
 from meander.state.signs import SILENT_AFTER, Sighting, Watch, parse
@@ -149,7 +149,7 @@ class Supervisor:
         now = self._clock.monotonic()
         process, state = Adopted(found, self._log(name), self._ended(name)), "starting" if came_up is None else "running"
         self._members[name] = Member(name, Restarts(self._patience), state, process, now, came_up=came_up, adopted=True)
-        self._members[name].courtesy = Courtesy.overdue(found.pid)
+        self._members[name].priority = LowPriority.overdue(found.pid)
         self._tell(f"replica {name} runs already (process {found.pid}): adopted")
 
     def _join(self, name: str) -> Member:
@@ -383,7 +383,7 @@ class Supervisor:
             member.next_start = now + delay
             self._tell(f"replica {member.name}: {member.error}; it is tried again in {delay:g} s")
             return
-        member.courtesy = Courtesy.begin(member.process.id.pid, now) if member.is_beside(self._members.values()) else None
+        member.priority = LowPriority.begin(member.process.id.pid, now) if member.is_beside(self._members.values()) else None
         member.launches += 1
         member.state, member.launched, member.came_up, member.asked_to_end, member.epoch = "starting", now, None, None, None
         self._tell(f"replica {member.name} is started (process {member.process.id.pid})")

@@ -37,9 +37,9 @@ from meander.state.stores.contract import Store
 from meander.state.table import Kept, conform
 from meander.task.evaluate import DeadLetter, content_of, evaluate
 from meander.task.messages import Control, Lookup, Report
-from meander.task.operators.contract import Emitted, Partial, Seat, Stateful
-from meander.task.operators.desk import Desk
+from meander.task.operators.contract import Emitted, Intake, Partial, Stateful
 from meander.task.operators.folding import one_zero
+from meander.task.operators.workspace import Workspace
 from meander.task.physical import Compiled
 from meander.task.rows import Rows, Units, source_unit, state_unit, together
 
@@ -221,11 +221,11 @@ class StageTask:
     def _before(self, level: int, keyed: Stateful, side: int, rows: Sequence[Rows], keep: int | None, box: Outbox) -> None:
         """What one input of a stateful operator sends through the exchange."""
         common = self.control.common
-        seat = Seat(common.key_groups, keep, micros_of(common.now))
+        intake = Intake(common.key_groups, keep, micros_of(common.now))
         for some in rows:
             if some.frame.height:
                 same = some.with_frame(one_zero(some.frame, keyed.found_by(side)))
-                partial = Partial(keyed.name, some.unit, keyed.before(same, side, seat), side)
+                partial = Partial(keyed.name, some.unit, keyed.before(same, side, intake), side)
                 box.partials.append(partial)
                 self.report.handed_on(level, partial.frame.height)
 
@@ -266,21 +266,23 @@ class StageTask:
         now = micros_of(common.now)
         strict = common.strict or name in common.watched
         kept = keyed.tables()
-        desk = Desk(name, late, evict, now, mask, common.key_groups, kept, segments, common.floors, *found, lap, common.epoch, strict)
-        desk.quiet = common.quiet
-        emitted = keyed.work(desk, arrived)
+        workspace = Workspace(
+            name, late, evict, now, mask, common.key_groups, kept, segments, common.floors, *found, lap, common.epoch, strict
+        )
+        workspace.quiet = common.quiet
+        emitted = keyed.work(workspace, arrived)
         lap("state read")
-        for table, rows in desk.written.items():
+        for table, rows in workspace.written.items():
             self._write_segment(table, kept[table], self._lasting(keyed, table, kept[table], rows, evict), mask)
         lap("state write")
         if emitted is not None:
             values.update(self._sides(keyed, emitted))
             emitted = Emitted(_as_planned(keyed, emitted.frame), emitted.hashes, emitted.signs)
-        self._digest(name, [*desk.written.values(), *([] if emitted is None else [emitted.frame])])
-        self._dead.extend(desk.dead)
-        self.report.next_ends.update(desk.next_ends)
-        if desk.closed > NEVER:
-            self.report.closed[name] = desk.closed
+        self._digest(name, [*workspace.written.values(), *([] if emitted is None else [emitted.frame])])
+        self._dead.extend(workspace.dead)
+        self.report.next_ends.update(workspace.next_ends)
+        if workspace.closed > NEVER:
+            self.report.closed[name] = workspace.closed
         return [] if emitted is None or emitted.frame.height == 0 else self._placed(keyed, emitted)
 
     def _lasting(self, keyed: Stateful, table: str, kept: Kept, rows: pl.DataFrame, evict: int) -> pl.DataFrame:

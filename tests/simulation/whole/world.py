@@ -43,7 +43,7 @@ class Wrong(AssertionError):
         self.kind = kind
 
 
-class Shelf(MemoryStore):
+class OpenTables(MemoryStore):
     """What is durable. Checks every log entry when it is written."""
 
     def __init__(self, world: World, linked: bool) -> None:
@@ -153,7 +153,7 @@ class World:
         self.ids = random.Random(self.seed + 1)
         place = Path("/dev/shm")
         self.folder = Path(tempfile.mkdtemp(prefix="meander-life-", dir=place if place.is_dir() else None))
-        self.shelf = Shelf(self, self.linked)
+        self.shelf = OpenTables(self, self.linked)
         self.late: list[tuple[int, Callable[[], Any]]] = []
         self.operations = 0
         self.memories: dict[str, Any] = {}

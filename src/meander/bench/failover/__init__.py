@@ -29,7 +29,7 @@ from meander.bench.harness.report import Report, Table
 from meander.bench.harness.rounds import add_common_arguments, say, work_folder
 from meander.bench.harness.statistics import Json
 from meander.bench.load.steady import Feed, Sight, batch_name, drained, meander_names, timeline
-from meander.replicate.courtesy import Courtesy
+from meander.replicate.priority import LowPriority
 from meander.replicate.process import session_members
 from meander.state.signs import parse
 
@@ -90,7 +90,7 @@ class Kept:
     def __init__(self, asked: Json) -> None:
         self.asked = asked
         self.name: str = asked["name"]
-        self._courtesy: Courtesy | None = None
+        self._priority: LowPriority | None = None
         self._start()
 
     def _start(self) -> None:
@@ -117,11 +117,11 @@ class Kept:
         if self._process.poll() is not None:
             end_session(self.pid)
             self._start()
-            self._courtesy = Courtesy.begin(self.pid, now) if beside_others else None
+            self._priority = LowPriority.begin(self.pid, now) if beside_others else None
         if self._up_since is None and self.up.exists():
             self._up_since = now
-        if self._courtesy is not None and self._courtesy.is_over(now, self._up_since, beside_others):
-            self._courtesy = None
+        if self._priority is not None and self._priority.is_over(now, self._up_since, beside_others):
+            self._priority = None
 
     def last_words(self) -> str:
         return (Path(self.asked["folder"]) / f"{self.name}.log").read_text(errors="replace")[-1500:]

@@ -17,12 +17,12 @@ from meander.state.reading import AggregateReader
 from meander.state.segment import ALL
 from meander.state.table import Kept, find_states, merge_found
 from meander.state.values import ValueTable, lengths, new_members, numbered, whole_lists
-from meander.task.operators.contract import Emitted, Partial, Reader, Seat, Stateful
-from meander.task.operators.desk import Desk
+from meander.task.operators.contract import Emitted, Intake, Partial, Reader, Stateful
 from meander.task.operators.folding import fold_after, fold_before, hashes_of, take
 from meander.task.operators.over_changes import make_over_changes
 from meander.task.operators.place import Place, parts_of
 from meander.task.operators.replacing import replaced
+from meander.task.operators.workspace import Workspace
 from meander.task.rows import Rows
 
 
@@ -44,38 +44,38 @@ class Aggregation(Stateful):
     def tables(self) -> dict[str, Kept]:
         return {self.name: Kept(self.keys), **{table.name: Kept(table.identity) for table in self.values}}
 
-    def before(self, rows: Rows, side: int, seat: Seat) -> pl.DataFrame:
+    def before(self, rows: Rows, side: int, intake: Intake) -> pl.DataFrame:
         if self.keys == (ALL,):
             rows = rows.with_frame(rows.frame.with_columns(pl.lit(0, pl.Int8()).alias(ALL)))
-        return fold_before(rows, hashes_of(rows.frame, self.keys), self.keys, self.parts, seat)
+        return fold_before(rows, hashes_of(rows.frame, self.keys), self.keys, self.parts, intake)
 
-    def work(self, desk: Desk, arrived: Sequence[Partial]) -> Emitted | None:
+    def work(self, workspace: Workspace, arrived: Sequence[Partial]) -> Emitted | None:
         """Merge what has arrived with what is stored, and write what changed."""
         if not arrived:
             return None
         keys, hashes, states = fold_after(arrived, self.keys, self.parts)
-        desk.lap("fold")
+        workspace.lap("fold")
         for values in self.values:
             lists = states[values.values]
             counts = lengths(lists)
             if not values.is_list:
-                counts, rows = new_members(values, *desk.stored(values.name), keys, hashes, lists, desk.key_groups)
-                desk.write(values.name, rows)
+                counts, rows = new_members(values, *workspace.stored(values.name), keys, hashes, lists, workspace.key_groups)
+                workspace.write(values.name, rows)
             states[values.count] = pl.Series(values.count, counts)
-        which, old = find_states(*desk.stored(self.name, hashes), keys, hashes, self.stored, desk.key_groups)
-        before = self._before(desk, keys, hashes, which, old) if self.retracts else None
+        which, old = find_states(*workspace.stored(self.name, hashes), keys, hashes, self.stored, workspace.key_groups)
+        before = self._before(workspace, keys, hashes, which, old) if self.retracts else None
         table = merge_found(which, old, keys, hashes, states, self.stored)
         whole: list[pl.Series] = []
         for values in self.values:
             if values.is_list:
                 lists, totals = states[values.values], table.get_column(values.count).to_numpy()
-                whole.append(whole_lists(values, *desk.stored(values.name), keys, hashes, lists, totals, desk.key_groups))
-                desk.write(values.name, numbered(values, keys, hashes, lists, totals))
-        desk.write(self.name, table)
+                whole.append(whole_lists(values, *workspace.stored(values.name), keys, hashes, lists, totals, workspace.key_groups))
+                workspace.write(values.name, numbered(values, keys, hashes, lists, totals))
+        workspace.write(self.name, table)
         after = self._finished(table.with_columns(whole))
         return Emitted(after, hashes) if before is None else replaced(before, which, after, np.arange(len(hashes)), hashes)
 
-    def _before(self, desk: Desk, keys: pl.DataFrame, hashes: Hashes, which: Index, old: Mapping[str, pl.Series]) -> pl.DataFrame:
+    def _before(self, workspace: Workspace, keys: pl.DataFrame, hashes: Hashes, which: Index, old: Mapping[str, pl.Series]) -> pl.DataFrame:
         """The rows that were given out of the stored keys: for each of ``which``, in this order."""
         if len(which) == 0:
             return self.schema.to_frame()
@@ -86,7 +86,7 @@ class Aggregation(Stateful):
                 totals = old[values.count].to_numpy()[order]
                 none = pl.Series(values.values, [[]] * len(which), dtype=self.parts[values.values].dtype)
                 lists = whole_lists(
-                    values, *desk.stored(values.name), keys[which[order]], hashes[which[order]], none, totals, desk.key_groups
+                    values, *workspace.stored(values.name), keys[which[order]], hashes[which[order]], none, totals, workspace.key_groups
                 )
                 rows = rows.with_columns(lists.gather(np.argsort(order)))
         return self._finished(rows)

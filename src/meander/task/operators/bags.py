@@ -14,7 +14,7 @@ import polars as pl
 from meander.errors import Corrupted
 from meander.state.hashing import Hashes
 from meander.state.segment import DELETED, HASH
-from meander.task.operators.desk import Desk
+from meander.task.operators.workspace import Workspace
 
 OWNER = "__owner"
 
@@ -34,7 +34,7 @@ class Bag:
     def identity(self) -> tuple[str, ...]:
         return (*self.keys, *self.columns)
 
-    def change(self, desk: Desk, keys: pl.DataFrame, hashes: Hashes, changes: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    def change(self, workspace: Workspace, keys: pl.DataFrame, hashes: Hashes, changes: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
         """Add to a bag, and take from it. Returns all rows of these keys (ascending by hash) before and after, in an order of their own.
 
         ``changes`` has the number of the key each row is of (``__owner``), the bag's columns, and how many have come, or are gone if
@@ -42,21 +42,21 @@ class Bag:
         """
         rows = [OWNER, *self.columns]
         changes = changes.group_by(rows, maintain_order=True).agg(pl.col(self.number).sum()).filter(pl.col(self.number) != 0)
-        which, found = desk.find_rows(self.name, keys, hashes, self.columns, (self.number,))
+        which, found = workspace.find_rows(self.name, keys, hashes, self.columns, (self.number,))
         before = found.with_columns(pl.Series(OWNER, which.astype(np.int64))) if len(which) else changes[:0]
         before = before.select(changes.columns).sort(rows, maintain_order=True)
         both = pl.concat([before, changes]).group_by(rows, maintain_order=True).agg(pl.col(self.number).sum(), pl.len().alias("__pieces"))
         if (both.get_column(self.number) < 0).any():
             raise Corrupted(f"table '{self.name}': rows are gone that were never there; this is a defect of the flow or of Meander")
-        self._write(desk, keys, hashes, both.join(changes.select(rows), on=rows, how="semi", nulls_equal=True, maintain_order="left"))
+        self._write(workspace, keys, hashes, both.join(changes.select(rows), on=rows, how="semi", nulls_equal=True, maintain_order="left"))
         after = both.filter(pl.col(self.number) > 0).select(changes.columns).sort(rows, maintain_order=True)
         return before, after
 
-    def _write(self, desk: Desk, keys: pl.DataFrame, hashes: Hashes, rows: pl.DataFrame) -> None:
+    def _write(self, workspace: Workspace, keys: pl.DataFrame, hashes: Hashes, rows: pl.DataFrame) -> None:
         gone = pl.col(self.number) == 0
         rows = rows.sort(OWNER, maintain_order=True)
         owners = rows.get_column(OWNER).to_numpy()
         columns: Sequence[str] = [HASH, *self.keys, *self.columns, self.number, DELETED]
         made = [pl.Series(HASH, hashes[owners]), *(keys.get_column(key).gather(owners) for key in self.keys), gone.alias(DELETED)]
         rows = rows.with_columns(made).select(columns)
-        desk.write(self.name, rows if rows.get_column(DELETED).any() else rows.drop(DELETED))
+        workspace.write(self.name, rows if rows.get_column(DELETED).any() else rows.drop(DELETED))

@@ -4,14 +4,14 @@ The life of a row, from the operator's side:
 
 1. ``refuses`` says which rows come too late: they are counted, and go to the operator's late stream or to the dead letters
 2. ``before`` makes of the others what goes through the exchange: partial states, or the rows themselves (``wholerows``)
-3. ``work`` gets what has arrived for one slot, and a ``Desk``: the epoch's times, and the operator's tables; it returns rows
+3. ``work`` gets what has arrived for one slot, and a ``Workspace``: the epoch's times, and the operator's tables; it returns rows
 4. the driver asks ``over`` which rows of its tables nobody needs any more, and ``due`` whether an epoch without input would have
    something to do
 
 A new operator is a plan operator, a file here, and a line in ``operators/__init__.py``.
 
 What must hold: equal rows arrive in an equal order at any parallelism and down both paths of a small epoch, so ``work`` may go by what
-it is given and by the desk, and by nothing else: no clock, no randomness, no state of its own between epochs. Its cost follows
+it is given and by the workspace, and by nothing else: no clock, no randomness, no state of its own between epochs. Its cost follows
 what has arrived and what is due.
 """
 
@@ -32,7 +32,7 @@ from meander.state.table import Kept
 from meander.task.rows import Rows
 
 if TYPE_CHECKING:
-    from meander.task.operators.desk import Desk
+    from meander.task.operators.workspace import Workspace
 
 Mask = npt.NDArray[np.bool_]
 Signs = npt.NDArray[np.int8]
@@ -62,7 +62,7 @@ class Emitted:
 
 
 @dataclass
-class Seat:
+class Intake:
     """Where ``before`` works: which key groups are wanted (None: all), the decision's time, and how many rows of each unit there were."""
 
     key_groups: int
@@ -115,14 +115,14 @@ class Stateful(ABC):
         """All its tables. The hash of a row is all that may tell where it is: rows of a key that end at different times have one hash."""
 
     @abstractmethod
-    def before(self, rows: Rows, side: int, seat: Seat) -> pl.DataFrame:
+    def before(self, rows: Rows, side: int, intake: Intake) -> pl.DataFrame:
         """What goes through the exchange for these rows of one input: ``__hash`` (ascending; its key group is the key's) and more.
 
         Where the rows have units, so has the frame (``__unit``).
         """
 
     @abstractmethod
-    def work(self, desk: Desk, arrived: Sequence[Partial]) -> Emitted | None:
+    def work(self, workspace: Workspace, arrived: Sequence[Partial]) -> Emitted | None:
         """One epoch of one slot. Called in every epoch, also where nothing has arrived."""
 
     @abstractmethod
@@ -157,7 +157,7 @@ class Stateful(ABC):
         return None
 
     def floor(self, closed: int) -> int:
-        """The mark at which all would be over that a flush has closed; ``closed`` is what ``work`` has said of the last of it at its desk.
+        """The mark at which all would be over that a flush has closed; ``closed`` is what ``work`` has said of the last of it.
 
         Asked of the operators of all plans that may be gone back to: these may have longer windows of the same state.
         """

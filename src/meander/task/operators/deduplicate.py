@@ -19,10 +19,10 @@ from meander.state.grouping import Groups, group_rows
 from meander.state.hashing import Hashes
 from meander.state.segment import HASH
 from meander.state.table import Kept
-from meander.task.operators.contract import Emitted, Mask, Partial, Seat, Stateful
-from meander.task.operators.desk import Desk
+from meander.task.operators.contract import Emitted, Intake, Mask, Partial, Stateful
 from meander.task.operators.place import Place
 from meander.task.operators.wholerows import in_order, send_whole
+from meander.task.operators.workspace import Workspace
 from meander.task.rows import UNIT, Rows
 
 UNTIL = "__until"
@@ -35,25 +35,25 @@ class Firsts(Stateful):
     def tables(self) -> dict[str, Kept]:
         return {self.name: Kept(self.keys)}
 
-    def before(self, rows: Rows, side: int, seat: Seat) -> pl.DataFrame:
+    def before(self, rows: Rows, side: int, intake: Intake) -> pl.DataFrame:
         """Only the first row of a key and unit can be the first of all."""
-        frame = send_whole(rows, self.keys, seat)
+        frame = send_whole(rows, self.keys, intake)
         units = None if rows.units is None else frame.get_column(UNIT).to_numpy()
         return frame[group_rows(frame.select(self.keys), frame.get_column(HASH).to_numpy(), units).heads]
 
-    def work(self, desk: Desk, arrived: Sequence[Partial]) -> Emitted | None:
+    def work(self, workspace: Workspace, arrived: Sequence[Partial]) -> Emitted | None:
         found = in_order(arrived)
         if found is None:
             return None
         frame, hashes = found
         groups = group_rows(frame.select(self.keys), hashes)
         frame, hashes = frame[groups.heads], groups.hashes
-        desk.lap("fold")
-        known, _ = desk.find(self.name, frame.select(self.keys), hashes, ())
+        workspace.lap("fold")
+        known, _ = workspace.find(self.name, frame.select(self.keys), hashes, ())
         new = np.ones(len(hashes), np.bool_)
         new[known] = False
         frame, hashes = frame.filter(pl.Series(new)), hashes[new]
-        desk.write(self.name, frame.select(HASH, *self.keys))
+        workspace.write(self.name, frame.select(HASH, *self.keys))
         return Emitted(frame.select(self.schema.names()), hashes)
 
     def reader(self) -> GuardReader:
@@ -84,30 +84,30 @@ class Guards(Stateful):
     def why_late(self) -> str:
         return f"late: its {self.time} is behind the watermark"
 
-    def before(self, rows: Rows, side: int, seat: Seat) -> pl.DataFrame:
-        return send_whole(rows, self.keys, seat)
+    def before(self, rows: Rows, side: int, intake: Intake) -> pl.DataFrame:
+        return send_whole(rows, self.keys, intake)
 
-    def work(self, desk: Desk, arrived: Sequence[Partial]) -> Emitted | None:
+    def work(self, workspace: Workspace, arrived: Sequence[Partial]) -> Emitted | None:
         found = in_order(arrived)
         if found is None:
             return None
         frame, hashes = found
         groups = group_rows(frame.select(self.keys), hashes)
         keys, times = frame.select(self.keys)[groups.heads], self._times(frame)
-        desk.lap("fold")
-        guards = self._stored(desk, keys, groups.hashes, np.minimum.reduceat(times[groups.order], groups.starts))
+        workspace.lap("fold")
+        guards = self._stored(workspace, keys, groups.hashes, np.minimum.reduceat(times[groups.order], groups.starts))
         kept = self._keep(times[groups.order], groups, guards)
         if len(kept) == 0:
             return None
         rows = frame[groups.order[kept]]
         changed = np.unique(groups.ids().to_numpy()[kept])
-        self._write(desk, keys[changed], groups.hashes[changed], guards[changed])
+        self._write(workspace, keys[changed], groups.hashes[changed], guards[changed])
         return Emitted(rows.select(self.schema.names()), rows.get_column(HASH).to_numpy())
 
-    def _stored(self, desk: Desk, keys: pl.DataFrame, hashes: Hashes, first: Times) -> Times:
+    def _stored(self, workspace: Workspace, keys: pl.DataFrame, hashes: Hashes, first: Times) -> Times:
         """Until when each key is guarded. A guard only moves on, so one that ends before the key's first row has nothing behind it."""
         guards = np.full(len(hashes), NEVER, np.int64)
-        which, stored = desk.find(self.name, keys, hashes, (UNTIL,), first)
+        which, stored = workspace.find(self.name, keys, hashes, (UNTIL,), first)
         if len(which):
             np.maximum.at(guards, which, stored[UNTIL].to_numpy())
         return guards
@@ -127,8 +127,8 @@ class Guards(Stateful):
             left = left[times[left] >= guards[of[left]]]
         return np.sort(np.concatenate(kept)) if kept else np.zeros(0, np.intp)
 
-    def _write(self, desk: Desk, keys: pl.DataFrame, hashes: Hashes, until: Times) -> None:
-        desk.write(self.name, pl.DataFrame([pl.Series(HASH, hashes), *keys.get_columns(), pl.Series(UNTIL, until)]))
+    def _write(self, workspace: Workspace, keys: pl.DataFrame, hashes: Hashes, until: Times) -> None:
+        workspace.write(self.name, pl.DataFrame([pl.Series(HASH, hashes), *keys.get_columns(), pl.Series(UNTIL, until)]))
 
     def _times(self, frame: pl.DataFrame) -> Times:
         found: Times = frame.get_column(self.time).dt.epoch("us").to_numpy()

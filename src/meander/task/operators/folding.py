@@ -11,7 +11,7 @@ from meander.aggregates import Part
 from meander.state.grouping import Index, fold_rows, fold_states, group_rows
 from meander.state.hashing import Hashes, hash_keys, in_groups
 from meander.state.segment import HASH
-from meander.task.operators.contract import Partial, Seat
+from meander.task.operators.contract import Intake, Partial
 from meander.task.rows import UNIT, Rows, Units
 
 
@@ -20,18 +20,18 @@ def hashes_of(frame: pl.DataFrame, keys: Sequence[str]) -> Hashes:
     return hash_keys(frame.select(keys)) if keys else np.zeros(frame.height, np.uint64)
 
 
-def keep_groups(rows: Rows, hashes: Hashes, seat: Seat) -> tuple[Rows, Hashes]:
+def keep_groups(rows: Rows, hashes: Hashes, intake: Intake) -> tuple[Rows, Hashes]:
     """Only the rows of the key groups that are wanted."""
-    if seat.groups is not None:
-        mask = in_groups(hashes, seat.groups, seat.key_groups)
+    if intake.groups is not None:
+        mask = in_groups(hashes, intake.groups, intake.key_groups)
         if not mask.all():
             return rows.filter(pl.Series(mask)), hashes[mask]
     return rows, hashes
 
 
-def fold_before(rows: Rows, hashes: Hashes, identity: Sequence[str], parts: Mapping[str, Part], seat: Seat) -> pl.DataFrame:
+def fold_before(rows: Rows, hashes: Hashes, identity: Sequence[str], parts: Mapping[str, Part], intake: Intake) -> pl.DataFrame:
     """Rows to partial states, one per key and unit."""
-    rows, hashes = keep_groups(rows, hashes, seat)
+    rows, hashes = keep_groups(rows, hashes, intake)
     keys = rows.frame.select(identity)
     groups = group_rows(keys, hashes, rows.units)
     states = fold_rows(rows.frame, groups, parts)

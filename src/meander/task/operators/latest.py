@@ -13,11 +13,11 @@ from meander.state.grouping import group_rows
 from meander.state.hashing import Hashes
 from meander.state.segment import HASH
 from meander.state.table import Kept
-from meander.task.operators.contract import Emitted, Partial, Seat, Stateful
-from meander.task.operators.desk import Desk
+from meander.task.operators.contract import Emitted, Intake, Partial, Stateful
 from meander.task.operators.place import Place
 from meander.task.operators.replacing import replaced
 from meander.task.operators.wholerows import in_order, send_whole
+from meander.task.operators.workspace import Workspace
 from meander.task.rows import UNIT, Rows
 
 _OWNER = "__owner"
@@ -34,23 +34,23 @@ class Newest(Stateful):
     def tables(self) -> dict[str, Kept]:
         return {self.name: Kept(self.keys)}
 
-    def before(self, rows: Rows, side: int, seat: Seat) -> pl.DataFrame:
+    def before(self, rows: Rows, side: int, intake: Intake) -> pl.DataFrame:
         """Only the newest row of a key and unit can be the newest of all."""
-        frame = send_whole(rows, self.keys, seat)
+        frame = send_whole(rows, self.keys, intake)
         units = None if rows.units is None else frame.get_column(UNIT).to_numpy()
         return self._newest(frame, frame.get_column(HASH).to_numpy(), units)
 
-    def work(self, desk: Desk, arrived: Sequence[Partial]) -> Emitted | None:
+    def work(self, workspace: Workspace, arrived: Sequence[Partial]) -> Emitted | None:
         found = in_order(arrived)
         if found is None:
             return None
         frame, hashes = found
         frame = self._newest(frame, hashes).select(HASH, *self.schema)
         hashes = frame.get_column(HASH).to_numpy()
-        desk.lap("fold")
+        workspace.lap("fold")
         gone = None
         if self.order or self.retracts:
-            which, stored = desk.find(self.name, frame.select(self.keys), hashes, self.schema.names() if self.retracts else self.order)
+            which, stored = workspace.find(self.name, frame.select(self.keys), hashes, self.schema.names() if self.retracts else self.order)
             newer = np.ones(frame.height, np.bool_)
             if len(which) and self.order:
                 newer = ~self._older(frame, which, {name: stored[name] for name in self.order})
@@ -59,7 +59,7 @@ class Newest(Stateful):
                 replaces = newer[which]
                 gone = old.filter(pl.Series(replaces)), np.cumsum(newer)[which[replaces]] - 1
             frame = frame.filter(pl.Series(newer))
-        desk.write(self.name, frame)
+        workspace.write(self.name, frame)
         after, hashes = frame.select(self.schema.names()), frame.get_column(HASH).to_numpy()
         return Emitted(after, hashes) if gone is None else replaced(*gone, after, np.arange(len(hashes)), hashes)
 

@@ -26,11 +26,11 @@ from meander.state.hashing import Hashes
 from meander.state.segment import DELETED
 from meander.state.table import Kept, conform, find_states, merge_found
 from meander.task.operators.bags import OWNER, Bag
-from meander.task.operators.contract import Emitted, Partial, Reader, Seat, Stateful
-from meander.task.operators.desk import Desk
+from meander.task.operators.contract import Emitted, Intake, Partial, Reader, Stateful
 from meander.task.operators.folding import fold_after, fold_before, hashes_of, take
 from meander.task.operators.place import Place, parts_of
 from meander.task.operators.replacing import replaced
+from meander.task.operators.workspace import Workspace
 from meander.task.rows import Rows
 
 
@@ -55,16 +55,16 @@ class AggregationOverChanges(Stateful):
     def tables(self) -> dict[str, Kept]:
         return {self.name: Kept(self.keys), **{bag.name: Kept(bag.identity) for bag in self.bags.values()}}
 
-    def before(self, rows: Rows, side: int, seat: Seat) -> pl.DataFrame:
-        folded = fold_before(rows, hashes_of(rows.frame, self.keys), self.keys, self.parts, seat)
+    def before(self, rows: Rows, side: int, intake: Intake) -> pl.DataFrame:
+        folded = fold_before(rows, hashes_of(rows.frame, self.keys), self.keys, self.parts, intake)
         return folded if rows.sign > 0 else folded.with_columns(self.taken)
 
-    def work(self, desk: Desk, arrived: Sequence[Partial]) -> Emitted | None:
+    def work(self, workspace: Workspace, arrived: Sequence[Partial]) -> Emitted | None:
         if not arrived:
             return None
         keys, hashes, states = fold_after(arrived, self.keys, self.parts)
-        desk.lap("fold")
-        which, old = find_states(*desk.stored(self.name, hashes), keys, hashes, self.stored, desk.key_groups)
+        workspace.lap("fold")
+        which, old = find_states(*workspace.stored(self.name, hashes), keys, hashes, self.stored, workspace.key_groups)
         table = merge_found(which, old, keys, hashes, states, self.stored)
         rows = table.get_column(ROWS).to_numpy()
         if (rows < 0).any():
@@ -72,37 +72,37 @@ class AggregationOverChanges(Stateful):
         before, after = pl.DataFrame([*take(keys, which), *old.values()]), table
         for agg in self.aggs:
             if agg.name in self.bags:
-                was, now = self._bag(desk, agg, keys, hashes, states)
+                was, now = self._bag(workspace, agg, keys, hashes, states)
                 before, after = before.with_columns(was.gather(which)), after.with_columns(now)
         there = np.flatnonzero(rows > 0)
-        self._write(desk, table, rows, which)
+        self._write(workspace, table, rows, which)
         new = self._finished(after)[there]
         if not self.retracts:
             return Emitted(new, hashes[there])
         return replaced(self._finished(before) if len(which) else new[:0], which, new, there, hashes)
 
     def _bag(
-        self, desk: Desk, agg: OverChanges, keys: pl.DataFrame, hashes: Hashes, states: Mapping[str, pl.Series]
+        self, workspace: Workspace, agg: OverChanges, keys: pl.DataFrame, hashes: Hashes, states: Mapping[str, pl.Series]
     ) -> tuple[pl.Series, pl.Series]:
         """An aggregate's values for every key, before and after."""
         bag = self.bags[agg.name]
         (value,) = bag.columns
         came = _values(states[f"{agg.name}.{CAME}"], value, bag.number, 1)
         went = _values(states[f"{agg.name}.{WENT}"], value, bag.number, -1)
-        before, after = bag.change(desk, keys, hashes, pl.concat([came, went]))
+        before, after = bag.change(workspace, keys, hashes, pl.concat([came, went]))
         return self._of_values(agg, before, len(hashes)), self._of_values(agg, after, len(hashes))
 
     def _of_values(self, agg: OverChanges, rows: pl.DataFrame, keys: int) -> pl.Series:
         return values_of(agg, rows, pl.DataFrame({OWNER: np.arange(keys)}), self.schema[agg.name], OWNER)
 
-    def _write(self, desk: Desk, table: pl.DataFrame, rows: Index, which: Index) -> None:
+    def _write(self, workspace: Workspace, table: pl.DataFrame, rows: Index, which: Index) -> None:
         """What is there, and deletions of what was there and is not any more."""
         known = np.zeros(len(rows), np.bool_)
         known[which] = True
         keep = (rows > 0) | known
         gone = (rows == 0) & known
         table = table.filter(pl.Series(keep))
-        desk.write(self.name, table.with_columns(pl.Series(DELETED, gone[keep])) if gone.any() else table)
+        workspace.write(self.name, table.with_columns(pl.Series(DELETED, gone[keep])) if gone.any() else table)
 
     def _finished(self, rows: pl.DataFrame) -> pl.DataFrame:
         return rows.select([*(pl.col(key) for key in self.keys), *(agg.finish() for agg in self.aggs)])

@@ -12,12 +12,12 @@ from meander.plan.rowwise import CHANGED, RANK, Top
 from meander.state.grouping import group_rows
 from meander.state.segment import HASH
 from meander.state.table import Kept
-from meander.task.operators.contract import Emitted, Partial, Seat, Stateful
-from meander.task.operators.desk import Desk
+from meander.task.operators.contract import Emitted, Intake, Partial, Stateful
 from meander.task.operators.place import Place
 from meander.task.operators.ranking import ARRIVAL, OWNER, Order, ranked_anew
 from meander.task.operators.top_over_changes import make_top_over_changes
 from meander.task.operators.wholerows import in_order, send_whole
+from meander.task.operators.workspace import Workspace
 from meander.task.rows import UNIT, Rows
 
 
@@ -37,9 +37,9 @@ class Best(Stateful):
     def tables(self) -> dict[str, Kept]:
         return {self.name: Kept((*self.keys, RANK))}
 
-    def before(self, rows: Rows, side: int, seat: Seat) -> pl.DataFrame:
+    def before(self, rows: Rows, side: int, intake: Intake) -> pl.DataFrame:
         """Only the best rows of a key and unit can be among the best of all."""
-        frame = send_whole(rows, self.keys, seat)
+        frame = send_whole(rows, self.keys, intake)
         units = None if rows.units is None else frame.get_column(UNIT).to_numpy()
         groups = group_rows(frame.select(self.keys), frame.get_column(HASH).to_numpy(), units)
         if len(groups.starts) == frame.height:
@@ -47,7 +47,7 @@ class Best(Stateful):
         owned = frame[groups.order].with_columns(groups.ids().alias(OWNER), pl.Series(ARRIVAL, np.arange(frame.height)))
         return self.order.best(owned).select(frame.columns)
 
-    def work(self, desk: Desk, arrived: Sequence[Partial]) -> Emitted | None:
+    def work(self, workspace: Workspace, arrived: Sequence[Partial]) -> Emitted | None:
         found = in_order(arrived)
         if found is None:
             return None
@@ -55,9 +55,9 @@ class Best(Stateful):
         groups = group_rows(frame.select(self.keys), hashes)
         keys = frame.select(self.keys)[groups.heads]
         new = frame[groups.order].with_columns(groups.ids().cast(pl.Int64).alias(OWNER), pl.Series(ARRIVAL, np.arange(frame.height)))
-        desk.lap("fold")
+        workspace.lap("fold")
         columns = [column for column in self.columns if column not in self.keys]
-        which, stored = desk.find_rows(self.name, keys, groups.hashes, (RANK,), columns)
+        which, stored = workspace.find_rows(self.name, keys, groups.hashes, (RANK,), columns)
         rows = [new.select(OWNER, ARRIVAL, *self.columns, pl.lit(None, pl.Int64).alias(RANK))]
         if len(which):
             old = stored.with_columns(keys[which].get_columns()).with_columns(pl.Series(OWNER, which.astype(np.int64)))
@@ -70,7 +70,7 @@ class Best(Stateful):
         if best.height == 0:
             return None
         best = best.with_columns(pl.Series(HASH, groups.hashes[best.get_column(OWNER).to_numpy()]))
-        desk.write(self.name, best.filter(CHANGED).select(HASH, *self.keys, RANK, *columns))
+        workspace.write(self.name, best.filter(CHANGED).select(HASH, *self.keys, RANK, *columns))
         if not self.retracts:
             return Emitted(best.select(self.schema.names()), best.get_column(HASH).to_numpy())
         old = rows[1].with_columns(pl.Series(HASH, groups.hashes[which])) if len(which) else best[:0]

@@ -18,11 +18,11 @@ from meander.state.hashing import hash_keys
 from meander.state.segment import HASH
 from meander.state.table import Kept
 from meander.task.operators.bags import Bag
-from meander.task.operators.contract import Emitted, Partial, Seat, Stateful
-from meander.task.operators.desk import Desk
+from meander.task.operators.contract import Emitted, Intake, Partial, Stateful
 from meander.task.operators.folding import keep_groups
 from meander.task.operators.place import Place
 from meander.task.operators.ranking import ARRIVAL, OWNER, Order, ranked_anew
+from meander.task.operators.workspace import Workspace
 from meander.task.rows import Rows
 
 _NUMBER = "__number"
@@ -43,21 +43,21 @@ class BestOverChanges(Stateful):
     def found_by(self, side: int) -> tuple[str, ...]:
         return self.bag.identity
 
-    def before(self, rows: Rows, side: int, seat: Seat) -> pl.DataFrame:
+    def before(self, rows: Rows, side: int, intake: Intake) -> pl.DataFrame:
         """Rows as they are, once or taken back once. Their order means nothing, and so does where they come from."""
-        rows, hashes = keep_groups(rows, hash_keys(rows.frame.select(self.keys)), seat)
+        rows, hashes = keep_groups(rows, hash_keys(rows.frame.select(self.keys)), intake)
         number = pl.lit(rows.sign, pl.Int64).alias(_NUMBER)
         frame = rows.frame.select(self.bag.identity).with_columns(number).insert_column(0, pl.Series(HASH, hashes))
         return frame[order_by_hash(hashes)]
 
-    def work(self, desk: Desk, arrived: Sequence[Partial]) -> Emitted | None:
+    def work(self, workspace: Workspace, arrived: Sequence[Partial]) -> Emitted | None:
         if not arrived:
             return None
         frame = pl.concat([partial.frame for partial in arrived])
         groups = group_rows(frame.select(self.keys), frame.get_column(HASH).to_numpy())
         keys = frame.select(self.keys)[groups.heads]
         changes = frame[groups.order].select(groups.ids().cast(pl.Int64).alias(OWNER), *self.bag.columns, _NUMBER)
-        before, after = (self._lists(rows, keys) for rows in self.bag.change(desk, keys, groups.hashes, changes))
+        before, after = (self._lists(rows, keys) for rows in self.bag.change(workspace, keys, groups.hashes, changes))
         place = [OWNER, RANK]
         known = before.select(place).with_row_index("__before")
         found = after.select(place).join(known, on=place, how="left", maintain_order="left").get_column("__before").to_numpy()

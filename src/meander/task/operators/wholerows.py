@@ -15,7 +15,7 @@ import polars as pl
 from meander.state.grouping import order_by_hash
 from meander.state.hashing import Hashes, hash_keys, in_groups
 from meander.state.segment import HASH
-from meander.task.operators.contract import Partial, Seat
+from meander.task.operators.contract import Intake, Partial
 from meander.task.operators.folding import with_units
 from meander.task.rows import UNIT, Rows
 
@@ -23,15 +23,15 @@ POSITION = "__position"
 Positions = npt.NDArray[np.int64]
 
 
-def send_whole(rows: Rows, keys: Sequence[str], seat: Seat, positions: Positions | None = None) -> pl.DataFrame:
+def send_whole(rows: Rows, keys: Sequence[str], intake: Intake, positions: Positions | None = None) -> pl.DataFrame:
     """Rows as they are, ascending by the hash of their keys, with their place. What is sent more than once has its positions given."""
     hashes = hash_keys(rows.frame.select(keys)) if keys else np.zeros(rows.frame.height, np.uint64)
-    extra = [pl.Series(POSITION, positions_of(rows, seat) if positions is None else positions)]
+    extra = [pl.Series(POSITION, positions_of(rows, intake) if positions is None else positions)]
     if rows.units is not None:
         extra.append(pl.Series(UNIT, rows.units))
     frame = pl.DataFrame([pl.Series(HASH, hashes), *rows.frame.get_columns(), *extra])
-    if seat.groups is not None:
-        mask = in_groups(hashes, seat.groups, seat.key_groups)
+    if intake.groups is not None:
+        mask = in_groups(hashes, intake.groups, intake.key_groups)
         if not mask.all():
             frame, hashes = frame.filter(pl.Series(mask)), hashes[mask]
     return frame[order_by_hash(hashes)]
@@ -63,20 +63,20 @@ def _is_in_order(frame: pl.DataFrame) -> bool:
     return bool(((hashes[1:] != hashes[:-1]) | (positions[1:] > positions[:-1])).all())
 
 
-def positions_of(rows: Rows, seat: Seat) -> Positions:
+def positions_of(rows: Rows, intake: Intake) -> Positions:
     """Every row's place within its unit, whatever part of the unit is here."""
     height = rows.frame.height
     if rows.units is None:
         assert rows.unit is not None
-        first = seat.counted.get(rows.unit, 0)
-        seat.counted[rows.unit] = first + height
+        first = intake.counted.get(rows.unit, 0)
+        intake.counted[rows.unit] = first + height
         return np.arange(first, first + height, dtype=np.int64)
     positions = np.empty(height, np.int64)
     edges = np.concatenate([[0], np.flatnonzero(rows.units[1:] != rows.units[:-1]) + 1, [height]])
     for begin, end in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
         if begin != end:
             unit = int(rows.units[begin])
-            first = seat.counted.get(unit, 0)
-            seat.counted[unit] = first + end - begin
+            first = intake.counted.get(unit, 0)
+            intake.counted[unit] = first + end - begin
             positions[begin:end] = np.arange(first, first + end - begin)
     return positions

@@ -27,10 +27,10 @@ from meander.state.segment import HASH
 from meander.state.table import Kept
 from meander.task.evaluate import CONTENT_LIMIT, DeadLetter, content_of, values_of
 from meander.task.operators.bags import OWNER, Bag
-from meander.task.operators.contract import Emitted, Mask, Partial, Seat, Stateful
-from meander.task.operators.desk import Desk
+from meander.task.operators.contract import Emitted, Intake, Mask, Partial, Stateful
 from meander.task.operators.folding import keep_groups, take
 from meander.task.operators.place import Place
+from meander.task.operators.workspace import Workspace
 from meander.task.rows import Rows
 
 _NUMBER, _BEFORE, _TIMES = "__number", "__before", "__times"
@@ -87,17 +87,17 @@ class JoiningChanges(Stateful):
     def found_by(self, side: int) -> tuple[str, ...]:
         return self.bags[side].identity
 
-    def before(self, rows: Rows, side: int, seat: Seat) -> pl.DataFrame:
+    def before(self, rows: Rows, side: int, intake: Intake) -> pl.DataFrame:
         """Rows as they are, once or taken back once. Their order means nothing, and so does where they come from."""
         bag = self.bags[side]
         if not self.op.matching.nulls_equal and not self.op.alone[side]:  # a null key meets nothing
             rows = rows.filter(rows.frame.select(pl.all_horizontal(pl.col(*bag.keys).is_not_null())).to_series())
-        rows, hashes = keep_groups(rows, hash_keys(rows.frame.select(bag.keys)), seat)
+        rows, hashes = keep_groups(rows, hash_keys(rows.frame.select(bag.keys)), intake)
         number = pl.lit(rows.sign, pl.Int64).alias(_NUMBER)
         frame = rows.frame.select(bag.identity).with_columns(number).insert_column(0, pl.Series(HASH, hashes))
         return frame[order_by_hash(hashes)]
 
-    def work(self, desk: Desk, arrived: Sequence[Partial]) -> Emitted | None:
+    def work(self, workspace: Workspace, arrived: Sequence[Partial]) -> Emitted | None:
         if not arrived:
             return None
         came = [self._arrived(arrived, side) for side in (0, 1)]
@@ -110,12 +110,12 @@ class JoiningChanges(Stateful):
         meets = np.ones(keys.height, np.bool_)
         if not self.op.matching.nulls_equal:
             meets = ~keys.select(pl.any_horizontal(pl.all().is_null())).to_series().to_numpy()
-        desk.lap("fold")
+        workspace.lap("fold")
         cut = came[0].height
-        left = self._half(desk, 0, keys, groups.hashes, came[0], owners[:cut], meets)
-        right = self._half(desk, 1, keys, groups.hashes, came[1], owners[cut:], meets)
-        desk.lap("state read")
-        return self._emit(self._changed(desk, left, right, keys), groups.hashes)
+        left = self._half(workspace, 0, keys, groups.hashes, came[0], owners[:cut], meets)
+        right = self._half(workspace, 1, keys, groups.hashes, came[1], owners[cut:], meets)
+        workspace.lap("state read")
+        return self._emit(self._changed(workspace, left, right, keys), groups.hashes)
 
     def reader(self) -> BagJoinReader:
         names = self.op.matching.names(list(self.given[0]), list(self.given[1]))
@@ -133,12 +133,14 @@ class JoiningChanges(Stateful):
         types = {column: self.given[side][column] for column in self.bags[side].identity}
         return pl.DataFrame(schema={HASH: pl.UInt64(), **types, _NUMBER: pl.Int64()})
 
-    def _half(self, desk: Desk, side: int, keys: pl.DataFrame, hashes: Hashes, came: pl.DataFrame, owners: Counts, meets: Mask) -> Half:
+    def _half(
+        self, workspace: Workspace, side: int, keys: pl.DataFrame, hashes: Hashes, came: pl.DataFrame, owners: Counts, meets: Mask
+    ) -> Half:
         """What one side's rows of these keys were and are; what has changed is written."""
         bag = self.bags[side]
         changes = came.select(pl.Series(OWNER, owners, pl.Int64()), *bag.columns, _NUMBER)
         named = keys.rename(dict(zip(keys.columns, bag.keys, strict=True)))
-        before, after = bag.change(desk, named, hashes, changes)
+        before, after = bag.change(workspace, named, hashes, changes)
         rows = [OWNER, *bag.columns]
         none = pl.lit(0, pl.Int64())
         if came.height:
@@ -154,7 +156,7 @@ class JoiningChanges(Stateful):
 
     # -- pairs --------------------------------------------------------------------------------------------------------
 
-    def _changed(self, desk: Desk, left: Half, right: Half, keys: pl.DataFrame) -> pl.DataFrame:
+    def _changed(self, workspace: Workspace, left: Half, right: Half, keys: pl.DataFrame) -> pl.DataFrame:
         """The rows of the output that there are more of, or fewer, than before: how many, and of which key."""
         found: list[pl.DataFrame] = []
         if self.op.where is None:
@@ -165,10 +167,10 @@ class JoiningChanges(Stateful):
         else:
             pairs, known = self._candidates(left, right)
             whole = self._paired(left, right, pairs, keys)
-            kept = self._meeting(desk, self.op.where, whole, known)
+            kept = self._meeting(workspace, self.op.where, whole, known)
             pairs = pairs.kept(kept)
             found.append(whole.filter(pl.Series(kept)))
-            partners = self._partners_by_pair(desk, self.op.where, left, right, pairs, keys)
+            partners = self._partners_by_pair(workspace, self.op.where, left, right, pairs, keys)
         if not self.op.pairs:
             found = [self._semi(left, keys, partners[0], alone=self.op.how == "anti")]
         elif self.op.alone[0]:
@@ -226,16 +228,16 @@ class JoiningChanges(Stateful):
         return before, after
 
     def _partners_by_pair(
-        self, desk: Desk, where: Filter, left: Half, right: Half, pairs: Pairs, keys: pl.DataFrame
+        self, workspace: Workspace, where: Filter, left: Half, right: Half, pairs: Pairs, keys: pl.DataFrame
     ) -> tuple[tuple[Mask, Mask], tuple[Mask, Mask]]:
         """The same where a pair must meet a condition: for the rows of which it can have changed. The others have none, then and now."""
         more = []
         if self.op.alone[0] or not self.op.pairs:
             met = _among(len(left.owners), pairs.left) & ~left.touched
-            more.append(self._one_partner(desk, where, left, right, np.flatnonzero(met), keys))
+            more.append(self._one_partner(workspace, where, left, right, np.flatnonzero(met), keys))
         if self.op.alone[1]:
             met = _among(len(right.owners), pairs.right) & ~right.touched
-            more.append(self._one_partner(desk, where, left, right, np.flatnonzero(met), keys, flipped=True))
+            more.append(self._one_partner(workspace, where, left, right, np.flatnonzero(met), keys, flipped=True))
         every = pairs.with_more(more)
 
         def partners(rows: Index, others: Index, size: int, other: Half) -> tuple[Mask, Mask]:
@@ -248,7 +250,7 @@ class JoiningChanges(Stateful):
         )
 
     def _one_partner(
-        self, desk: Desk, where: Filter, left: Half, right: Half, rows: Index, keys: pl.DataFrame, flipped: bool = False
+        self, workspace: Workspace, where: Filter, left: Half, right: Half, rows: Index, keys: pl.DataFrame, flipped: bool = False
     ) -> Pairs:
         """Of each of these rows of the left, or ``flipped`` of the right, a pair with a row of the other side that is not touched.
 
@@ -265,14 +267,14 @@ class JoiningChanges(Stateful):
             asked = np.repeat(np.arange(len(rows)), counts)
             pairs = Pairs(others, rows[asked]) if flipped else Pairs(rows[asked], others)
             whole = self._paired(left, right, pairs, keys)
-            meets = self._meeting(desk, where, whole, np.zeros(whole.height, np.bool_))
+            meets = self._meeting(workspace, where, whole, np.zeros(whole.height, np.bool_))
             found.append(pairs.kept(meets))
             at = at + counts
             open_ = ~_among(len(rows), asked[meets]) & (at < end)
             rows, at, end = rows[open_], at[open_], end[open_]
         return Pairs(rows, rows).with_more(found)
 
-    def _meeting(self, desk: Desk, where: Filter, whole: pl.DataFrame, tells: Mask) -> Mask:
+    def _meeting(self, workspace: Workspace, where: Filter, whole: pl.DataFrame, tells: Mask) -> Mask:
         """For which pairs the condition holds. One on which it fails is no pair: a dead letter when it comes, and nothing when it goes."""
 
         def refuse(row: int, error: Exception) -> None:
@@ -282,9 +284,9 @@ class JoiningChanges(Stateful):
             pair = values_of(one, 0)
             key = tuple(pair[column] for column in self.keys) if len(self.keys) > 1 else pair[self.keys[0]]
             position, reason = f"{self.name} key {key!r}", f"where {where.describe()}: {type(error).__name__}: {error}"
-            if desk.strict:
-                raise BadInput(f"operator '{self.name}', epoch {desk.epoch}, a pair of key {key!r}: {reason}") from error
-            desk.dead.append(DeadLetter(self.name, position, reason, content_of(one, 0)[:CONTENT_LIMIT]))
+            if workspace.strict:
+                raise BadInput(f"operator '{self.name}', epoch {workspace.epoch}, a pair of key {key!r}: {reason}") from error
+            workspace.dead.append(DeadLetter(self.name, position, reason, content_of(one, 0)[:CONTENT_LIMIT]))
 
         return holds(where, whole, refuse)
 

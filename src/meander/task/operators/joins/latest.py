@@ -22,12 +22,12 @@ from meander.state.grouping import Index, group_rows
 from meander.state.hashing import Hashes
 from meander.state.segment import DELETED, HASH, SOONEST
 from meander.state.table import Kept
-from meander.task.operators.contract import Emitted, Mask, Partial, Seat, Stateful
-from meander.task.operators.desk import Desk
+from meander.task.operators.contract import Emitted, Intake, Mask, Partial, Stateful
 from meander.task.operators.joins.pairing import distinct, last_before, number_keys, numbered, row_of, times_of
 from meander.task.operators.joins.pairs import ARRIVAL, AT
 from meander.task.operators.place import Place
 from meander.task.operators.wholerows import in_order, send_whole
+from meander.task.operators.workspace import Workspace
 from meander.task.rows import UNIT, Rows
 
 
@@ -49,11 +49,11 @@ class Enriching(Stateful):
         """The table of the newest rows."""
         return f"{self.name}.latest"
 
-    def before(self, rows: Rows, side: int, seat: Seat) -> pl.DataFrame:
+    def before(self, rows: Rows, side: int, intake: Intake) -> pl.DataFrame:
         keys = (self.matching.left_on, self.right_on)[side]
         if (side == 1 or self.how == "inner") and not self.matching.nulls_equal:  # a null key meets nothing
             rows = rows.filter(rows.frame.select(pl.all_horizontal(pl.col(*keys).is_not_null())).to_series())
-        return send_whole(rows, keys, seat)
+        return send_whole(rows, keys, intake)
 
     def _joined(self, left: pl.DataFrame, hashes: Hashes, right: pl.DataFrame, at: Index) -> Emitted | None:
         """Rows of the left with those of the right that stand at ``at``, or with nulls where that is -1."""
@@ -67,10 +67,10 @@ class Enriching(Stateful):
         others = [column.alias(names[column.name]) for column in values.get_columns()]
         return Emitted(pl.DataFrame([*left.select(self.columns[0]).get_columns(), *others]).select(self.schema.names()), hashes)
 
-    def _find(self, desk: Desk, keys: pl.DataFrame, hashes: Hashes) -> tuple[pl.DataFrame, Index]:
+    def _find(self, workspace: Workspace, keys: pl.DataFrame, hashes: Hashes) -> tuple[pl.DataFrame, Index]:
         """The newest rows of these keys (ascending by hash; under the left's names), and where that of each is; -1 for none."""
         probes = keys.rename(dict(zip(keys.columns, self.right_on, strict=True)))
-        which, found = desk.find(self.table, probes, hashes, self.columns[1])
+        which, found = workspace.find(self.table, probes, hashes, self.columns[1])
         at = np.full(len(hashes), -1, np.intp)
         at[which] = np.arange(len(which))
         if len(which) == 0:
@@ -96,25 +96,25 @@ class ByArrival(Enriching):
     def tables(self) -> dict[str, Kept]:
         return {self.table: Kept(self.right_on)}
 
-    def before(self, rows: Rows, side: int, seat: Seat) -> pl.DataFrame:
-        frame = super().before(rows, side, seat)
+    def before(self, rows: Rows, side: int, intake: Intake) -> pl.DataFrame:
+        frame = super().before(rows, side, intake)
         if side == 0 or frame.height == 0:
             return frame
         units = None if rows.units is None else frame.get_column(UNIT).to_numpy()
         last = _last(frame, self.right_on, frame.get_column(HASH).to_numpy(), units)
         return last.with_columns(pl.lit(rows.sign < 0).alias(DELETED)) if self.over_changes else last
 
-    def work(self, desk: Desk, arrived: Sequence[Partial]) -> Emitted | None:
+    def work(self, workspace: Workspace, arrived: Sequence[Partial]) -> Emitted | None:
         left, right = in_order(arrived, 0), in_order(arrived, 1)
-        desk.lap("fold")
+        workspace.lap("fold")
         if right is not None:
-            desk.write(self.table, self._newest(*right))
+            workspace.write(self.table, self._newest(*right))
         if left is None:
             return None
         frame, hashes = left
         keys = frame.select(self.matching.left_on)
         groups = group_rows(keys, hashes)
-        rows, at = self._find(desk, keys[groups.heads], groups.hashes)
+        rows, at = self._find(workspace, keys[groups.heads], groups.hashes)
         numbers = np.empty(frame.height, np.intp)
         numbers[groups.order] = groups.ids().to_numpy()
         return self._joined(frame, hashes, rows, at[numbers])
@@ -164,40 +164,40 @@ class ByTime(Enriching):
     def due(self, table: str, late: int, evict: int) -> tuple[int, int] | None:
         return (SOONEST, evict - 1) if table in self.waiting else None
 
-    def work(self, desk: Desk, arrived: Sequence[Partial]) -> Emitted | None:
+    def work(self, workspace: Workspace, arrived: Sequence[Partial]) -> Emitted | None:
         for side, table in enumerate(self.waiting):
-            self._store(desk, side, table, arrived)
-        desk.lap("fold")
-        left, right = (self._due(desk, table) for table in self.waiting)
-        if desk.flushes:
+            self._store(workspace, side, table, arrived)
+        workspace.lap("fold")
+        left, right = (self._due(workspace, table) for table in self.waiting)
+        if workspace.flushes:
             for side, rows in enumerate((left, right)):
                 if rows.height:
-                    desk.closed = max(desk.closed, int(self._times(rows, side).max()) + 1)
-        emitted = self._join(desk, left, right) if left.height else None
+                    workspace.closed = max(workspace.closed, int(self._times(rows, side).max()) + 1)
+        emitted = self._join(workspace, left, right) if left.height else None
         if right.height:
             newest = right[np.lexsort((right.get_column(ARRIVAL).to_numpy(), self._times(right, 1), right.get_column(HASH).to_numpy()))]
-            desk.write(self.table, _last(newest, self.right_on, newest.get_column(HASH).to_numpy()).select(HASH, *self.columns[1]))
+            workspace.write(self.table, _last(newest, self.right_on, newest.get_column(HASH).to_numpy()).select(HASH, *self.columns[1]))
         return emitted
 
     def _times(self, frame: pl.DataFrame, side: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         return times_of(frame, self.times[side].column, self.times[side].shift)
 
-    def _store(self, desk: Desk, side: int, table: str, arrived: Sequence[Partial]) -> None:
+    def _store(self, workspace: Workspace, side: int, table: str, arrived: Sequence[Partial]) -> None:
         found = in_order(arrived, side)
         if found is None:
             return
         frame, hashes = found
-        columns = (pl.Series(ARRIVAL, numbered(hashes, desk.epoch)), pl.Series(AT, self._times(frame, side)))
-        desk.write(table, frame.select(HASH, *self.columns[side]).with_columns(columns))
+        columns = (pl.Series(ARRIVAL, numbered(hashes, workspace.epoch)), pl.Series(AT, self._times(frame, side)))
+        workspace.write(table, frame.select(HASH, *self.columns[side]).with_columns(columns))
 
-    def _due(self, desk: Desk, table: str) -> pl.DataFrame:
+    def _due(self, workspace: Workspace, table: str) -> pl.DataFrame:
         """The rows that wait no more, in the order of arrival within each hash."""
-        rows = desk.ending(table, SOONEST, desk.evict - 1)
+        rows = workspace.ending(table, SOONEST, workspace.evict - 1)
         if rows.height == 0:
             return pl.DataFrame()
         return rows[np.lexsort((rows.get_column(ARRIVAL).to_numpy(), rows.get_column(HASH).to_numpy()))]
 
-    def _join(self, desk: Desk, left: pl.DataFrame, right: pl.DataFrame) -> Emitted | None:
+    def _join(self, workspace: Workspace, left: pl.DataFrame, right: pl.DataFrame) -> Emitted | None:
         hashes = left.get_column(HASH).to_numpy()
         if right.height == 0:
             right = (
@@ -211,7 +211,7 @@ class ByTime(Enriching):
         young = last_before(keys.of[0], self._times(left, 0), keys.of[1], self._times(right, 1))
         # Whatever waits no more is older than all that still does.
         without = distinct(keys.of[0][(young < 0) & (keys.of[0] >= 0)], len(keys.hashes))
-        old, at = self._find(desk, keys.frame[without], keys.hashes[without])
+        old, at = self._find(workspace, keys.frame[without], keys.hashes[without])
         found = young.copy()
         if len(without):
             place = np.full(len(keys.hashes), -1, np.intp)

@@ -30,11 +30,11 @@ from meander.state.hashing import Hashes
 from meander.state.segment import HASH, SOONEST
 from meander.state.table import Kept
 from meander.task.evaluate import CONTENT_LIMIT, DeadLetter, content_of, values_of
-from meander.task.operators.contract import Emitted, Mask, Partial, Seat, Stateful
-from meander.task.operators.desk import Desk
+from meander.task.operators.contract import Emitted, Intake, Mask, Partial, Stateful
 from meander.task.operators.joins.pairing import Keys, Numbers, distinct, number_keys, numbered, pair_up, stretches, times_of
 from meander.task.operators.place import Place
 from meander.task.operators.wholerows import in_order, send_whole
+from meander.task.operators.workspace import Workspace
 from meander.task.rows import Rows
 
 ARRIVAL, MET, AT = "__arrival", "__met", "__at"
@@ -144,21 +144,21 @@ class Joining(Stateful):
     def why_late(self) -> str:
         return "late: its window had closed" if self.op.window is not None else "late: its time is behind the watermark"
 
-    def before(self, rows: Rows, side: int, seat: Seat) -> pl.DataFrame:
+    def before(self, rows: Rows, side: int, intake: Intake) -> pl.DataFrame:
         of = self.sides[side]
         if not of.outer and not self.op.matching.nulls_equal:  # a null key meets nothing
             rows = rows.filter(rows.frame.select(pl.all_horizontal(pl.col(*of.keys).is_not_null())).to_series())
-        return send_whole(rows, of.keys, seat)
+        return send_whole(rows, of.keys, intake)
 
-    def work(self, desk: Desk, arrived: Sequence[Partial]) -> Emitted | None:
+    def work(self, workspace: Workspace, arrived: Sequence[Partial]) -> Emitted | None:
         out = Found()
         if arrived:
-            self._meet(desk, (self._arrived(desk, arrived, 0), self._arrived(desk, arrived, 1)), out)
+            self._meet(workspace, (self._arrived(workspace, arrived, 0), self._arrived(workspace, arrived, 1)), out)
         for number, side in enumerate(self.sides):
             if side.outer:
-                self._let_go(desk, number, out)
-        if desk.flushes and self.follows is not None:
-            self._close(desk)
+                self._let_go(workspace, number, out)
+        if workspace.flushes and self.follows is not None:
+            self._close(workspace)
         return out.emit(self.schema.names())
 
     def over(self, table: str, evict: int) -> int | None:
@@ -178,7 +178,7 @@ class Joining(Stateful):
 
     # -- what arrives ---------------------------------------------------------------------------------------------
 
-    def _arrived(self, desk: Desk, arrived: Sequence[Partial], side: int) -> Arrived:
+    def _arrived(self, workspace: Workspace, arrived: Sequence[Partial], side: int) -> Arrived:
         of = self.sides[side]
         found = in_order(arrived, side)
         if found is None:
@@ -186,27 +186,29 @@ class Joining(Stateful):
             return Arrived(pl.DataFrame(), nothing.astype(np.uint64), nothing, nothing, np.zeros(0, np.bool_))
         frame, hashes = found
         frame = frame.select(of.columns)
-        return Arrived(frame, hashes, of.times(frame), numbered(hashes, desk.epoch), np.zeros(len(hashes), np.bool_))
+        return Arrived(frame, hashes, of.times(frame), numbered(hashes, workspace.epoch), np.zeros(len(hashes), np.bool_))
 
-    def _meet(self, desk: Desk, new: tuple[Arrived, Arrived], out: Found) -> None:
+    def _meet(self, workspace: Workspace, new: tuple[Arrived, Arrived], out: Found) -> None:
         """What arrives with what arrives, and with what is stored; then it is stored, too."""
         left, right = new
-        desk.lap("fold")
+        workspace.lap("fold")
         keys = self._number(left, right)
         if left.frame.height and right.frame.height:
             mine, other = pair_up(keys.of[0], left.times, keys.of[1], right.times, self.sides[0].low, self.sides[0].high)
-            kept = self._pair(desk, left.frame[mine], right.frame[other], left.hashes[mine], left.arrival[mine], right.arrival[other], out)
+            kept = self._pair(
+                workspace, left.frame[mine], right.frame[other], left.hashes[mine], left.arrival[mine], right.arrival[other], out
+            )
             left.met[mine[kept]] = True
             right.met[other[kept]] = True
         marks: dict[str, list[pl.DataFrame]] = defaultdict(list)
         for number in (0, 1):
             if new[number].frame.height:
-                self._look_up(desk, number, new[number], keys, marks, out)
+                self._look_up(workspace, number, new[number], keys, marks, out)
         for table, frames in marks.items():
-            desk.write(table, pl.concat(frames).unique().sort(HASH, ARRIVAL))
+            workspace.write(table, pl.concat(frames).unique().sort(HASH, ARRIVAL))
         for side, rows in zip(self.sides, new, strict=True):
             if rows.frame.height:
-                self._store(desk, side, rows)
+                self._store(workspace, side, rows)
 
     def _number(self, left: Arrived, right: Arrived) -> Keys:
         frames = [rows.frame.select(side.keys) if rows.frame.height else None for side, rows in zip(self.sides, (left, right), strict=True)]
@@ -218,7 +220,7 @@ class Joining(Stateful):
         return number_keys(keys[0], left.hashes, keys[1], right.hashes, self.op.matching.nulls_equal)
 
     def _partners(
-        self, desk: Desk, number: int, rows: Arrived, keys: Keys, also: Sequence[str]
+        self, workspace: Workspace, number: int, rows: Arrived, keys: Keys, also: Sequence[str]
     ) -> tuple[Index, Index, pl.DataFrame] | None:
         """Pairs of one side's new rows and stored rows of the other: where each is, and what is stored of the latter."""
         mine, other = self.sides[number], self.sides[1 - number]
@@ -229,8 +231,8 @@ class Joining(Stateful):
         wanted, first, last = stretches(of, times, mine.low, mine.high) if other.ends else (distinct(of, len(keys.hashes)), None, None)
         columns = [ARRIVAL, *([AT] if other.ends else []), *also, *other.columns]
         probes = keys.frame[wanted].rename(dict(zip(keys.frame.columns, other.keys, strict=True)))
-        whose, stored = desk.find_all(other.table, probes, keys.hashes[wanted], columns, first, last)
-        desk.lap("state read")
+        whose, stored = workspace.find_all(other.table, probes, keys.hashes[wanted], columns, first, last)
+        workspace.lap("state read")
         if len(whose) == 0:
             return None
         frame = pl.DataFrame([pl.Series(HASH, keys.hashes[wanted[whose]]), *(stored[name] for name in columns)])
@@ -238,19 +240,21 @@ class Joining(Stateful):
         at, there = pair_up(of, times, wanted[whose], ends, mine.low, mine.high)
         return known[at], there, frame
 
-    def _look_up(self, desk: Desk, number: int, rows: Arrived, keys: Keys, marks: dict[str, list[pl.DataFrame]], out: Found) -> None:
+    def _look_up(
+        self, workspace: Workspace, number: int, rows: Arrived, keys: Keys, marks: dict[str, list[pl.DataFrame]], out: Found
+    ) -> None:
         """One side's new rows with the stored rows of the other."""
         other = self.sides[1 - number]
-        met = self._partners(desk, number, rows, keys, [MET] if other.outer else [])
+        met = self._partners(workspace, number, rows, keys, [MET] if other.outer else [])
         if met is None:
             return
         at, there, frame = met
         new, old = rows.frame[at], frame[there].select(other.columns)
         came, stood = rows.arrival[at], frame.get_column(ARRIVAL).to_numpy()[there]
         if number == 0:
-            kept = self._pair(desk, new, old, rows.hashes[at], came, stood, out)
+            kept = self._pair(workspace, new, old, rows.hashes[at], came, stood, out)
         else:
-            kept = self._pair(desk, old, new, rows.hashes[at], stood, came, out)
+            kept = self._pair(workspace, old, new, rows.hashes[at], stood, came, out)
         rows.met[at[kept]] = True
         if other.outer:
             found = distinct(there[kept], frame.height)
@@ -260,7 +264,7 @@ class Joining(Stateful):
 
     def _pair(
         self,
-        desk: Desk,
+        workspace: Workspace,
         left: pl.DataFrame,
         right: pl.DataFrame,
         hashes: Hashes,
@@ -275,7 +279,7 @@ class Joining(Stateful):
         if self.op.where is not None and whole.height:
             meets, failures = self._meets(self.op.where, whole)
             for row, error in failures:
-                self._refuse(desk, self.op.where, whole, row, error)
+                self._refuse(workspace, self.op.where, whole, row, error)
             kept = np.flatnonzero(meets)
             whole = whole[kept]
         out.add(whole, hashes[kept], first[kept], second[kept])
@@ -304,14 +308,14 @@ class Joining(Stateful):
                 failures.append((begin, error))
         return meets, failures
 
-    def _refuse(self, desk: Desk, where: Filter, whole: pl.DataFrame, row: int, error: pl.exceptions.PolarsError) -> None:
+    def _refuse(self, workspace: Workspace, where: Filter, whole: pl.DataFrame, row: int, error: pl.exceptions.PolarsError) -> None:
         """A pair on which the condition fails is a dead letter, and no pair."""
         pair = values_of(whole, row)
         key = tuple(pair[column] for column in self.keys) if len(self.keys) > 1 else pair[self.keys[0]]
         position, reason = f"{self.name} key {key!r}", f"where {where.describe()}: {type(error).__name__}: {error}"
-        if desk.strict:
-            raise BadInput(f"operator '{self.name}', epoch {desk.epoch}, a pair of key {key!r}: {reason}") from error
-        desk.dead.append(DeadLetter(self.name, position, reason, content_of(whole, row)[:CONTENT_LIMIT]))
+        if workspace.strict:
+            raise BadInput(f"operator '{self.name}', epoch {workspace.epoch}, a pair of key {key!r}: {reason}") from error
+        workspace.dead.append(DeadLetter(self.name, position, reason, content_of(whole, row)[:CONTENT_LIMIT]))
 
     def _timed(
         self, whole: pl.DataFrame, left: pl.DataFrame | None, right: pl.DataFrame | None, spans: Spans | None = None
@@ -335,25 +339,25 @@ class Joining(Stateful):
         end = side.times(frame) + 1
         return end - side.window.size, end
 
-    def _store(self, desk: Desk, side: Side, rows: Arrived) -> None:
+    def _store(self, workspace: Workspace, side: Side, rows: Arrived) -> None:
         columns = [pl.Series(HASH, rows.hashes), *rows.frame.get_columns(), pl.Series(ARRIVAL, rows.arrival)]
         if side.outer:
             columns.append(pl.Series(MET, rows.met))
         if side.ends:
             columns.append(pl.Series(AT, rows.times))
-        desk.write(side.table, pl.DataFrame(columns))
+        workspace.write(side.table, pl.DataFrame(columns))
 
     # -- what goes ------------------------------------------------------------------------------------------------
 
-    def _let_go(self, desk: Desk, number: int, out: Found) -> None:
+    def _let_go(self, workspace: Workspace, number: int, out: Found) -> None:
         """Rows that are over, and that have found no partner."""
         side = self.sides[number]
-        upto = side.over(desk.evict)
-        rows = desk.ending(side.table, SOONEST, upto)
+        upto = side.over(workspace.evict)
+        rows = workspace.ending(side.table, SOONEST, upto)
         if rows.height == 0:
             return
         rows = rows.filter(~pl.col(MET))
-        met = desk.ending(side.met, SOONEST, upto)
+        met = workspace.ending(side.met, SOONEST, upto)
         if rows.height and met.height:
             rows = rows.join(met.select(HASH, ARRIVAL), on=[HASH, ARRIVAL], how="anti", maintain_order="left")
         if rows.height:
@@ -371,11 +375,11 @@ class Joining(Stateful):
         arrival, nobody = rows.get_column(ARRIVAL).to_numpy(), np.full(rows.height, -1, np.int64)
         out.add(whole, rows.get_column(HASH).to_numpy(), *((arrival, nobody) if number == 0 else (nobody, arrival)))
 
-    def _close(self, desk: Desk) -> None:
+    def _close(self, workspace: Workspace) -> None:
         """After a flush, what could have met a row that is gone must be late, and so must what would be over with it."""
         for side in self.sides:
-            if (last := desk.largest(side.table)) is not None:
-                desk.closed = max(desk.closed, last - side.over(0))
+            if (last := workspace.largest(side.table)) is not None:
+                workspace.closed = max(workspace.closed, last - side.over(0))
 
 
 @dataclass(frozen=True)

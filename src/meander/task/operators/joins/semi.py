@@ -22,10 +22,10 @@ from meander.state.hashing import Hashes
 from meander.state.segment import DELETED, HASH, SOONEST
 from meander.state.table import Kept
 from meander.task.operators.contract import Emitted, Mask, Partial
-from meander.task.operators.desk import Desk
 from meander.task.operators.joins.pairing import Keys, Numbers, distinct, have_partner, pair_up, stretches
 from meander.task.operators.joins.pairs import ARRIVAL, AT, Arrived, Found, Joining, Spans, told
 from meander.task.operators.place import Place
+from meander.task.operators.workspace import Workspace
 
 
 @dataclass(frozen=True)
@@ -61,14 +61,14 @@ class Filtering(Joining):
     def tables(self) -> dict[str, Kept]:
         return {side.table: Kept(side.identity, AT if side.ends else None) for side in self.sides}
 
-    def work(self, desk: Desk, arrived: Sequence[Partial]) -> Emitted | None:
+    def work(self, workspace: Workspace, arrived: Sequence[Partial]) -> Emitted | None:
         out = Found()
         if arrived:
-            self._meet(desk, (self._arrived(desk, arrived, 0), self._arrived(desk, arrived, 1)), out)
+            self._meet(workspace, (self._arrived(workspace, arrived, 0), self._arrived(workspace, arrived, 1)), out)
         if self._is_anti:
-            self._let_go(desk, 0, out)
-        if desk.flushes and self.follows is not None:
-            self._close(desk)
+            self._let_go(workspace, 0, out)
+        if workspace.flushes and self.follows is not None:
+            self._close(workspace)
         return out.emit(self.schema.names())
 
     @property
@@ -82,39 +82,39 @@ class Filtering(Joining):
 
     # -- what arrives ---------------------------------------------------------------------------------------------
 
-    def _meet(self, desk: Desk, new: tuple[Arrived, Arrived], out: Found) -> None:
+    def _meet(self, workspace: Workspace, new: tuple[Arrived, Arrived], out: Found) -> None:
         """New rows of the left with stored and with new ones of the right, then stored ones of the left with new ones of the right."""
         left, right = new
-        desk.lap("fold")
+        workspace.lap("fold")
         keys = self._number(left, right)
         came = Known(keys.of[1], right.times, right.arrival, right.frame)
         writes = []
         if left.frame.height:
             fresh = Known(keys.of[0], left.times, left.arrival, left.frame)
-            self._match(desk, fresh, self._stored(desk, 1, left, keys), left.met)
-            self._match(desk, fresh, came, left.met)
+            self._match(workspace, fresh, self._stored(workspace, 1, left, keys), left.met)
+            self._match(workspace, fresh, came, left.met)
             if not self._is_anti:
                 self._give(left.frame, left.hashes, left.arrival, left.met, out)
             if not left.met.all():
                 writes.append(self._rows(0, left, ~left.met))
         if right.frame.height:
-            old = self._stored(desk, 0, right, keys)
+            old = self._stored(workspace, 0, right, keys)
             met = np.zeros(len(old.keys), np.bool_)
-            self._match(desk, old, came, met)
+            self._match(workspace, old, came, met)
             if met.any():
                 hashes = keys.hashes[old.keys]
                 if not self._is_anti:
                     self._give(old.frame, hashes, old.arrival, met, out)
                 writes.append(self._gone(keys, old, met))
-            wanted = self._unknown(desk, right, keys) if self._keeps_first else np.ones(len(right.hashes), np.bool_)
+            wanted = self._unknown(workspace, right, keys) if self._keeps_first else np.ones(len(right.hashes), np.bool_)
             if wanted.any():
-                desk.write(self.sides[1].table, self._rows(1, right, wanted))
+                workspace.write(self.sides[1].table, self._rows(1, right, wanted))
         if len(writes) == 2:
             writes = [pl.concat([writes[0].with_columns(pl.lit(False).alias(DELETED)), writes[1]], how="diagonal").sort(HASH, ARRIVAL)]
         if writes:
-            desk.write(self.sides[0].table, writes[0])
+            workspace.write(self.sides[0].table, writes[0])
 
-    def _stored(self, desk: Desk, number: int, new: Arrived, keys: Keys) -> Known:
+    def _stored(self, workspace: Workspace, number: int, new: Arrived, keys: Keys) -> Known:
         """The stored rows of a side that new ones of the other can meet."""
         side, mine = self.sides[number], self.sides[1 - number]
         wanted_columns = self._asked_for(number)
@@ -127,11 +127,11 @@ class Filtering(Joining):
         wanted, first, last = stretches(of, times, mine.low, mine.high) if side.ends else (distinct(of, len(keys.hashes)), None, None)
         probes = keys.frame[wanted].rename(dict(zip(keys.frame.columns, side.keys, strict=True)))
         if number == 0:  # rows that have found a partner are deleted
-            whose, frame = desk.find_rows(side.table, probes, keys.hashes[wanted], (ARRIVAL,), columns, first, last)
+            whose, frame = workspace.find_rows(side.table, probes, keys.hashes[wanted], (ARRIVAL,), columns, first, last)
         else:
-            whose, found = desk.find_all(side.table, probes, keys.hashes[wanted], columns, first, last)
+            whose, found = workspace.find_all(side.table, probes, keys.hashes[wanted], columns, first, last)
             frame = pl.DataFrame([found[name] for name in columns]) if len(whose) else pl.DataFrame()
-        desk.lap("state read")
+        workspace.lap("state read")
         if len(whose) == 0:
             return Known(nothing, nothing, nothing, pl.DataFrame())
         ends = frame.get_column(AT).to_numpy() if side.ends else np.zeros(frame.height, np.int64)
@@ -141,7 +141,7 @@ class Filtering(Joining):
         """The columns that are needed of a side's stored rows."""
         return [*self.sides[number].columns] if self.op.where is not None or (number == 0 and not self._is_anti) else []
 
-    def _match(self, desk: Desk, left: Known, right: Known, met: Mask) -> None:
+    def _match(self, workspace: Workspace, left: Known, right: Known, met: Mask) -> None:
         """Note which rows of the left meet one of these rows of the right; those that have met one already are not asked for."""
         open_ = np.flatnonzero(~met)
         if len(open_) == 0 or len(right.keys) == 0:
@@ -163,17 +163,17 @@ class Filtering(Joining):
         np.minimum.at(soonest, first[meets], arrival[meets])
         for row, error in failures:
             if arrival[row] < soonest[first[row]]:  # it would not have been asked of a later one
-                self._refuse(desk, self.op.where, whole, row, error)
+                self._refuse(workspace, self.op.where, whole, row, error)
         met[open_[first[meets]]] = True
 
-    def _unknown(self, desk: Desk, right: Arrived, keys: Keys) -> Mask:
+    def _unknown(self, workspace: Workspace, right: Arrived, keys: Keys) -> Mask:
         """The first rows of keys of which none is stored."""
         of = keys.of[1]
         unknown = np.zeros(len(of), np.bool_)
         known = np.flatnonzero(of >= 0)
         numbers, firsts = np.unique(of[known], return_index=True)
         probes = keys.frame[numbers].rename(dict(zip(keys.frame.columns, self.sides[1].keys, strict=True)))
-        stored, _ = desk.find_all(self.sides[1].table, probes, keys.hashes[numbers], [ARRIVAL])
+        stored, _ = workspace.find_all(self.sides[1].table, probes, keys.hashes[numbers], [ARRIVAL])
         unknown[np.delete(known[firsts], stored)] = True
         return unknown
 
@@ -203,10 +203,10 @@ class Filtering(Joining):
             whole = self._timed(alone, alone, None, lasting).select(self.schema.names())
             out.add(whole, hashes[wanted], arrival[wanted], np.full(alone.height, -1, np.int64))
 
-    def _let_go(self, desk: Desk, number: int, out: Found) -> None:
+    def _let_go(self, workspace: Workspace, number: int, out: Found) -> None:
         """Rows of the left that are over: all that is stored has found no partner."""
         side = self.sides[number]
-        rows = desk.ending(side.table, SOONEST, side.over(desk.evict))
+        rows = workspace.ending(side.table, SOONEST, side.over(workspace.evict))
         if rows.height:
             everything = np.ones(rows.height, np.bool_)
             hashes, arrival = rows.get_column(HASH).to_numpy(), rows.get_column(ARRIVAL).to_numpy()

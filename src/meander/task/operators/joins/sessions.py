@@ -25,8 +25,7 @@ from meander.state.grouping import Groups, group_rows
 from meander.state.hashing import Hashes
 from meander.state.segment import HASH, SOONEST
 from meander.state.table import Kept
-from meander.task.operators.contract import Emitted, Mask, Partial, Seat
-from meander.task.operators.desk import Desk
+from meander.task.operators.contract import Emitted, Intake, Mask, Partial
 from meander.task.operators.joins.pairing import Numbers, pair_up
 from meander.task.operators.joins.pairs import ARRIVAL, AT, Arrived, Found, Joining, Side, Spans, told
 from meander.task.operators.joins.semi import Filtering, Known
@@ -34,6 +33,7 @@ from meander.task.operators.joins.windows import with_names
 from meander.task.operators.place import Place
 from meander.task.operators.wholerows import send_whole
 from meander.task.operators.windows.sessions import FIRST, LAST, SessionAggregation
+from meander.task.operators.workspace import Workspace
 from meander.task.rows import Rows
 
 
@@ -96,29 +96,29 @@ class InSessions(Joining):
     def why_late(self) -> str:
         return "late: a session that it could be in had closed"
 
-    def before(self, rows: Rows, side: int, seat: Seat) -> pl.DataFrame:
+    def before(self, rows: Rows, side: int, intake: Intake) -> pl.DataFrame:
         of = self.sides[side]
         if not any(self.op.outer) and not self.op.matching.nulls_equal:  # rows with a null key have sessions of their own
             rows = rows.filter(rows.frame.select(pl.all_horizontal(pl.col(*of.keys).is_not_null())).to_series())
-        return send_whole(rows, of.keys, seat)
+        return send_whole(rows, of.keys, intake)
 
-    def work(self, desk: Desk, arrived: Sequence[Partial]) -> Emitted | None:
-        new, out = (self._arrived(desk, arrived, 0), self._arrived(desk, arrived, 1)), Found()
-        desk.lap("fold")
+    def work(self, workspace: Workspace, arrived: Sequence[Partial]) -> Emitted | None:
+        new, out = (self._arrived(workspace, arrived, 0), self._arrived(workspace, arrived, 1)), Found()
+        workspace.lap("fold")
         if arrived:
-            self.sessions.merge(desk, [self._pieces(new)])
-        if desk.flushes:
-            self.sessions.close(desk)
-        rows = self.sessions.closing(desk)
+            self.sessions.merge(workspace, [self._pieces(new)])
+        if workspace.flushes:
+            self.sessions.close(workspace)
+        rows = self.sessions.closing(workspace)
         closing = None if rows is None or rows.height == 0 else self._numbered(rows)
-        members = [self._take(desk, number, new[number], closing) for number in (0, 1)]
-        desk.lap("state read")
+        members = [self._take(workspace, number, new[number], closing) for number in (0, 1)]
+        workspace.lap("state read")
         if closing is not None:
-            self._give_out(desk, closing, members[0], members[1], out)
+            self._give_out(workspace, closing, members[0], members[1], out)
         return out.emit(self.schema.names())
 
     @abstractmethod
-    def _give_out(self, desk: Desk, closing: Closing, left: Members, right: Members, out: Found) -> None:
+    def _give_out(self, workspace: Workspace, closing: Closing, left: Members, right: Members, out: Found) -> None:
         """What comes out of sessions that close."""
 
     def over(self, table: str, evict: int) -> int | None:
@@ -145,35 +145,35 @@ class InSessions(Joining):
         numbers[groups.order] = groups.ids().to_numpy()
         return Closing(rows, groups, numbers)
 
-    def _take(self, desk: Desk, number: int, new: Arrived, closing: Closing | None) -> Members:
+    def _take(self, workspace: Workspace, number: int, new: Arrived, closing: Closing | None) -> Members:
         """One side's rows of the sessions that close. What has come is stored, and what would be over too soon is stored again."""
         side = self.sides[number]
-        self._keep(desk, side, new)
+        self._keep(workspace, side, new)
         nothing = Members(pl.DataFrame(), np.zeros(0, np.int64), np.zeros(0, np.int64))
         if closing is None:
             return nothing
         keys = closing.rows.select(self.keys)[closing.keys.heads].rename(dict(zip(self.keys, side.keys, strict=True)))
-        whose, rows = desk.find_rows(side.table, keys, closing.keys.hashes, (ARRIVAL,), side.columns)
+        whose, rows = workspace.find_rows(side.table, keys, closing.keys.hashes, (ARRIVAL,), side.columns)
         if len(whose) == 0:
             return nothing
         rows = rows.with_columns(pl.Series(HASH, closing.keys.hashes[whose]))
         of, at = pair_up(closing.numbers, closing.first, whose.astype(np.int64), side.moments(rows), 0, closing.last - closing.first)
         return self._members(side, number, rows[at], of.astype(np.int64))
 
-    def _keep(self, desk: Desk, side: Side, new: Arrived) -> None:
+    def _keep(self, workspace: Workspace, side: Side, new: Arrived) -> None:
         """Store what has come; of that, and of what is stored, what would be over is to end later where its session goes on."""
-        columns, upto = [HASH, *side.columns, ARRIVAL, AT], self.sessions.over(side.table, desk.evict)
+        columns, upto = [HASH, *side.columns, ARRIVAL, AT], self.sessions.over(side.table, workspace.evict)
         frames = []
         if new.frame.height:
             came = with_names(new).with_columns(pl.Series(AT, new.times)).select(columns)
-            frames.append(came if desk.flushes else self._longer(desk, side, came, upto, fresh=True))
-        if not desk.flushes and (ending := desk.ending(side.table, SOONEST, upto)).height:
-            frames.append(self._longer(desk, side, ending.select(columns), upto, fresh=False))
+            frames.append(came if workspace.flushes else self._longer(workspace, side, came, upto, fresh=True))
+        if not workspace.flushes and (ending := workspace.ending(side.table, SOONEST, upto)).height:
+            frames.append(self._longer(workspace, side, ending.select(columns), upto, fresh=False))
         frames = [frame for frame in frames if frame.height]
         if frames:
-            desk.write(side.table, pl.concat(frames).sort(HASH, ARRIVAL))
+            workspace.write(side.table, pl.concat(frames).sort(HASH, ARRIVAL))
 
-    def _longer(self, desk: Desk, side: Side, rows: pl.DataFrame, upto: int, fresh: bool) -> pl.DataFrame:
+    def _longer(self, workspace: Workspace, side: Side, rows: pl.DataFrame, upto: int, fresh: bool) -> pl.DataFrame:
         """Rows that end up to there, to end later if their session does. Others as they are if they are ``fresh``, else without them."""
         ends = rows.get_column(AT).to_numpy().copy()
         at = np.flatnonzero(ends <= upto)
@@ -185,7 +185,7 @@ class InSessions(Joining):
         numbers = np.empty(some.height, np.int64)
         numbers[groups.order] = groups.ids().to_numpy()
         later = np.full(keys.height, upto + 1, np.int64)
-        whose, going_on = desk.find_rows(self.sessions.name, keys, groups.hashes, (FIRST, LAST), (), later)
+        whose, going_on = workspace.find_rows(self.sessions.name, keys, groups.hashes, (FIRST, LAST), (), later)
         if len(whose) == 0:
             return rows if fresh else rows[:0]
         first, last = (going_on.get_column(name).to_numpy() for name in (FIRST, LAST))
@@ -208,14 +208,14 @@ class InSessions(Joining):
 class SessionJoining(InSessions):
     """Emits the pairs of a session, and its rows without a partner, when it closes."""
 
-    def _give_out(self, desk: Desk, closing: Closing, left: Members, right: Members, out: Found) -> None:
+    def _give_out(self, workspace: Workspace, closing: Closing, left: Members, right: Members, out: Found) -> None:
         members, met = (left, right), (np.zeros(len(left.of), np.bool_), np.zeros(len(right.of), np.bool_))
         if len(left.of) and len(right.of):
             zeros = (np.zeros_like(left.of), np.zeros_like(right.of))
             at, there = pair_up(left.keys, zeros[0], right.keys, zeros[1], 0, 0)
             halves = [rows.rows[places].select(side.columns) for rows, places, side in zip(members, (at, there), self.sides, strict=True)]
             spans = self._lasting(closing, left.of[at])
-            kept = self._pair(desk, halves[0], halves[1], left.hashes[at], left.arrival[at], right.arrival[there], out, spans)
+            kept = self._pair(workspace, halves[0], halves[1], left.hashes[at], left.arrival[at], right.arrival[there], out, spans)
             met[0][at[kept]] = True
             met[1][there[kept]] = True
         for number, (side, rows) in enumerate(zip(self.sides, members, strict=True)):
@@ -228,7 +228,7 @@ class SessionJoining(InSessions):
 class FilteringSessions(InSessions, Filtering):
     """Emits the rows of the left that have a partner in their session, or have none, when it closes."""
 
-    def _give_out(self, desk: Desk, closing: Closing, left: Members, right: Members, out: Found) -> None:
+    def _give_out(self, workspace: Workspace, closing: Closing, left: Members, right: Members, out: Found) -> None:
         if len(left.of) == 0:
             return
         met, spans = np.zeros(len(left.of), np.bool_), self._lasting(closing, left.of)
@@ -236,7 +236,7 @@ class FilteringSessions(InSessions, Filtering):
         if len(right.of):
             asked = Known(left.keys, np.zeros_like(left.of), left.arrival, mine, spans=spans)
             self._match(
-                desk, asked, Known(right.keys, np.zeros_like(right.of), right.arrival, right.rows.select(self.sides[1].columns)), met
+                workspace, asked, Known(right.keys, np.zeros_like(right.of), right.arrival, right.rows.select(self.sides[1].columns)), met
             )
         self._give(mine, left.hashes, left.arrival, met if self.op.how == "semi" else ~met, out, spans)
 

@@ -21,11 +21,11 @@ from meander.state.grouping import Index
 from meander.state.segment import HASH
 from meander.state.table import Kept
 from meander.task.operators.contract import Mask
-from meander.task.operators.desk import Desk
 from meander.task.operators.joins.pairing import Keys, distinct, pair_up
 from meander.task.operators.joins.pairs import ARRIVAL, AT, Arrived, Found, Joining, Side, Spans, told
 from meander.task.operators.joins.semi import Filtering, Known
 from meander.task.operators.place import Place
+from meander.task.operators.workspace import Workspace
 
 _NAME = [HASH, ARRIVAL, AT]
 """What tells a row in one of its windows from all others: AT is then the window's last microsecond."""
@@ -62,15 +62,15 @@ class Overlap:
         end = self.window.last_end(evict)
         return (late - 1, end - 1 + self.window.size - self.window.step) if end > late else None
 
-    def closing(self, desk: Desk, side: Side) -> tuple[pl.DataFrame, Times]:
+    def closing(self, workspace: Workspace, side: Side) -> tuple[pl.DataFrame, Times]:
         """A side's rows in the windows that close in this epoch, for which nothing is noted in those. Each with its window."""
-        due = self.due(desk.late, desk.evict)
-        rows = pl.DataFrame() if due is None else desk.ending(side.table, *due)
+        due = self.due(workspace.late, workspace.evict)
+        rows = pl.DataFrame() if due is None else workspace.ending(side.table, *due)
         if rows.height == 0:
             return rows, np.zeros(0, np.int64)
-        which, windows = self.of(side, rows, desk.late, desk.evict)
+        which, windows = self.of(side, rows, workspace.late, workspace.evict)
         rows = rows[which].with_columns(pl.Series(AT, self.last(windows)), pl.Series("__window", windows))
-        noted = desk.ending(side.met, desk.late - 1, desk.evict - 1)
+        noted = workspace.ending(side.met, workspace.late - 1, workspace.evict - 1)
         if noted.height:
             rows = rows.join(noted.select(_NAME), on=_NAME, how="anti", maintain_order="left")
         return rows, rows.get_column("__window").to_numpy()
@@ -98,42 +98,44 @@ class Overlapping(Joining):
         side = self._side_of(table)
         return self.overlap.due(late, evict) if side.outer and table == side.table else None
 
-    def _meet(self, desk: Desk, new: tuple[Arrived, Arrived], out: Found) -> None:
-        desk.lap("fold")
+    def _meet(self, workspace: Workspace, new: tuple[Arrived, Arrived], out: Found) -> None:
+        workspace.lap("fold")
         keys = self._number(*new)
         notes: dict[str, list[pl.DataFrame]] = defaultdict(list)
         left, right = (with_names(rows) for rows in new)
         if left.height and right.height:
             side = self.sides[0]
             mine, other = pair_up(keys.of[0], new[0].times, keys.of[1], new[1].times, side.low, side.high)
-            self._in_windows(desk, left[mine], right[other], notes, out)
+            self._in_windows(workspace, left[mine], right[other], notes, out)
         for number, came in ((0, left), (1, right)):
-            found = self._partners(desk, number, new[number], keys, []) if came.height else None
+            found = self._partners(workspace, number, new[number], keys, []) if came.height else None
             if found is not None:
                 at, there, stored = found
                 halves = (came[at], stored[there])
-                self._in_windows(desk, *(halves if number == 0 else halves[::-1]), notes, out)
+                self._in_windows(workspace, *(halves if number == 0 else halves[::-1]), notes, out)
         for table, frames in notes.items():
-            desk.write(table, pl.concat(frames).unique(_NAME, keep="first", maintain_order=True).sort(_NAME))
+            workspace.write(table, pl.concat(frames).unique(_NAME, keep="first", maintain_order=True).sort(_NAME))
         for number, came in ((0, left), (1, right)):
             if came.height:
-                desk.write(self.sides[number].table, came.with_columns(pl.Series(AT, new[number].times)))
+                workspace.write(self.sides[number].table, came.with_columns(pl.Series(AT, new[number].times)))
 
-    def _in_windows(self, desk: Desk, left: pl.DataFrame, right: pl.DataFrame, notes: Mapping[str, list[pl.DataFrame]], out: Found) -> None:
+    def _in_windows(
+        self, workspace: Workspace, left: pl.DataFrame, right: pl.DataFrame, notes: Mapping[str, list[pl.DataFrame]], out: Found
+    ) -> None:
         """Pairs come out in all open windows that they share."""
         first, second = self.sides
-        at, windows = self.overlap.window.shared(first.moments(left), second.moments(right), desk.late)
+        at, windows = self.overlap.window.shared(first.moments(left), second.moments(right), workspace.late)
         left, right = left[at], right[at]
         hashes, (came, other) = left.get_column(HASH).to_numpy(), (half.get_column(ARRIVAL).to_numpy() for half in (left, right))
         spans = self.overlap.spans(windows)
-        kept = self._pair(desk, left.select(first.columns), right.select(second.columns), hashes, came, other, out, spans)
+        kept = self._pair(workspace, left.select(first.columns), right.select(second.columns), hashes, came, other, out, spans)
         for side, half in ((first, left), (second, right)):
             if side.outer and len(kept):
                 ends = pl.Series(AT, self.overlap.last(windows[kept]))
                 notes[side.met].append(half[kept].select(HASH, *side.identity).with_columns(ends))
 
-    def _let_go(self, desk: Desk, number: int, out: Found) -> None:
-        rows, windows = self.overlap.closing(desk, self.sides[number])
+    def _let_go(self, workspace: Workspace, number: int, out: Found) -> None:
+        rows, windows = self.overlap.closing(workspace, self.sides[number])
         if rows.height:
             self._alone(number, rows, out, self.overlap.spans(windows))
 
@@ -165,48 +167,48 @@ class FilteringOverlap(Filtering):
         time = [] if side.time is None else [side.time.column]
         return list(dict.fromkeys((*super()._asked_for(number), *time)))
 
-    def _meet(self, desk: Desk, new: tuple[Arrived, Arrived], out: Found) -> None:
+    def _meet(self, workspace: Workspace, new: tuple[Arrived, Arrived], out: Found) -> None:
         left, right = new
-        desk.lap("fold")
+        workspace.lap("fold")
         keys, notes = self._number(left, right), []
         came = self._at_its_moments(Known(keys.of[1], right.times, right.arrival, right.frame))
         if left.frame.height:
-            fresh = self._by_window(desk, Known(keys.of[0], left.times, left.arrival, left.frame))
+            fresh = self._by_window(workspace, Known(keys.of[0], left.times, left.arrival, left.frame))
             met = np.zeros(len(fresh.keys), np.bool_)
-            self._match(desk, fresh, self._at_its_moments(self._stored(desk, 1, left, keys)), met)
-            self._match(desk, fresh, came, met)
+            self._match(workspace, fresh, self._at_its_moments(self._stored(workspace, 1, left, keys)), met)
+            self._match(workspace, fresh, came, met)
             notes.append(self._note(keys, fresh, met, out))
         if right.frame.height:
-            old = self._open(desk, keys, self._by_window(desk, self._stored(desk, 0, right, keys)))
+            old = self._open(workspace, keys, self._by_window(workspace, self._stored(workspace, 0, right, keys)))
             met = np.zeros(len(old.keys), np.bool_)
-            self._match(desk, old, came, met)
+            self._match(workspace, old, came, met)
             notes.append(self._note(keys, old, met, out))
         for side, rows in zip(self.sides, new, strict=True):  # what is written is found: not before all is looked up
             if rows.frame.height:
-                desk.write(side.table, with_names(rows).with_columns(pl.Series(AT, rows.times)))
+                workspace.write(side.table, with_names(rows).with_columns(pl.Series(AT, rows.times)))
         notes = [frame for frame in notes if frame.height]
         if notes:
-            desk.write(self.sides[0].met, pl.concat(notes).sort(_NAME))
+            workspace.write(self.sides[0].met, pl.concat(notes).sort(_NAME))
 
     def _at_its_moments(self, rows: Known) -> Known:
         return replace(rows, times=self.sides[1].moments(rows.frame)) if len(rows.keys) else rows
 
-    def _by_window(self, desk: Desk, rows: Known) -> Known:
+    def _by_window(self, workspace: Workspace, rows: Known) -> Known:
         """Rows of the left once per window that is open, with the times that partners in it have."""
         if len(rows.keys) == 0:
             return rows
-        which, windows = self.overlap.of(self.sides[0], rows.frame, desk.late)
+        which, windows = self.overlap.of(self.sides[0], rows.frame, workspace.late)
         begin, end = spans = self.overlap.spans(windows)
         within = (np.zeros(len(which), np.int64), end - 1 - begin)
         return Known(rows.keys[which], begin, rows.arrival[which], rows.frame[which], within, spans)
 
-    def _open(self, desk: Desk, keys: Keys, rows: Known) -> Known:
+    def _open(self, workspace: Workspace, keys: Keys, rows: Known) -> Known:
         """Without those for which a partner in the window has been noted."""
         if len(rows.keys) == 0:
             return rows
         side, wanted = self.sides[0], distinct(rows.keys, len(keys.hashes))
         probes = keys.frame[wanted].rename(dict(zip(keys.frame.columns, side.keys, strict=True)))
-        whose, noted = desk.find_rows(side.met, probes, keys.hashes[wanted], (ARRIVAL, AT), ())
+        whose, noted = workspace.find_rows(side.met, probes, keys.hashes[wanted], (ARRIVAL, AT), ())
         if len(whose) == 0:
             return rows
         found = noted.with_columns(pl.Series("__key", wanted[whose].astype(np.int64)))
@@ -228,8 +230,8 @@ class FilteringOverlap(Filtering):
         columns = [pl.Series(HASH, hashes), *names.get_columns(), pl.Series(ARRIVAL, rows.arrival), pl.Series(AT, rows.ends - 1)]
         return pl.DataFrame(columns)
 
-    def _let_go(self, desk: Desk, number: int, out: Found) -> None:
-        rows, windows = self.overlap.closing(desk, self.sides[0])
+    def _let_go(self, workspace: Workspace, number: int, out: Found) -> None:
+        rows, windows = self.overlap.closing(workspace, self.sides[0])
         if rows.height:
             hashes, arrival = rows.get_column(HASH).to_numpy(), rows.get_column(ARRIVAL).to_numpy()
             everything = np.ones(rows.height, np.bool_)

@@ -16,7 +16,7 @@ from meander.state.hashing import Hashes
 
 
 @dataclass(frozen=True)
-class Incoming:
+class InputColumns:
     """One input of a processor."""
 
     keys: tuple[str, ...]
@@ -30,7 +30,7 @@ class Incoming:
 
 
 @dataclass
-class Came:
+class InputRows:
     """What has come of one input."""
 
     rows: pl.DataFrame
@@ -47,13 +47,13 @@ class Came:
 
 
 @dataclass
-class Turn:
+class CallInput:
     """One epoch of one slot: the keys whose turn it is, their rows, and what is stored of them."""
 
     keys: pl.DataFrame
     """Under the names of the first input."""
     hashes: Hashes
-    came: tuple[Came, ...]
+    came: tuple[InputRows, ...]
     """By input."""
     present: npt.NDArray[np.bool_]
     """Who has a stored row."""
@@ -75,7 +75,7 @@ class Turn:
 
 
 @dataclass
-class Calls:
+class CallOutput:
     """What has become of a turn: the keys whose state may have changed, its columns for these keys, new timers, and rows."""
 
     changed: Index

@@ -28,15 +28,15 @@ from meander.state.grouping import Index, group_rows
 from meander.state.hashing import Hashes
 from meander.state.segment import DELETED, HASH
 from meander.state.table import Kept, conform
-from meander.task.operators.contract import Emitted, Partial, Seat, Stateful
-from meander.task.operators.desk import Desk
+from meander.task.operators.contract import Emitted, Intake, Partial, Stateful
 from meander.task.operators.place import Place
-from meander.task.operators.processors.calls import Calls, Came, Incoming, Turn, default_of, is_default
+from meander.task.operators.processors.calls import CallInput, CallOutput, InputColumns, InputRows, default_of, is_default
 from meander.task.operators.processors.maps import from_stored, never_null, to_stored
 from meander.task.operators.processors.per_key import call_for_each_key, shown
 from meander.task.operators.processors.wakeups import AT, WakeUps
 from meander.task.operators.processors.whole import call_for_all_keys
 from meander.task.operators.wholerows import in_order, send_whole
+from meander.task.operators.workspace import Workspace
 from meander.task.rows import Rows
 
 
@@ -57,7 +57,7 @@ class Processing(Stateful):
 
     processor: Processor
     declared: Declaration
-    incoming: tuple[Incoming, ...]
+    incoming: tuple[InputColumns, ...]
     """One input, or two that are connected."""
     follows: Timing
     wakeups: WakeUps
@@ -84,8 +84,8 @@ class Processing(Stateful):
     def ttl_clock(self) -> str:
         return self.declared.ttl_clock or ("event" if self.by_event_time else "processing")
 
-    def before(self, rows: Rows, side: int, seat: Seat) -> pl.DataFrame:
-        return send_whole(rows, self.incoming[side].keys, seat)
+    def before(self, rows: Rows, side: int, intake: Intake) -> pl.DataFrame:
+        return send_whole(rows, self.incoming[side].keys, intake)
 
     def clock_of(self, table: str) -> Clock:
         return self.wakeups.clock_of(table)
@@ -101,28 +101,28 @@ class Processing(Stateful):
 
     # -- one epoch ------------------------------------------------------------------------------------------------
 
-    def work(self, desk: Desk, arrived: Sequence[Partial]) -> Emitted | None:
-        turn = self._turn(desk, arrived, self.wakeups.woken(desk))
-        if turn is None:
+    def work(self, workspace: Workspace, arrived: Sequence[Partial]) -> Emitted | None:
+        given = self._turn(workspace, arrived, self.wakeups.woken(workspace))
+        if given is None:
             return None
-        desk.lap("state read")
-        expired = self._forget(desk, turn) if self.declared.has_ttl else np.zeros(len(turn.hashes), np.bool_)
-        calls = (call_for_each_key if self.declared.form == "events" else call_for_all_keys)(self, desk, turn)
-        desk.lap("compute")
-        self.wakeups.write(desk, self._write(desk, turn, calls, expired))
-        sides = {name: self._keyed(turn, rows, owners) for name, (rows, owners) in calls.sides.items()}
+        workspace.lap("state read")
+        expired = self._forget(workspace, given) if self.declared.has_ttl else np.zeros(len(given.hashes), np.bool_)
+        calls = (call_for_each_key if self.declared.form == "events" else call_for_all_keys)(self, workspace, given)
+        workspace.lap("compute")
+        self.wakeups.write(workspace, self._write(workspace, given, calls, expired))
+        sides = {name: self._keyed(given, rows, owners) for name, (rows, owners) in calls.sides.items()}
         if calls.rows is None or calls.rows.height == 0:
-            return Emitted(self.schema.to_frame(), turn.hashes[:0], sides=sides) if sides else None
-        frame, hashes = self._keyed(turn, calls.rows, calls.owners)
+            return Emitted(self.schema.to_frame(), given.hashes[:0], sides=sides) if sides else None
+        frame, hashes = self._keyed(given, calls.rows, calls.owners)
         return Emitted(frame, hashes, sides=sides)
 
-    def _keyed(self, turn: Turn, rows: pl.DataFrame, owners: Index) -> tuple[pl.DataFrame, Hashes]:
+    def _keyed(self, given: CallInput, rows: pl.DataFrame, owners: Index) -> tuple[pl.DataFrame, Hashes]:
         """Rows with the columns of their keys in front, and the keys' hashes."""
-        keys = [turn.keys.get_column(key).gather(owners) for key in self.keys]
-        return pl.DataFrame([*keys, *rows.get_columns()]), turn.hashes[owners]
+        keys = [given.keys.get_column(key).gather(owners) for key in self.keys]
+        return pl.DataFrame([*keys, *rows.get_columns()]), given.hashes[owners]
 
-    def _turn(self, desk: Desk, arrived: Sequence[Partial], woken: Sequence[pl.DataFrame]) -> Turn | None:
-        found = [self._by_key(desk, arrived, side) for side in range(len(self.incoming))]
+    def _turn(self, workspace: Workspace, arrived: Sequence[Partial], woken: Sequence[pl.DataFrame]) -> CallInput | None:
+        found = [self._by_key(workspace, arrived, side) for side in range(len(self.incoming))]
         some = [(one.keys, one.hashes) for one in found if one is not None]
         some += [(frame.select(self.keys), frame.get_column(HASH).to_numpy()) for frame in woken]
         if not some:
@@ -138,18 +138,18 @@ class Processing(Stateful):
             owners = np.split(owner, np.cumsum([len(one) for _, one in some]))
         whose = iter(owners)
         came = tuple(
-            self._came(desk, incoming, one, None if one is None else next(whose), len(hashes))
+            self._came(workspace, incoming, one, None if one is None else next(whose), len(hashes))
             for incoming, one in zip(self.incoming, found, strict=True)
         )
-        desk.lap("fold")
-        present, state = self._stored(desk, keys, hashes)
-        return Turn(keys, hashes, came, present, state, {"event": desk.evict, "processing": desk.now})
+        workspace.lap("fold")
+        present, state = self._stored(workspace, keys, hashes)
+        return CallInput(keys, hashes, came, present, state, {"event": workspace.evict, "processing": workspace.now})
 
-    def _by_key(self, desk: Desk, arrived: Sequence[Partial], side: int) -> ByKey | None:
+    def _by_key(self, workspace: Workspace, arrived: Sequence[Partial], side: int) -> ByKey | None:
         """The rows that have come of an input, by key."""
         incoming, found = self.incoming[side], in_order(arrived, side)
         if found is not None and self.declared.form == "events":
-            found = shown(self, incoming, desk, *found)
+            found = shown(self, incoming, workspace, *found)
         if found is None or found[0].height == 0:
             return None
         rows, hashes = found
@@ -160,17 +160,17 @@ class Processing(Stateful):
         keys = rows.select(pl.col(mine).alias(name) for mine, name in zip(incoming.keys, self.keys, strict=True))[groups.starts]
         return ByKey(rows, keys, groups.hashes, groups.starts, np.append(groups.starts[1:], groups.rows))
 
-    def _came(self, desk: Desk, incoming: Incoming, found: ByKey | None, owners: Index | None, count: int) -> Came:
+    def _came(self, workspace: Workspace, incoming: InputColumns, found: ByKey | None, owners: Index | None, count: int) -> InputRows:
         """The rows of an input among ``count`` keys, given which of these they are of."""
         begins, ends = np.zeros(count, np.intp), np.zeros(count, np.intp)
         rows = pl.DataFrame()
         if found is not None:
             begins[owners], ends[owners], rows = found.begins, found.ends, found.rows
-        return Came(rows, begins, ends, self._times(desk, incoming, rows, begins, ends))
+        return InputRows(rows, begins, ends, self._times(workspace, incoming, rows, begins, ends))
 
-    def _stored(self, desk: Desk, keys: pl.DataFrame, hashes: Hashes) -> tuple[npt.NDArray[np.bool_], dict[str, pl.Series]]:
+    def _stored(self, workspace: Workspace, keys: pl.DataFrame, hashes: Hashes) -> tuple[npt.NDArray[np.bool_], dict[str, pl.Series]]:
         variables, schema = self.declared.variables, self.state_schema
-        which, found = desk.find(self.name, keys, hashes, stored_schema(self.declared))
+        which, found = workspace.find(self.name, keys, hashes, stored_schema(self.declared))
         found = {name: never_null(series) for name, series in found.items()}
         stored = {}
         if len(which):
@@ -183,11 +183,11 @@ class Processing(Stateful):
             state[name] = (pl.concat([stored[name].cast(dtype), default]) if len(which) else default).gather(at)
         return at < len(which), state
 
-    def _times(self, desk: Desk, incoming: Incoming, rows: pl.DataFrame, begins: Index, ends: Index) -> Times:
+    def _times(self, workspace: Workspace, incoming: InputColumns, rows: pl.DataFrame, begins: Index, ends: Index) -> Times:
         """What counts as a key's time in this epoch: its newest row's, or the mark where that is further."""
         if incoming.time is None:
-            return np.full(len(begins), desk.now, np.int64)
-        mark = desk.late if desk.evict == FOREVER else desk.evict
+            return np.full(len(begins), workspace.now, np.int64)
+        mark = workspace.late if workspace.evict == FOREVER else workspace.evict
         times = np.full(len(begins), mark, np.int64)
         has = np.flatnonzero(ends > begins)
         if len(has):
@@ -197,38 +197,40 @@ class Processing(Stateful):
 
     # -- variables that are forgotten -----------------------------------------------------------------------------
 
-    def _ttl_now(self, desk: Desk) -> int:
+    def _ttl_now(self, workspace: Workspace) -> int:
         """A flush closes things; it does not make anybody forget."""
         if self.ttl_clock == "processing":
-            return desk.now
-        return desk.late if desk.evict == FOREVER else desk.evict
+            return workspace.now
+        return workspace.late if workspace.evict == FOREVER else workspace.evict
 
-    def _forget(self, desk: Desk, turn: Turn) -> npt.NDArray[np.bool_]:
+    def _forget(self, workspace: Workspace, given: CallInput) -> npt.NDArray[np.bool_]:
         """Variables whose time is over get their defaults. Whose row that changes."""
-        now, touched = self._ttl_now(desk), turn.state[TOUCHED]
-        expired = np.zeros(len(turn.hashes), np.bool_)
+        now, touched = self._ttl_now(workspace), given.state[TOUCHED]
+        expired = np.zeros(len(given.hashes), np.bool_)
         for name, variable in self.declared.variables.items():
             if variable.ttl is not None:
                 over = (touched + variable.ttl <= now).fill_null(False)
                 if over.any():
                     default = default_of(variable, name, variable.dtype)
-                    turn.state[name] = turn.state[name].zip_with(~over, default.gather(np.zeros(len(over), np.intp)))
+                    given.state[name] = given.state[name].zip_with(~over, default.gather(np.zeros(len(over), np.intp)))
                     expired |= over.to_numpy()
         return expired
 
-    def _next_check(self, desk: Desk, turn: Turn, changed: Index, state: dict[str, pl.Series], calls: Calls) -> pl.Series:
+    def _next_check(
+        self, workspace: Workspace, given: CallInput, changed: Index, state: dict[str, pl.Series], calls: CallOutput
+    ) -> pl.Series:
         """When each row was last touched and is looked at next: sets both columns. Returns for whom that takes a wake-up."""
-        has_rows, base = turn.taken(calls.refused)
+        has_rows, base = given.taken(calls.refused)
         if self.ttl_clock == "processing":
-            base = np.full(len(turn.hashes), desk.now, np.int64)
-        touched = pl.Series(TOUCHED, base).zip_with(pl.Series(has_rows), turn.state[TOUCHED]).gather(changed)
+            base = np.full(len(given.hashes), workspace.now, np.int64)
+        touched = pl.Series(TOUCHED, base).zip_with(pl.Series(has_rows), given.state[TOUCHED]).gather(changed)
         soonest: list[pl.Expr] = []
-        frame = pl.DataFrame([touched, turn.state[CHECK].gather(changed)])
+        frame = pl.DataFrame([touched, given.state[CHECK].gather(changed)])
         for name, variable in self.declared.variables.items():
             if variable.ttl is not None:
                 frame = frame.with_columns((~is_default(state[name], variable)).alias(f"kept {name}"))
                 soonest.append(pl.when(pl.col(f"kept {name}")).then(pl.col(TOUCHED) + variable.ttl))
-        now, reached = self._ttl_now(desk), turn.marks[self.ttl_clock]
+        now, reached = self._ttl_now(workspace), given.marks[self.ttl_clock]
         wanted = frame.select(
             pl.min_horizontal([pl.when(at > now).then(at) for at in soonest]).alias("at"),
             pl.when(pl.col(CHECK) > reached).then(pl.col(CHECK)).alias("there"),
@@ -240,26 +242,28 @@ class Processing(Stateful):
 
     # -- what is written ------------------------------------------------------------------------------------------
 
-    def _write(self, desk: Desk, turn: Turn, calls: Calls, expired: npt.NDArray[np.bool_]) -> list[tuple[bool, pl.DataFrame]]:
+    def _write(
+        self, workspace: Workspace, given: CallInput, calls: CallOutput, expired: npt.NDArray[np.bool_]
+    ) -> list[tuple[bool, pl.DataFrame]]:
         """The rows that have changed, deletions included. Returns the wake-ups that this takes."""
         wakeups: list[tuple[bool, pl.DataFrame]] = []
         for clock, (owners, ats) in calls.added.items():
-            wakeups.append((clock == "processing", self._wakeups(turn, owners, pl.Series(AT, ats, pl.Int64))))
+            wakeups.append((clock == "processing", self._wakeups(given, owners, pl.Series(AT, ats, pl.Int64))))
         also = expired
         if self.declared.has_ttl:
-            consumed = (turn.state[CHECK] <= turn.marks[self.ttl_clock]).fill_null(False).to_numpy()
-            also = also | consumed | turn.taken(calls.refused)[0]
+            consumed = (given.state[CHECK] <= given.marks[self.ttl_clock]).fill_null(False).to_numpy()
+            also = also | consumed | given.taken(calls.refused)[0]
         also[calls.changed] = False
         rest = np.flatnonzero(also)
         changed = np.concatenate([calls.changed, rest]).astype(np.intp)
-        state = {name: pl.concat([series, turn.state[name].gather(rest)]) if len(rest) else series for name, series in calls.state.items()}
+        state = {name: pl.concat([series, given.state[name].gather(rest)]) if len(rest) else series for name, series in calls.state.items()}
         if len(changed) == 0:
             return wakeups
         if self.declared.has_ttl:
-            new = self._next_check(desk, turn, changed, state, calls)
+            new = self._next_check(workspace, given, changed, state, calls)
             if new.any():
                 owners = changed[new.to_numpy()]
-                wakeups.append((self.ttl_clock == "processing", self._wakeups(turn, owners, state[CHECK].filter(new).alias(AT))))
+                wakeups.append((self.ttl_clock == "processing", self._wakeups(given, owners, state[CHECK].filter(new).alias(AT))))
         empty = pl.Series(np.ones(len(changed), np.bool_))
         for name, series in state.items():
             if name in self.declared.variables:
@@ -271,15 +275,15 @@ class Processing(Stateful):
             variable = self.declared.variables.get(name)
             columns += [state[name].alias(name)] if variable is None else to_stored(state[name], name, variable)
         rows = pl.DataFrame(
-            [pl.Series(HASH, turn.hashes[changed]), *(turn.keys.get_column(k).gather(changed) for k in self.keys), *columns]
+            [pl.Series(HASH, given.hashes[changed]), *(given.keys.get_column(k).gather(changed) for k in self.keys), *columns]
         )
-        rows = rows.with_columns(empty.alias(DELETED)).filter(~empty | pl.Series(turn.present[changed]))
+        rows = rows.with_columns(empty.alias(DELETED)).filter(~empty | pl.Series(given.present[changed]))
         rows = rows.sort(HASH, maintain_order=True) if len(rest) else rows
-        desk.write(self.name, rows if rows.get_column(DELETED).any() else rows.drop(DELETED))
+        workspace.write(self.name, rows if rows.get_column(DELETED).any() else rows.drop(DELETED))
         return wakeups
 
-    def _wakeups(self, turn: Turn, owners: Index, ats: pl.Series) -> pl.DataFrame:
-        return pl.DataFrame([pl.Series(HASH, turn.hashes[owners]), *(turn.keys.get_column(k).gather(owners) for k in self.keys), ats])
+    def _wakeups(self, given: CallInput, owners: Index, ats: pl.Series) -> pl.DataFrame:
+        return pl.DataFrame([pl.Series(HASH, given.hashes[owners]), *(given.keys.get_column(k).gather(owners) for k in self.keys), ats])
 
 
 def stored_schema(declared: Declaration) -> dict[str, pl.DataType]:
@@ -331,8 +335,8 @@ def make_processing(place: Place, op: Process) -> Processing:
     )
 
 
-def _incoming(schema: pl.Schema, keys: tuple[str, ...], time: Time | None, words: str) -> Incoming:
+def _incoming(schema: pl.Schema, keys: tuple[str, ...], time: Time | None, words: str) -> InputColumns:
     if time is None:
-        return Incoming(keys, tuple(schema), None, 0, None, words)
+        return InputColumns(keys, tuple(schema), None, 0, None, words)
     dtype = schema[time.column]
-    return Incoming(keys, tuple(schema), time.column, time.shift, dtype.time_zone if isinstance(dtype, pl.Datetime) else None, words)
+    return InputColumns(keys, tuple(schema), time.column, time.shift, dtype.time_zone if isinstance(dtype, pl.Datetime) else None, words)

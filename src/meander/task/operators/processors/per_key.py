@@ -27,9 +27,9 @@ from meander.processor.view import Decoded
 from meander.state.grouping import Index
 from meander.state.hashing import Hashes
 from meander.task.evaluate import DeadLetter
-from meander.task.operators.desk import Desk
-from meander.task.operators.processors.calls import Calls, Incoming, Turn
+from meander.task.operators.processors.calls import CallInput, CallOutput, InputColumns
 from meander.task.operators.processors.maps import listed
+from meander.task.operators.workspace import Workspace
 from meander.task.shown import as_numbers, beyond, to_python
 
 if TYPE_CHECKING:
@@ -161,23 +161,23 @@ class Output:
 class EachKey:
     """The calls of one turn."""
 
-    def __init__(self, operator: Processing, desk: Desk, turn: Turn) -> None:
-        self.operator, self.desk, self.turn = operator, desk, turn
+    def __init__(self, operator: Processing, workspace: Workspace, given: CallInput) -> None:
+        self.operator, self.workspace, self.given = operator, workspace, given
         declared = operator.declared
         self.variables = declared.variables
         self.names = tuple(declared.variables)
-        self.keys: list[Any] = _key_list(turn.keys)
-        self.columns = [decode(turn.state[name], variable) for name, variable in declared.variables.items()]
+        self.keys: list[Any] = _key_list(given.keys)
+        self.columns = [decode(given.state[name], variable) for name, variable in declared.variables.items()]
         self.pending: Pending | None = None
         if declared.has_timers:
-            self.pending = Pending({clock: turn.state[column].to_list() for clock, column in TIMERS.items()})
+            self.pending = Pending({clock: given.state[column].to_list() for clock, column in TIMERS.items()})
         self.nothing: Any = () if declared.output else None
         """What a call returns that has no rows. Where a row has no columns but the key, an empty tuple is one."""
         self.out = Output(declared.output)
         self.sides = {name: Output(schema, name) for name, schema in operator.sides.items()}
         self.outputs = (self.out, *self.sides.values())
         self.changed: dict[int, tuple[Any, ...]] = {}
-        self.refused: list[dict[int, None]] = [{} for _ in turn.came]
+        self.refused: list[dict[int, None]] = [{} for _ in given.came]
         self.side = 0
         """The input whose rows are at hand."""
         self.dead: list[tuple[int, DeadLetter]] = []
@@ -187,18 +187,18 @@ class EachKey:
         self.at = 0
         self.firing: int | None = None
 
-    def run(self) -> Calls:
+    def run(self) -> CallOutput:
         self._call()
         calls = self._result()
-        self.desk.dead.extend(letter for _, letter in self.dead)
+        self.workspace.dead.extend(letter for _, letter in self.dead)
         return calls
 
     def _call(self) -> None:
         """All keys, or those whose turn it is again."""
         for side, hook in enumerate(self.operator.declared.hooks):
             self.side = side
-            ctx = context_of(self.operator, self.desk, side, self._time, self.pending, self._emit, self._seed)
-            if side == 0 and self.pending is not None and len(self.turn.hashes):
+            ctx = context_of(self.operator, self.workspace, side, self._time, self.pending, self._emit, self._seed)
+            if side == 0 and self.pending is not None and len(self.given.hashes):
                 self._timers(ctx)
             self._events(ctx, getattr(self.operator.processor, hook))
 
@@ -226,17 +226,17 @@ class EachKey:
             raise TypeError(f"it gave a row to the side output {side!r}; in side_outputs there are {there}")
 
     def _time(self) -> int:
-        return int(self.turn.came[self.side].times[self.at]) if self.firing is None else self.firing
+        return int(self.given.came[self.side].times[self.at]) if self.firing is None else self.firing
 
     def _seed(self) -> str:
         """What the chance of the key whose turn it is follows from. Two inputs have two, or both would get the same ids."""
-        return f"{self.operator.name}/{self.desk.epoch}/{self.turn.hashes[self.at]}{'/right' if self.side else ''}"
+        return f"{self.operator.name}/{self.workspace.epoch}/{self.given.hashes[self.at]}{'/right' if self.side else ''}"
 
     # -- calls ----------------------------------------------------------------------------------------------------
 
     def _events(self, ctx: Context, on_events: Callable[..., Any]) -> None:
         """All keys with rows of an input. This loop is what a processor costs beside its own code: keep it short."""
-        turn, came, names, changed, pending = self.turn, self.turn.came[self.side], self.names, self.changed, self.pending
+        given, came, names, changed, pending = self.given, self.given.came[self.side], self.names, self.changed, self.pending
         main, out, counts, sides = self.out, self.out.rows, self.out.counts, tuple(self.sides.values())
         decoded = Decoded(came.rows)
         make = state_kind(self.variables)
@@ -246,8 +246,8 @@ class EachKey:
         if again:
             has_rows = np.array([i for i in has_rows.tolist() if i in again], np.intp)
         spans = zip(has_rows.tolist(), came.begins[has_rows].tolist(), came.ends[has_rows].tolist(), strict=True)
-        whole = len(has_rows) == len(turn.hashes) and not changed
-        olds = zip(*self.columns, strict=True) if self.columns else iter([()] * len(turn.hashes))
+        whole = len(has_rows) == len(given.hashes) and not changed
+        olds = zip(*self.columns, strict=True) if self.columns else iter([()] * len(given.hashes))
         stored = olds if whole else iter([changed.get(i) or old for i, old in enumerate(olds)])
         position = -1
         old: tuple[Any, ...] = ()
@@ -284,17 +284,17 @@ class EachKey:
 
     def _timers(self, ctx: Context) -> None:
         """What is due, key by key: by event time first, each clock in its order."""
-        turn, pending = self.turn, self.pending
+        given, pending = self.given, self.pending
         assert pending is not None
         on_timer = self.operator.processor.on_timer  # type: ignore[attr-defined]
         make, get = state_kind(self.variables), _getter(self.names)
         for clock, column in TIMERS.items():
-            first = turn.state[column].list.min()
-            for i in np.flatnonzero((first <= turn.marks[clock]).fill_null(False).to_numpy()).tolist():
+            first = given.state[column].list.min()
+            for i in np.flatnonzero((first <= given.marks[clock]).fill_null(False).to_numpy()).tolist():
                 if self.again and i not in self.again:
                     continue
                 self.at = i
-                for at in sorted(at for at in pending.of(clock, i) if at <= turn.marks[clock]):
+                for at in sorted(at for at in pending.of(clock, i) if at <= given.marks[clock]):
                     if not pending.fire(clock, i, at):  # deleted by another timer's call
                         continue
                     pending.begin(i)
@@ -335,16 +335,17 @@ class EachKey:
             raise FlowError(f"process '{self.operator.name}': {error}") from error
         if self.pending is not None:
             self.pending.roll_back()
-        came, words = self.turn.came[self.side], self.operator.incoming[self.side].words
-        if self.desk.strict:
+        came, words = self.given.came[self.side], self.operator.incoming[self.side].words
+        if self.workspace.strict:
             what = "its timer" if timer is not None else f"its rows{words}"
             raise BadInput(
-                f"operator '{self.operator.name}', epoch {self.desk.epoch}, key {self.keys[i]!r}, {what}: {type(error).__name__}: {error}"
+                f"operator '{self.operator.name}', epoch {self.workspace.epoch}, key {self.keys[i]!r}, {what}: "
+                f"{type(error).__name__}: {error}"
             ) from error
         reason = f"{type(error).__name__}: {error}"
         if timer is not None:
             clock, at = timer
-            key = as_numbers(self.turn.keys[i : i + 1]).row(0, named=True)
+            key = as_numbers(self.given.keys[i : i + 1]).row(0, named=True)
             content = {**key, "timer": str(moment_of(at, self.operator.incoming[0].zone)), "clock": clock}
             self.dead.append((i, letter(self.operator.name, self.keys[i], 0, reason, content)))
             return
@@ -355,7 +356,7 @@ class EachKey:
 
     # -- back to columns ------------------------------------------------------------------------------------------
 
-    def _result(self) -> Calls:
+    def _result(self) -> CallOutput:
         while True:
             wrong: set[int] = set()
             made = [self._output(output, wrong) for output in self.outputs]
@@ -374,7 +375,7 @@ class EachKey:
                 mine = sorted((key, at) for of, key, at in pending.added if of == clock and at in pending.of(clock, key))
                 if mine:
                     added[clock] = (np.array([key for key, _ in mine], np.intp), np.array([at for _, at in mine], np.int64))
-        return Calls(changed, state, added, rows, owners, sides, [np.array(sorted(refused), np.intp) for refused in self.refused])
+        return CallOutput(changed, state, added, rows, owners, sides, [np.array(sorted(refused), np.intp) for refused in self.refused])
 
     def _output(self, output: Output, wrong: set[int]) -> tuple[pl.DataFrame, Index]:
         """The rows of an output and whose they are. Adds the keys of those that do not fit: then the rest says nothing."""
@@ -427,20 +428,20 @@ class EachKey:
 
 def context_of(
     operator: Processing,
-    desk: Desk,
+    workspace: Workspace,
     side: int,
     time: Callable[[], int],
     timers: Pending | None,
     emit: Callable[..., None],
     seed: Callable[[], str] | None = None,
 ) -> Context:
-    mark = desk.late if desk.evict == FOREVER else desk.evict
+    mark = workspace.late if workspace.evict == FOREVER else workspace.evict
     watermark = mark if operator.by_event_time and mark != NEVER else None
-    return Context(watermark, desk.now, operator.by_event_time, operator.incoming[side].zone, time, timers, emit, seed)
+    return Context(watermark, workspace.now, operator.by_event_time, operator.incoming[side].zone, time, timers, emit, seed)
 
 
-def call_for_each_key(operator: Processing, desk: Desk, turn: Turn) -> Calls:
-    return EachKey(operator, desk, turn).run()
+def call_for_each_key(operator: Processing, workspace: Workspace, given: CallInput) -> CallOutput:
+    return EachKey(operator, workspace, given).run()
 
 
 def letter(operator: str, key: Any, number: int, reason: str, content: dict[str, Any], words: str = "") -> DeadLetter:
@@ -448,7 +449,9 @@ def letter(operator: str, key: Any, number: int, reason: str, content: dict[str,
     return DeadLetter(operator, position, reason, json.dumps(content, default=str)[:_CONTENT_LIMIT])
 
 
-def shown(operator: Processing, incoming: Incoming, desk: Desk, rows: pl.DataFrame, hashes: Hashes) -> tuple[pl.DataFrame, Hashes]:
+def shown(
+    operator: Processing, incoming: InputColumns, workspace: Workspace, rows: pl.DataFrame, hashes: Hashes
+) -> tuple[pl.DataFrame, Hashes]:
     """Rows (by key) without those that Python cannot be shown, as it lacks their years: these go to the dead letters, times as numbers."""
     bad: npt.NDArray[np.bool_] | None = None
     for name in incoming.columns:
@@ -461,9 +464,11 @@ def shown(operator: Processing, incoming: Incoming, desk: Desk, rows: pl.DataFra
             parts = row.select(incoming.keys).row(0)
             key = parts[0] if len(parts) == 1 else parts
             number = at - int(np.searchsorted(hashes, hashes[at]))
-            if desk.strict:
-                raise BadInput(f"operator '{operator.name}', epoch {desk.epoch}, key {key!r}, row {number + 1}{incoming.words}: {reason}")
-            desk.dead.append(letter(operator.name, key, number, reason, row.row(0, named=True), incoming.words))
+            if workspace.strict:
+                raise BadInput(
+                    f"operator '{operator.name}', epoch {workspace.epoch}, key {key!r}, row {number + 1}{incoming.words}: {reason}"
+                )
+            workspace.dead.append(letter(operator.name, key, number, reason, row.row(0, named=True), incoming.words))
         bad = here if bad is None else bad | here
     return (rows, hashes) if bad is None else (rows.filter(pl.Series(~bad)), hashes[~bad])
 

@@ -23,7 +23,7 @@ from meander.coordinate.timing import Clock
 from meander.plan.windows import FOREVER, Times
 from meander.state.segment import HASH, SOONEST
 from meander.state.table import Kept
-from meander.task.operators.desk import Desk
+from meander.task.operators.workspace import Workspace
 
 AT = "__at"
 _SECOND = 1_000_000
@@ -60,39 +60,39 @@ class WakeUps:
         upto = self.over(table, evict)
         return None if upto is None else (SOONEST, upto)
 
-    def woken(self, desk: Desk) -> list[pl.DataFrame]:
+    def woken(self, workspace: Workspace) -> list[pl.DataFrame]:
         """Who is to be looked at now."""
         found = []
         for table in self.tables():
             clock = self.clock_of(table)
-            upto = self.over(table, desk.now if clock == "clock" else desk.epoch if clock == "epoch" else desk.evict)
+            upto = self.over(table, workspace.now if clock == "clock" else workspace.epoch if clock == "epoch" else workspace.evict)
             if upto is None:
                 continue
-            desk.next_ends[table] = desk.next_end(table, upto)
-            if desk.quiet.get(table, SOONEST) <= upto:
-                rows = desk.ending(table, SOONEST, upto, {**self.types, AT: pl.Int64()})
+            workspace.next_ends[table] = workspace.next_end(table, upto)
+            if workspace.quiet.get(table, SOONEST) <= upto:
+                rows = workspace.ending(table, SOONEST, upto, {**self.types, AT: pl.Int64()})
                 if rows.height:
                     found.append(rows.select(HASH, *self.keys))
         return found
 
-    def write(self, desk: Desk, wakeups: Sequence[tuple[bool, pl.DataFrame]]) -> None:
+    def write(self, workspace: Workspace, wakeups: Sequence[tuple[bool, pl.DataFrame]]) -> None:
         """Wake-ups (by the clock or not; hash, keys and ``at``) to their tables."""
         found: dict[str, list[pl.DataFrame]] = {}
         for clock, rows in wakeups:
-            flush = not clock and desk.evict == FOREVER
-            base = desk.now if clock else desk.late if flush else desk.evict
+            flush = not clock and workspace.evict == FOREVER
+            base = workspace.now if clock else workspace.late if flush else workspace.evict
             kind = _CLOCK if clock else _LATER if flush else _EVENT
             ats: Times = rows.get_column(AT).to_numpy()
             at_once = ats <= base
             whole = rows.select(HASH, *self.keys, AT)
             if at_once.any():
-                next_epoch = whole.filter(pl.Series(at_once)).with_columns(pl.lit(desk.epoch + 1, pl.Int64).alias(AT))
+                next_epoch = whole.filter(pl.Series(at_once)).with_columns(pl.lit(workspace.epoch + 1, pl.Int64).alias(AT))
                 found.setdefault(_SOON, []).append(next_epoch)
             if not at_once.all():
                 found.setdefault(kind, []).append(whole.filter(pl.Series(np.logical_not(at_once))))
         for kind, frames in found.items():
             rows = pl.concat(frames).unique(maintain_order=True).sort(HASH, maintain_order=True)
-            desk.write(f"{self.operator}.{kind}", rows)
+            workspace.write(f"{self.operator}.{kind}", rows)
 
     def _kind(self, table: str) -> str:
         """``event``, ``clock``, ``later`` or ``soon``; empty for a table that has no wake-ups."""

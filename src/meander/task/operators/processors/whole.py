@@ -20,9 +20,9 @@ from meander.plan.windows import Times
 from meander.processor.context import MOST
 from meander.processor.declare import TIMERS
 from meander.state.grouping import Index
-from meander.task.operators.desk import Desk
-from meander.task.operators.processors.calls import Calls, Turn
+from meander.task.operators.processors.calls import CallInput, CallOutput
 from meander.task.operators.processors.per_key import context_of, letter
+from meander.task.operators.workspace import Workspace
 from meander.task.shown import as_numbers
 
 if TYPE_CHECKING:
@@ -49,19 +49,19 @@ class Returned:
 class AllKeys:
     """The calls of one turn."""
 
-    def __init__(self, operator: Processing, desk: Desk, turn: Turn) -> None:
-        self.operator, self.desk, self.turn = operator, desk, turn
+    def __init__(self, operator: Processing, workspace: Workspace, given: CallInput) -> None:
+        self.operator, self.workspace, self.given = operator, workspace, given
         self.names = list(operator.declared.variables)
         self.variables = pl.Schema({name: variable.dtype for name, variable in operator.declared.variables.items()})
-        self.key_schema = turn.keys.schema
-        self.state = turn.keys.with_columns([turn.state[name] for name in self.names])
+        self.key_schema = given.keys.schema
+        self.state = given.keys.with_columns([given.state[name] for name in self.names])
         self.emitted: list[tuple[str, pl.DataFrame]] = []
         """What the call that is under way has given to side outputs."""
-        self.refused: list[list[int]] = [[] for _ in turn.came]
-        self.fired = np.zeros(len(turn.hashes), np.bool_)
+        self.refused: list[list[int]] = [[] for _ in given.came]
+        self.fired = np.zeros(len(given.hashes), np.bool_)
         self.returned = Returned()
 
-    def run(self) -> Calls:
+    def run(self) -> CallOutput:
         if self.operator.declared.has_timers:
             due = self._due()
             if due is not None:
@@ -70,7 +70,7 @@ class AllKeys:
                 edges = np.flatnonzero(np.append(True, owners[1:] != owners[:-1]))
                 self._call("on_timers", due.drop(_OWNER), owners[edges], edges, np.append(edges[1:], len(owners)))
                 self._settle()
-        for side, (hook, came) in enumerate(zip(self.operator.declared.hooks, self.turn.came, strict=True)):
+        for side, (hook, came) in enumerate(zip(self.operator.declared.hooks, self.given.came, strict=True)):
             if side:
                 self._settle()
             whose = came.whose()
@@ -83,7 +83,7 @@ class AllKeys:
     def _call(self, hook: str, rows: pl.DataFrame, owners: Index, begins: Index, ends: Index, side: int | None = None) -> None:
         """Call it for these keys, whose rows stand one after the other. ``side`` is the input that they came by; None of timers."""
         function = getattr(self.operator.processor, hook)
-        ctx = context_of(self.operator, self.desk, side or 0, lambda: self.desk.now, None, self._emit)
+        ctx = context_of(self.operator, self.workspace, side or 0, lambda: self.workspace.now, None, self._emit)
         pending = [(0, len(owners))]
         while pending:
             first, last = pending.pop()
@@ -106,15 +106,15 @@ class AllKeys:
     def _refuse(self, owner: int, rows: pl.DataFrame, error: BaseException, side: int | None) -> None:
         words = "" if side is None else self.operator.incoming[side].words
         reason = f"{type(error).__name__}: {error}"
-        parts = as_numbers(self.turn.keys[owner : owner + 1]).row(0)
+        parts = as_numbers(self.given.keys[owner : owner + 1]).row(0)
         key = parts[0] if len(parts) == 1 else parts
-        if self.desk.strict:
+        if self.workspace.strict:
             what = "its timer" if side is None else f"its rows{words}"
-            raise BadInput(f"operator '{self.operator.name}', epoch {self.desk.epoch}, key {key!r}, {what}: {reason}") from error
+            raise BadInput(f"operator '{self.operator.name}', epoch {self.workspace.epoch}, key {key!r}, {what}: {reason}") from error
         if side is not None:
             self.refused[side].append(owner)
         for number, row in enumerate(as_numbers(rows).iter_rows(named=True)):
-            self.desk.dead.append(letter(self.operator.name, key, number, reason, row, words))
+            self.workspace.dead.append(letter(self.operator.name, key, number, reason, row, words))
 
     def _take(self, answer: Any, some: Index, state: pl.DataFrame) -> None:
         """Check what a call returned, all of it before any of it counts."""
@@ -193,13 +193,13 @@ class AllKeys:
         """The timers that fire: owner, key, time and clock, by key; a key's by time."""
         frames = []
         for clock, column in TIMERS.items():
-            lists = pl.DataFrame([self.turn.state[column].alias(_TIME), pl.Series(_OWNER, np.arange(len(self.turn.hashes)))])
-            rows = lists.filter(pl.col(_TIME).list.min() <= self.turn.marks[clock]).explode(_TIME)
-            frames.append(rows.filter(pl.col(_TIME) <= self.turn.marks[clock]).with_columns(pl.lit(clock).alias(_CLOCK)))
+            lists = pl.DataFrame([self.given.state[column].alias(_TIME), pl.Series(_OWNER, np.arange(len(self.given.hashes)))])
+            rows = lists.filter(pl.col(_TIME).list.min() <= self.given.marks[clock]).explode(_TIME)
+            frames.append(rows.filter(pl.col(_TIME) <= self.given.marks[clock]).with_columns(pl.lit(clock).alias(_CLOCK)))
         due = pl.concat(frames).sort(_OWNER, _TIME, _CLOCK)
         if due.height == 0:
             return None
-        keys = self.turn.keys[due.get_column(_OWNER).to_numpy()]
+        keys = self.given.keys[due.get_column(_OWNER).to_numpy()]
         time = pl.col(_TIME).cast(pl.Datetime("us", self.operator.incoming[0].zone))
         return pl.DataFrame([due.get_column(_OWNER), *keys.get_columns(), *due.select(time, _CLOCK).get_columns()])
 
@@ -207,21 +207,21 @@ class AllKeys:
         """Make what calls returned the state that the next ones meet."""
         if self.returned.states:
             columns = self._merged()
-            self.state = self.turn.keys.with_columns(columns)
+            self.state = self.given.keys.with_columns(columns)
 
     # -- what has become of it ------------------------------------------------------------------------------------
 
     def _merged(self) -> list[pl.Series]:
         """The variables of all keys, as they are now."""
-        source = np.arange(len(self.turn.hashes))
+        source = np.arange(len(self.given.hashes))
         holders = np.concatenate(self.returned.holders)
         source[holders] = len(source) + np.arange(len(holders))  # of several rows of a key, the last
         everything = pl.concat([self.state.select(self.names), *self.returned.states])
         return [everything.get_column(name).gather(source) for name in self.names]
 
-    def _result(self) -> Calls:
-        turn, found = self.turn, self.returned
-        state = dict(turn.state)
+    def _result(self) -> CallOutput:
+        given, found = self.given, self.returned
+        state = dict(given.state)
         changed = self.fired.copy()
         if found.states and self.names:
             for series in self._merged():
@@ -234,7 +234,7 @@ class AllKeys:
         rows, owners = _by_owner(found.rows, found.owners) if found.rows else (None, np.zeros(0, np.intp))
         sides = {side: _by_owner(*given) for side, given in found.sides.items() if given[0]}
         mine = {name: series.gather(which) for name, series in state.items() if name in self.operator.state_schema}
-        return Calls(which, mine, added, rows, owners, sides, [np.array(sorted(refused), np.intp) for refused in self.refused])
+        return CallOutput(which, mine, added, rows, owners, sides, [np.array(sorted(refused), np.intp) for refused in self.refused])
 
     def _timers(self, state: dict[str, pl.Series], changed: Any) -> dict[str, tuple[Index, Times]]:
         """Take what has fired out of the keys' timers, and put what was set in."""
@@ -242,7 +242,7 @@ class AllKeys:
         timers = pl.concat(self.returned.timers) if self.returned.timers else None
         setters = np.concatenate(self.returned.setters) if self.returned.setters else np.zeros(0, np.intp)
         for clock, column in TIMERS.items():
-            mark = self.turn.marks[clock]
+            mark = self.given.marks[clock]
             state[column] = state[column].to_frame().select(pl.col(column).list.filter(pl.element() > mark)).to_series()
             if timers is None:
                 continue
@@ -261,8 +261,8 @@ class AllKeys:
         return added
 
 
-def call_for_all_keys(operator: Processing, desk: Desk, turn: Turn) -> Calls:
-    return AllKeys(operator, desk, turn).run()
+def call_for_all_keys(operator: Processing, workspace: Workspace, given: CallInput) -> CallOutput:
+    return AllKeys(operator, workspace, given).run()
 
 
 def _differs(old: pl.Series, new: pl.Series) -> Any:

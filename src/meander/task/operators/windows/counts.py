@@ -24,11 +24,11 @@ from meander.state.grouping import Groups, fold_rows, fold_states, group_rows
 from meander.state.hashing import Hashes, hash_keys, spread_within_groups
 from meander.state.segment import HASH
 from meander.state.table import Kept, conform, fill_empty
-from meander.task.operators.contract import Emitted, Partial, Seat, Stateful
-from meander.task.operators.desk import Desk
+from meander.task.operators.contract import Emitted, Intake, Partial, Stateful
 from meander.task.operators.folding import take
 from meander.task.operators.place import Place, parts_of
 from meander.task.operators.wholerows import in_order, send_whole
+from meander.task.operators.workspace import Workspace
 from meander.task.rows import Rows
 
 _OWNER = "__owner"
@@ -102,19 +102,19 @@ class CountAggregation(Stateful):
     def tables(self) -> dict[str, Kept]:
         return {self.name: Kept((*self.keys, SLOT))}
 
-    def before(self, rows: Rows, side: int, seat: Seat) -> pl.DataFrame:
-        return send_whole(rows.with_frame(rows.frame.select(self.needed)), self.keys, seat)
+    def before(self, rows: Rows, side: int, intake: Intake) -> pl.DataFrame:
+        return send_whole(rows.with_frame(rows.frame.select(self.needed)), self.keys, intake)
 
-    def work(self, desk: Desk, arrived: Sequence[Partial]) -> Emitted | None:
+    def work(self, workspace: Workspace, arrived: Sequence[Partial]) -> Emitted | None:
         found = in_order(arrived)
         if found is None:
             return None
         groups = group_rows(found[0].select(self.keys), found[1])
         frame, owners = found[0][groups.order], groups.ids().to_numpy().astype(np.int64)
         keys = pl.DataFrame(take(frame.select(self.keys), groups.starts))
-        desk.lap("fold")
-        stored = self._stored(desk, keys, groups.hashes)
-        desk.lap("state read")
+        workspace.lap("fold")
+        stored = self._stored(workspace, keys, groups.hashes)
+        workspace.lap("state read")
         before = np.zeros(len(groups.starts), np.int64)
         if stored.height:
             counts = stored.get_column(PANE).to_numpy() * self.window.step + stored.get_column(ROWS).to_numpy()
@@ -122,10 +122,10 @@ class CountAggregation(Stateful):
         after = before + np.diff(np.append(groups.starts, groups.rows))
         numbers = before[owners] + (np.arange(groups.rows) - groups.starts[owners])
         panes = self._merged(stored, self._fold(frame, owners, numbers // self.window.step))
-        self._write(desk, panes, keys, groups.hashes, before, after)
+        self._write(workspace, panes, keys, groups.hashes, before, after)
         return self._full(panes, keys, groups.hashes, before, after)
 
-    def _stored(self, desk: Desk, keys: pl.DataFrame, hashes: Hashes) -> pl.DataFrame:
+    def _stored(self, workspace: Workspace, keys: pl.DataFrame, hashes: Hashes) -> pl.DataFrame:
         """The panes that these keys have: whose, and their columns.
 
         Slots fill up one after the other, so a key that has a pane in one has one in all before it: a look at some of them says whether
@@ -134,20 +134,20 @@ class CountAggregation(Stateful):
         owners, first, found = np.arange(len(hashes)), 0, []
         while len(owners) and first < self.window.panes:
             slots = np.arange(first, min(max(_LOOK, 2 * first), self.window.panes))
-            found.append(self._stored_in(desk, keys, hashes, owners, slots))
+            found.append(self._stored_in(workspace, keys, hashes, owners, slots))
             last = found[-1].filter(pl.col(SLOT) == slots[-1]) if found[-1].height else found[-1]
             owners, first = np.sort(last.get_column(_OWNER).to_numpy()), int(slots[-1]) + 1
         some = [panes.drop(SLOT) for panes in found if panes.height]
         return pl.concat(some) if some else pl.DataFrame()
 
-    def _stored_in(self, desk: Desk, keys: pl.DataFrame, hashes: Hashes, whose: Numbers, which_slots: Numbers) -> pl.DataFrame:
+    def _stored_in(self, workspace: Workspace, keys: pl.DataFrame, hashes: Hashes, whose: Numbers, which_slots: Numbers) -> pl.DataFrame:
         """The panes that these of the keys have in these slots."""
         owners, slots = np.repeat(whose, len(which_slots)), np.tile(which_slots, len(whose))
         wanted = pl.DataFrame([*take(keys, owners), pl.Series(SLOT, slots)])
         finer = self._hashes(wanted, hashes[owners])
         order = np.argsort(finer, kind="stable")
         columns = {name: dtype for name, dtype in self.types.items() if name not in (*self.keys, SLOT)}
-        which, found = desk.find(self.name, wanted[order], finer[order], columns)
+        which, found = workspace.find(self.name, wanted[order], finer[order], columns)
         rows = [pl.Series(_OWNER, owners[order][which], dtype=pl.Int64), pl.Series(SLOT, slots[order][which], dtype=pl.Int64)]
         if len(which) == 0:
             return pl.DataFrame(rows)
@@ -178,7 +178,9 @@ class CountAggregation(Stateful):
             [pl.Series(_OWNER, owners[starts]), pl.Series(PANE, panes[starts]), pl.Series(ROWS, rows, dtype=pl.Int64), *states.values()]
         )
 
-    def _write(self, desk: Desk, panes: pl.DataFrame, keys: pl.DataFrame, hashes: Hashes, before: Numbers, after: Numbers) -> None:
+    def _write(
+        self, workspace: Workspace, panes: pl.DataFrame, keys: pl.DataFrame, hashes: Hashes, before: Numbers, after: Numbers
+    ) -> None:
         """The panes that have got rows and are among a key's newest."""
         owners, numbers = panes.get_column(_OWNER).to_numpy(), panes.get_column(PANE).to_numpy()
         step, most = self.window.step, self.window.panes
@@ -187,7 +189,7 @@ class CountAggregation(Stateful):
         slots, content = pl.Series(SLOT, numbers[kept] % most), panes.select(PANE, ROWS, *self.parts)[kept]
         rows = pl.DataFrame([*take(keys, owners), slots, *content.get_columns()])
         rows = rows.select(pl.Series(HASH, self._hashes(rows, hashes[owners])), pl.all())
-        desk.write(self.name, rows.sort(HASH, maintain_order=True))
+        workspace.write(self.name, rows.sort(HASH, maintain_order=True))
 
     def _full(self, panes: pl.DataFrame, keys: pl.DataFrame, hashes: Hashes, before: Numbers, after: Numbers) -> Emitted | None:
         """The windows whose last row has come, by key and number."""

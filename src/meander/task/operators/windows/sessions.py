@@ -29,12 +29,12 @@ from meander.state.grouping import Groups, fold_rows, fold_states, group_rows
 from meander.state.hashing import Hashes, hash_keys
 from meander.state.segment import DELETED, HASH, SOONEST
 from meander.state.table import Kept
-from meander.task.operators.contract import Emitted, Mask, Partial, Seat, Stateful
-from meander.task.operators.desk import Desk
+from meander.task.operators.contract import Emitted, Intake, Mask, Partial, Stateful
 from meander.task.operators.folding import keep_groups, take, with_units
 from meander.task.operators.place import Place, parts_of
 from meander.task.operators.replacing import replaced_rows
 from meander.task.operators.windows.time import finish_windows, timing_of
+from meander.task.operators.workspace import Workspace
 from meander.task.rows import UNIT, Rows
 
 FIRST, LAST = "__first", "__last"
@@ -117,10 +117,10 @@ class SessionAggregation(Stateful):
 
     # -- before the exchange --------------------------------------------------------------------------------------
 
-    def before(self, rows: Rows, side: int, seat: Seat) -> pl.DataFrame:
+    def before(self, rows: Rows, side: int, intake: Intake) -> pl.DataFrame:
         """The sessions of each key within each unit."""
-        rows, hashes = keep_groups(rows, self._hash(rows.frame), seat)
-        keys, times = rows.frame.select(self.keys), self._times(rows.frame, seat.now)
+        rows, hashes = keep_groups(rows, self._hash(rows.frame), intake)
+        keys, times = rows.frame.select(self.keys), self._times(rows.frame, intake.now)
         groups = group_rows(keys, hashes, rows.units)
         owners = groups.ids().to_numpy()
         order = groups.order[np.lexsort((times[groups.order], owners))]
@@ -142,17 +142,17 @@ class SessionAggregation(Stateful):
 
     # -- behind it ------------------------------------------------------------------------------------------------
 
-    def work(self, desk: Desk, arrived: Sequence[Partial]) -> Emitted | None:
-        changed, were = self.merge(desk, arrived) if arrived else (None, None)
-        desk.lap("state read")
-        found = [changed] if self.emit == "update" else self._closing(desk, changed)
-        if desk.flushes and not self.follows.by_clock:
-            self.close(desk)
+    def work(self, workspace: Workspace, arrived: Sequence[Partial]) -> Emitted | None:
+        changed, were = self.merge(workspace, arrived) if arrived else (None, None)
+        workspace.lap("state read")
+        found = [changed] if self.emit == "update" else self._closing(workspace, changed)
+        if workspace.flushes and not self.follows.by_clock:
+            self.close(workspace)
         frames = [frame for frame in found if frame is not None and frame.height]
         columns = [HASH, *self.keys, FIRST, LAST, *self.parts]
         if self.retracts and were is not None:
             # A session that was given out when it closed can be open again: then it is gone until it closes.
-            gone = were if self.emit == "update" else were.filter(pl.col(LAST) + self.session.gap < desk.late)
+            gone = were if self.emit == "update" else were.filter(pl.col(LAST) + self.session.gap < workspace.late)
             if gone.height:
                 came = pl.concat([frame.select(columns) for frame in frames]) if frames else gone[:0]
                 return replaced_rows(gone, came, (*self.keys, FIRST, LAST), self.reader().finish)
@@ -161,37 +161,37 @@ class SessionAggregation(Stateful):
         rows = pl.concat([frame.select(columns) for frame in frames]).sort(HASH, *self.keys, FIRST, maintain_order=True)
         return Emitted(self.reader().finish(rows), rows.get_column(HASH).to_numpy())
 
-    def close(self, desk: Desk) -> None:
+    def close(self, workspace: Workspace) -> None:
         """In a flush, say what it has closed."""
-        last, over = desk.largest(self.name), self.session.gap + self.lateness
-        if last is not None and last + over >= desk.late:
+        last, over = workspace.largest(self.name), self.session.gap + self.lateness
+        if last is not None and last + over >= workspace.late:
             # A row up to a session's end would have been part of it: such a row, as a session of its own, must be over, too.
-            desk.closed = last + self.session.gap + over + 1
+            workspace.closed = last + self.session.gap + over + 1
 
-    def closing(self, desk: Desk) -> pl.DataFrame | None:
+    def closing(self, workspace: Workspace) -> pl.DataFrame | None:
         """Sessions that close in this epoch."""
-        due = self._closes_in(desk.late, desk.evict)
-        return None if due is None else self._ending(desk, *due)
+        due = self._closes_in(workspace.late, workspace.evict)
+        return None if due is None else self._ending(workspace, *due)
 
-    def _closing(self, desk: Desk, changed: pl.DataFrame | None) -> list[pl.DataFrame | None]:
+    def _closing(self, workspace: Workspace, changed: pl.DataFrame | None) -> list[pl.DataFrame | None]:
         """Sessions that close in this epoch, and those that have changed after they closed."""
-        closing = [self.closing(desk)]
+        closing = [self.closing(workspace)]
         if changed is not None:
-            closing.append(changed.filter(pl.col(LAST) + self.session.gap < desk.late))
+            closing.append(changed.filter(pl.col(LAST) + self.session.gap < workspace.late))
         return closing
 
-    def _ending(self, desk: Desk, above: int, upto: int) -> pl.DataFrame | None:
+    def _ending(self, workspace: Workspace, above: int, upto: int) -> pl.DataFrame | None:
         """Sessions that end there. With gaps of the rows' own some end soon and others in a year: it is found out when the next one does.
 
         With one gap for all they end about when the mark gets there, and the gap may change while the flow runs: what was found out by
         one would say nothing for another.
         """
         if not isinstance(self.session, RowSession):
-            return desk.ending(self.name, above, upto)
-        desk.next_ends[self.name] = desk.next_end(self.name, upto)
-        return desk.ending(self.name, above, upto, stored=desk.quiet.get(self.name, SOONEST) <= upto)
+            return workspace.ending(self.name, above, upto)
+        workspace.next_ends[self.name] = workspace.next_end(self.name, upto)
+        return workspace.ending(self.name, above, upto, stored=workspace.quiet.get(self.name, SOONEST) <= upto)
 
-    def merge(self, desk: Desk, arrived: Sequence[Partial]) -> tuple[pl.DataFrame, pl.DataFrame]:
+    def merge(self, workspace: Workspace, arrived: Sequence[Partial]) -> tuple[pl.DataFrame, pl.DataFrame]:
         """Join what has arrived with what is stored, and write it. Returns the sessions that have changed, and what they were."""
         pieces = pl.concat([with_units(p) for p in arrived]).sort(UNIT, FIRST, maintain_order=True)
         hashes = pieces.get_column(HASH).to_numpy()
@@ -202,20 +202,20 @@ class SessionAggregation(Stateful):
             groups.ids().cast(pl.Int64).alias(_OWNER), pl.lit(False).alias(_STORED), pl.int_range(pl.len()).alias(_TURN)
         )
         columns = [_OWNER, _STORED, _TURN, FIRST, LAST, *self.parts]
-        old = self._stored(desk, keys, groups, new)
-        desk.lap("state read")
+        old = self._stored(workspace, keys, groups, new)
+        workspace.lap("state read")
         everything = pl.concat([frame.select(columns) for frame in (*old, new)]) if old else new.select(columns)
         everything = self._clustered(everything)
         touched = everything.filter((~pl.col(_STORED)).any().over(_CLUSTER)).sort(_CLUSTER, _TURN, maintain_order=True)
         merged = self._fold(touched, keys, groups.hashes)
-        return merged, self._write(desk, merged, touched, keys, groups.hashes)
+        return merged, self._write(workspace, merged, touched, keys, groups.hashes)
 
-    def _stored(self, desk: Desk, keys: pl.DataFrame, groups: Groups, new: pl.DataFrame) -> list[pl.DataFrame]:
+    def _stored(self, workspace: Workspace, keys: pl.DataFrame, groups: Groups, new: pl.DataFrame) -> list[pl.DataFrame]:
         """The keys' sessions that are not over, and that end where what has arrived can join them, or could join others in between."""
         gap, owners = self.session.gap, groups.starts
         first = np.minimum.reduceat(new.get_column(FIRST).to_numpy(), owners)
-        reach = np.maximum(first - gap, desk.late - gap - self.lateness)
-        which, rows = desk.find_rows(self.name, keys, groups.hashes, (FIRST, LAST), tuple(self.parts), reach)
+        reach = np.maximum(first - gap, workspace.late - gap - self.lateness)
+        which, rows = workspace.find_rows(self.name, keys, groups.hashes, (FIRST, LAST), tuple(self.parts), reach)
         if len(which) == 0:
             return []
         rows = rows.with_columns(pl.Series(_OWNER, which.astype(np.int64)), pl.lit(True).alias(_STORED))
@@ -242,7 +242,7 @@ class SessionAggregation(Stateful):
         columns = [pl.Series(HASH, groups.hashes), *take(keys, owners), spans.get_column(FIRST), spans.get_column(LAST)]
         return pl.DataFrame([*columns, *states.values(), spans.get_column(_CLUSTER)])
 
-    def _write(self, desk: Desk, merged: pl.DataFrame, pieces: pl.DataFrame, keys: pl.DataFrame, hashes: Hashes) -> pl.DataFrame:
+    def _write(self, workspace: Workspace, merged: pl.DataFrame, pieces: pl.DataFrame, keys: pl.DataFrame, hashes: Hashes) -> pl.DataFrame:
         """The merged sessions, and what was stored of them where it was not the same stretch of time. Returns all that was stored."""
         columns = [HASH, *self.keys, FIRST, LAST, *self.parts]
         stored = pieces.filter(pl.col(_STORED))
@@ -253,7 +253,7 @@ class SessionAggregation(Stateful):
         changes = pl.concat(
             [merged.select(*columns, pl.lit(False).alias(DELETED)), gone.select(*columns, pl.lit(True).alias(DELETED))]
         ).sort(HASH, *self.keys, FIRST, LAST, maintain_order=True)
-        desk.write(self.name, changes if changes.get_column(DELETED).any() else changes.drop(DELETED))
+        workspace.write(self.name, changes if changes.get_column(DELETED).any() else changes.drop(DELETED))
         return stored.select(columns)
 
     def _times(self, frame: pl.DataFrame, now: int) -> Times:

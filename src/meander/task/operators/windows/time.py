@@ -28,11 +28,11 @@ from meander.state.hashing import Hashes, hash_keys, spread_within_groups
 from meander.state.manifest import Manifest
 from meander.state.segment import HASH
 from meander.state.table import Kept, conform, fill_empty, find_states, merge_found
-from meander.task.operators.contract import Emitted, Mask, Partial, Seat, Stateful
-from meander.task.operators.desk import Desk
+from meander.task.operators.contract import Emitted, Intake, Mask, Partial, Stateful
 from meander.task.operators.folding import fold_after, fold_before, take
 from meander.task.operators.place import Place, parts_of
 from meander.task.operators.replacing import replaced_rows
+from meander.task.operators.workspace import Workspace
 from meander.task.rows import Rows
 
 PANE, TOLD = "__pane", "__told"
@@ -151,20 +151,20 @@ class WindowAggregation(Stateful):
     def why_late(self) -> str:
         return f"late: its windows of {self.windowing.time} had closed"
 
-    def before(self, rows: Rows, side: int, seat: Seat) -> pl.DataFrame:
-        panes = self.windowing.window.pane_of(self.windowing.times(rows.frame, seat.now))
+    def before(self, rows: Rows, side: int, intake: Intake) -> pl.DataFrame:
+        panes = self.windowing.window.pane_of(self.windowing.times(rows.frame, intake.now))
         rows = rows.with_frame(rows.frame.with_columns(pl.Series(PANE, panes)))
-        return fold_before(rows, hash_panes(rows.frame, self.keys, self.windowing.window), self.identity, self.parts, seat)
+        return fold_before(rows, hash_panes(rows.frame, self.keys, self.windowing.window), self.identity, self.parts, intake)
 
-    def work(self, desk: Desk, arrived: Sequence[Partial]) -> Emitted | None:
-        merge = WindowMerge(self.name, self.windowing, {key: self.schema[key] for key in self.keys}, self.parts, desk, self.retracts)
+    def work(self, workspace: Workspace, arrived: Sequence[Partial]) -> Emitted | None:
+        merge = WindowMerge(self.name, self.windowing, {key: self.schema[key] for key in self.keys}, self.parts, workspace, self.retracts)
         if arrived:
             folded = fold_after(arrived, self.identity, self.parts)
-            desk.lap("fold")
+            workspace.lap("fold")
             merge.merge(*folded)
         rows = merge.emit()
-        if desk.flushes and not self.follows.by_clock and (pane := desk.largest(self.name)) is not None:
-            desk.closed = pane
+        if workspace.flushes and not self.follows.by_clock and (pane := workspace.largest(self.name)) is not None:
+            workspace.closed = pane
         if self.retracts:
             return replaced_rows(merge.gone(), rows, (*self.keys, START), self.reader().finish)
         if rows.height == 0:
@@ -242,10 +242,10 @@ class WindowMerge:
         windowing: Windowing,
         keys: Mapping[str, pl.DataType],
         parts: Mapping[str, Part],
-        desk: Desk,
+        workspace: Workspace,
         retracts: bool = False,
     ) -> None:
-        self._name, self._windowing, self._keys, self._parts, self._desk = name, windowing, tuple(keys), parts, desk
+        self._name, self._windowing, self._keys, self._parts, self._workspace = name, windowing, tuple(keys), parts, workspace
         self._types = {**keys, PANE: pl.Int64(), **{name: part.dtype for name, part in parts.items()}}
         """The columns of a pane in this version of the plan."""
         self._window = windowing.window
@@ -259,18 +259,18 @@ class WindowMerge:
 
     def merge(self, keys: pl.DataFrame, hashes: Hashes, states: Mapping[str, pl.Series]) -> None:
         """Panes that have arrived, one row per key and pane, ascending by hash."""
-        desk, panes = self._desk, keys.get_column(PANE).to_numpy()
-        reach = desk.reach(self._name, panes, panes)
-        which, old = find_states(*desk.stored(self._name, hashes, reach), keys, hashes, self._parts, desk.key_groups, reach)
+        workspace, panes = self._workspace, keys.get_column(PANE).to_numpy()
+        reach = workspace.reach(self._name, panes, panes)
+        which, old = find_states(*workspace.stored(self._name, hashes, reach), keys, hashes, self._parts, workspace.key_groups, reach)
         if self._retracts and len(which):
             self._old = pl.DataFrame([pl.Series(HASH, hashes[which]), *take(keys, which), *old.values()])
         rows = merge_found(which, old, keys, hashes, states, self._parts)
         self._new = rows
-        desk.write(self._name, rows.with_columns(pl.lit(self._told).alias(TOLD)) if self._windowing.owes else rows)
+        workspace.write(self._name, rows.with_columns(pl.lit(self._told).alias(TOLD)) if self._windowing.owes else rows)
 
     def emit(self) -> pl.DataFrame:
         """The windows to emit: hash, keys, start and state. Ascending by hash."""
-        late, evict, slack = self._desk.late, self._desk.evict, self._windowing.lateness
+        late, evict, slack = self._workspace.late, self._workspace.evict, self._windowing.lateness
         if self._windowing.emit == "update":
             found = [self._touched(late - slack + 1, None)]
             if self._windowing.owes:
@@ -313,7 +313,7 @@ class WindowMerge:
         due = self._window.due(late, evict)
         if due is None:
             return None
-        rows = self._desk.ending(self._name, *due, {**self._types, **dict.fromkeys(also, pl.String())})
+        rows = self._workspace.ending(self._name, *due, {**self._types, **dict.fromkeys(also, pl.String())})
         if rows.height == 0:
             return None
         return rows.with_columns([fill_empty(rows.get_column(name), part) for name, part in self._parts.items()])
@@ -399,7 +399,7 @@ class WindowMerge:
         order = np.argsort(hashes, kind="stable")
         rows, hashes = wanted[order], hashes[order]
         panes = rows.get_column(PANE).to_numpy()
-        which, states = self._desk.find(self._name, rows.select(*self._keys, PANE), hashes, types, panes, panes)
+        which, states = self._workspace.find(self._name, rows.select(*self._keys, PANE), hashes, types, panes, panes)
         if len(which) == 0:
             return wanted[:0]
         return rows[which].with_columns([fill_empty(series, self._parts[name]) for name, series in states.items()])

@@ -18,11 +18,11 @@ from meander.plan.windows import Times, Window
 from meander.state.grouping import group_rows
 from meander.state.segment import DELETED, HASH
 from meander.state.table import Kept
-from meander.task.operators.contract import Emitted, Mask, Partial, Seat, Stateful
-from meander.task.operators.desk import Desk
+from meander.task.operators.contract import Emitted, Intake, Mask, Partial, Stateful
 from meander.task.operators.place import Place
 from meander.task.operators.ranking import ARRIVAL, OWNER, Order
 from meander.task.operators.wholerows import in_order, positions_of, send_whole
+from meander.task.operators.workspace import Workspace
 from meander.task.rows import UNIT, Rows
 
 WINDOW, PLACE = "__window", "__place"
@@ -65,17 +65,17 @@ class BestOfWindows(Stateful):
     def why_late(self) -> str:
         return f"late: its windows of {self.time} had closed"
 
-    def before(self, rows: Rows, side: int, seat: Seat) -> pl.DataFrame:
+    def before(self, rows: Rows, side: int, intake: Intake) -> pl.DataFrame:
         """The best rows of a key, window and unit; a row is in several windows where they slide."""
-        times = self._times(rows.frame, seat.now)
+        times = self._times(rows.frame, intake.now)
         last = self.window.last_start(times)
-        frame, positions = rows.frame.select(self.columns), positions_of(rows, seat)
+        frame, positions = rows.frame.select(self.columns), positions_of(rows, intake)
         sent = []
         for back in range(self.window.per_pane):
             windows = last - back * self.window.step
             inside = windows + self.window.size > times
             mine = rows.with_frame(frame.with_columns(pl.Series(WINDOW, windows))).filter(pl.Series(inside))
-            sent.append(self._best_by_unit(send_whole(mine, self.identity, seat, positions[inside]), rows.units is not None))
+            sent.append(self._best_by_unit(send_whole(mine, self.identity, intake, positions[inside]), rows.units is not None))
         return sent[0] if len(sent) == 1 else pl.concat(sent).sort(HASH, maintain_order=True)
 
     def _best_by_unit(self, frame: pl.DataFrame, has_units: bool) -> pl.DataFrame:
@@ -86,24 +86,24 @@ class BestOfWindows(Stateful):
         owned = frame[groups.order].with_columns(groups.ids().alias(OWNER), pl.Series(ARRIVAL, np.arange(frame.height)))
         return self.order.best(owned).select(frame.columns)
 
-    def work(self, desk: Desk, arrived: Sequence[Partial]) -> Emitted | None:
-        self._merge(desk, arrived)
-        desk.lap("state read")
-        if desk.flushes and not self.follows.by_clock and (last := desk.largest(self.name)) is not None:
-            desk.closed = last + self.window.size
-        due = self.due(self.name, desk.late, desk.evict)
-        rows = pl.DataFrame() if due is None else desk.ending(self.name, *due)
+    def work(self, workspace: Workspace, arrived: Sequence[Partial]) -> Emitted | None:
+        self._merge(workspace, arrived)
+        workspace.lap("state read")
+        if workspace.flushes and not self.follows.by_clock and (last := workspace.largest(self.name)) is not None:
+            workspace.closed = last + self.window.size
+        due = self.due(self.name, workspace.late, workspace.evict)
+        rows = pl.DataFrame() if due is None else workspace.ending(self.name, *due)
         if rows.height == 0:
             return None
         rows = rows.sort(HASH, *self.identity, PLACE, maintain_order=True)
         return Emitted(self.reader().finish(rows), rows.get_column(HASH).to_numpy())
 
-    def _merge(self, desk: Desk, arrived: Sequence[Partial]) -> None:
+    def _merge(self, workspace: Workspace, arrived: Sequence[Partial]) -> None:
         """The lists of the windows that have got rows."""
         found = in_order(arrived)
         if found is None:
             return
-        frame = found[0].filter(pl.col(WINDOW) + self.window.size > desk.late)
+        frame = found[0].filter(pl.col(WINDOW) + self.window.size > workspace.late)
         if frame.height == 0:
             return
         groups = group_rows(frame.select(self.identity), frame.get_column(HASH).to_numpy())
@@ -113,7 +113,7 @@ class BestOfWindows(Stateful):
         new = frame[groups.order].with_columns(groups.ids().cast(pl.Int64).alias(OWNER), pl.Series(ARRIVAL, np.arange(frame.height)))
         rows = [new.with_columns(pl.lit(None, pl.Int64).alias(PLACE)).select(owned)]
         windows = keys.get_column(WINDOW).to_numpy()
-        which, stored = desk.find_rows(self.name, keys, groups.hashes, (PLACE,), content, windows, windows)
+        which, stored = workspace.find_rows(self.name, keys, groups.hashes, (PLACE,), content, windows, windows)
         if len(which):
             old = stored.with_columns(pl.Series(OWNER, which.astype(np.int64)))
             rows.append(old.with_columns(self.order.arrival_of_stored(pl.col(PLACE)).alias(ARRIVAL)).select(owned))
@@ -128,7 +128,7 @@ class BestOfWindows(Stateful):
         best = best.with_columns(pl.Series(HASH, groups.hashes[owners]), *keys[owners].get_columns())
         columns = [HASH, *self.identity, PLACE, *content]
         best = best.select(*columns, *([DELETED] if best.get_column(DELETED).any() else [])).sort(HASH, *self.identity, PLACE)
-        desk.write(self.name, best)
+        workspace.write(self.name, best)
 
     def _times(self, frame: pl.DataFrame, now: int) -> Times:
         if self.time is None:

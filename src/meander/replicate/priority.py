@@ -31,7 +31,7 @@ _PROC = Path("/proc")
 
 
 @dataclass(frozen=True)
-class Courtesy:
+class LowPriority:
     """That of one process, which leads a session, and all that it starts."""
 
     leader: int
@@ -41,12 +41,12 @@ class Courtesy:
     """The priority that its processes will have."""
 
     @classmethod
-    def begin(cls, leader: int, now: float) -> Courtesy:
+    def begin(cls, leader: int, now: float) -> LowPriority:
         """Have a process give way that was started just now."""
         return cls(leader, now + LONGEST, _lower(leader))
 
     @classmethod
-    def overdue(cls, leader: int) -> Courtesy:
+    def overdue(cls, leader: int) -> LowPriority:
         """That of one whose supervisor was killed, perhaps while it gave way: over as soon as somebody looks."""
         return cls(leader, float("-inf"), os.getpriority(os.PRIO_PROCESS, 0))
 

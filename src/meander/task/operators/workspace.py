@@ -1,6 +1,7 @@
 """What an operator's task has at hand: the times of the epoch, and the operator's tables, to read and to write.
 
-Reads see what was written at the same desk. Nothing is in the store, and nobody else sees it, before the task's stage has put it there.
+Reads see what was written in the same workspace. Nobody else sees it before the task's stage has put it into the
+store.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from meander.task.evaluate import DeadLetter
 
 
 @dataclass
-class Desk:
+class Workspace:
     """One operator in one epoch, in one slot."""
 
     operator: str

@@ -12,7 +12,7 @@ from typing import NoReturn
 _TOLD = (signal.SIGTERM, signal.SIGHUP)
 
 
-class Unwinding:
+class UntilSignalled:
     """Has SIGTERM and SIGHUP end this process as ``sys.exit`` does, as long as anybody here has something to stop.
 
     Only where they would end it anyhow, and there at once: whoever has ideas of his own, or ignores them, is left alone. A second one
@@ -55,4 +55,4 @@ class Unwinding:
                 signal.signal(number, signal.SIG_DFL)
 
 
-UNWINDING = Unwinding()
+UNTIL_SIGNALLED = UntilSignalled()
