@@ -20,7 +20,7 @@ from meander.plan.change.become import Become
 from meander.plan.change.effects import Effects
 from meander.plan.change.modify import Change, Given, Insert, Remove, Replace, StateFunction, StateRules
 from meander.plan.change.options import ForAll, ForOne, Guard
-from meander.settings import Settings, seconds
+from meander.settings import Settings, Strategy, seconds
 from meander.status import show_epoch, show_executors, show_holding, show_operators, show_scaling, show_stages
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class Run(Suggests):
         self._check()
         return not self._thread.is_alive()
 
-    def rescale(self, operator: str, parallelism: int, strategy: str = "hybrid", timeout: float | str | None = "60s") -> Rescaled:
+    def rescale(self, operator: str, parallelism: int, strategy: Strategy = "hybrid", timeout: float | str | None = "60s") -> Rescaled:
         """Give a stateful operator another number of slots while the flow runs. In force from the next epoch on; nothing is stopped.
 
         Returns when it is in force. ``strategy`` says how the new owners get the state that moves: ``"eager"``, ``"lazy"``,
@@ -282,7 +282,7 @@ class Run(Suggests):
         operators: str | Sequence[str],
         executor: str,
         key_groups: Sequence[int] | None = None,
-        strategy: str = "hybrid",
+        strategy: Strategy = "hybrid",
         timeout: float | str | None = "60s",
     ) -> Migrated:
         """Have an executor own stateful operators, or some key groups of them. In force from the next epoch on; nothing is stopped.

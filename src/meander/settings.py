@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from meander.errors import ConfigError
 
+Strategy = Literal["hybrid", "prefetch", "lazy", "eager"]
+"""How new owners of key groups come by their state: see ``coordinate.migration``."""
+STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
+StateMode = Literal["hybrid", "local", "remote"]
+"""Where reads of state go: see ``cache.reader``."""
+STATE_MODES: tuple[StateMode, ...] = get_args(StateMode)
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _WORDS = {"millisecond": "ms", "sec": "s", "second": "s", "minute": "min", "hour": "h", "day": "d"}
 
@@ -41,7 +48,7 @@ class Settings:
     """Let the number of slots follow the load."""
     patience: float | None = None
     """Seconds for which a run holds while its store does not answer; None: until it does, or the run is stopped."""
-    state_mode: str = "hybrid"
+    state_mode: StateMode = "hybrid"
     """Where reads of state go: ``hybrid`` (cache, then peers, then the store), ``local`` (own copies) or ``remote`` (the store)."""
     replica: str | None = None
     """The name of this run among others that run the same flow on the same store; None for a run of its own."""
@@ -78,8 +85,8 @@ class Settings:
             raise ConfigError(f"parallelism={self.parallelism}: it must be between 1 and the number of key groups, {self.key_groups}")
         if self.autoscale is not None and not isinstance(self.autoscale, Autoscale):
             raise ConfigError(f"autoscale={self.autoscale!r}: it must be made by md.autoscale(...)")
-        if self.state_mode not in ("hybrid", "local", "remote"):
-            raise ConfigError(f"state_mode={self.state_mode!r}: there are 'hybrid', 'local' and 'remote'")
+        if self.state_mode not in STATE_MODES:
+            raise ConfigError(f"state_mode={self.state_mode!r}: there are {', '.join(map(repr, STATE_MODES))}")
         if self.retain_epochs < 1:
             raise ConfigError(f"retain_epochs={self.retain_epochs}: at least 1")
 

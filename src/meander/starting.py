@@ -13,7 +13,7 @@ from meander.familiar.names import Suggests
 from meander.plan.change.options import Guard
 from meander.plan.graph import Plan
 from meander.plan.schemas import did_you_mean
-from meander.settings import Autoscale
+from meander.settings import Autoscale, StateMode
 
 if TYPE_CHECKING:
     from meander.plan.change.modify import StateFunction
@@ -69,7 +69,7 @@ class Startable(Suggests):
         work_ahead: bool = True,
         patience: float | str | None = None,
         autoscale: Autoscale | None = None,
-        state_mode: Literal["hybrid", "local", "remote"] = "hybrid",
+        state_mode: StateMode = "hybrid",
         clock: Clock | None = None,
         replica: str | None = None,
         replication: Literal["leaderless", "leader"] = "leaderless",
@@ -97,7 +97,7 @@ class Startable(Suggests):
         small_epochs: bool = True,
         work_ahead: bool = True,
         patience: float | str | None = None,
-        state_mode: Literal["hybrid", "local", "remote"] = "hybrid",
+        state_mode: StateMode = "hybrid",
         clock: Clock | None = None,
         replication: Literal["leaderless", "leader"] = "leaderless",
         zookeeper: str | None = None,
@@ -124,7 +124,7 @@ class Startable(Suggests):
         work_ahead: bool = True,
         patience: float | str | None = None,
         autoscale: Autoscale | None = None,
-        state_mode: Literal["hybrid", "local", "remote"] = "hybrid",
+        state_mode: StateMode = "hybrid",
         clock: Clock | None = None,
         replica: str | None = None,
         replication: Literal["leaderless", "leader"] = "leaderless",

@@ -8,6 +8,7 @@ import json
 from meander.cli import wording
 from meander.cli.parser import Commands, Parser
 from meander.errors import ConfigError
+from meander.settings import STRATEGIES
 
 _RESCALE = """examples:
   meander rescale counts 4
@@ -36,7 +37,7 @@ def register_rescale(commands: Commands) -> None:
     parser.add_argument("parallelism", metavar="N", type=int, help="its new number of slots")
     parser.add_argument(
         "--strategy",
-        choices=("hybrid", "prefetch", "lazy", "eager"),
+        choices=STRATEGIES,
         default="hybrid",
         help="how the new owners get the state that moves (default: hybrid, hot key groups at once and the rest in the background)",
     )
@@ -56,7 +57,7 @@ def register_migrate(commands: Commands) -> None:
     parser.add_argument("--key-groups", metavar="N-M,…", help="which key groups (default: all)")
     parser.add_argument(
         "--strategy",
-        choices=("hybrid", "prefetch", "lazy", "eager"),
+        choices=STRATEGIES,
         default="hybrid",
         help="how the executor gets the state (default: hybrid, its cache is filled first)",
     )

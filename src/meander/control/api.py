@@ -36,8 +36,8 @@ from meander.control.guard import Policy, judge, may_run_code
 from meander.control.problems import MEDIA_TYPE, Problem, of_error, refusal
 from meander.control.running import Running
 from meander.errors import MeanderError
+from meander.settings import Strategy
 
-Strategy = Literal["hybrid", "prefetch", "lazy", "eager"]
 _BY_STATUS = {404: "not-found", 405: "method-not-allowed"}
 
 
@@ -107,7 +107,7 @@ def make_app(run: Running, policy: Policy, clock: Clock, on_stop: Callable[[], o
     run.on_epoch(exposition)
     problem_answers: dict[int | str, dict[str, Any]] = {"4XX": {"description": "A problem"}, "5XX": {"description": "A problem"}}
 
-    def rescale(operator: str, parallelism: int, strategy: str) -> dict[str, Any]:
+    def rescale(operator: str, parallelism: int, strategy: Strategy) -> dict[str, Any]:
         done: dict[str, Any] = run.rescale(operator, parallelism, strategy)._asdict()
         exposition.recorder.add(metrics.RESCALES, 1, operator)
         return {**done, "failures": list(done.get("failures", ()))}

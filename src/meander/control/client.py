@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from meander.control.guard import is_loopback
 from meander.control.problems import to_error
 from meander.errors import ConfigError, Retryable
+from meander.settings import Strategy
 
 DEFAULT_URL = "http://127.0.0.1:9008"
 _TIMEOUT = 90.0
@@ -38,7 +39,7 @@ class Client:
     def status(self) -> dict[str, Any]:
         return self._ask("GET", "/status", timeout=30.0)
 
-    def rescale(self, operator: str, parallelism: int, strategy: str = "hybrid") -> dict[str, Any]:
+    def rescale(self, operator: str, parallelism: int, strategy: Strategy = "hybrid") -> dict[str, Any]:
         return self._ask("POST", "/rescale", {"operator": operator, "parallelism": parallelism, "strategy": strategy})
 
     def modify(self, body: dict[str, Any]) -> dict[str, Any]:
@@ -49,7 +50,9 @@ class Client:
         found: list[dict[str, Any]] = self._ask("GET", "/modifications", timeout=30.0)["modifications"]
         return found
 
-    def migrate(self, operators: list[str], executor: str, key_groups: list[int] | None = None, strategy: str = "hybrid") -> dict[str, Any]:
+    def migrate(
+        self, operators: list[str], executor: str, key_groups: list[int] | None = None, strategy: Strategy = "hybrid"
+    ) -> dict[str, Any]:
         asked = {"operators": operators, "executor": executor, "key_groups": key_groups, "strategy": strategy}
         return self._ask("POST", "/migrate", asked)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-STRATEGIES = ("hybrid", "prefetch", "lazy", "eager")
+from meander.settings import Strategy
 
 
 class Running(Protocol):
@@ -16,10 +16,12 @@ class Running(Protocol):
     def status(self) -> dict[str, Any]:
         """What it is doing, as plain data."""
 
-    def rescale(self, operator: str, parallelism: int, strategy: str = "hybrid") -> Any:
+    def rescale(self, operator: str, parallelism: int, strategy: Strategy = "hybrid") -> Any:
         """Returns a named tuple when it is in force."""
 
-    def migrate(self, operators: Sequence[str], executor: str, key_groups: Sequence[int] | None = None, strategy: str = "hybrid") -> Any:
+    def migrate(
+        self, operators: Sequence[str], executor: str, key_groups: Sequence[int] | None = None, strategy: Strategy = "hybrid"
+    ) -> Any:
         """Returns a named tuple when it is in force."""
 
     def modify_as_told(self, told: Mapping[str, Any], code: bytes | None = None) -> dict[str, Any]:
@@ -33,4 +35,4 @@ class Running(Protocol):
     def stop(self) -> None: ...
 
     def on_epoch(self, listener: Callable[[Any], None]) -> None:
-        """Call a function after every epoch with what the engine calls an EpochDone."""
+        """Call a function after every epoch with an EpochDone."""

@@ -15,17 +15,50 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from meander.coordinate.routing import groups_of, slots_of
 from meander.errors import ConfigError
+from meander.settings import STRATEGIES, Strategy
 
-STRATEGIES = ("eager", "lazy", "prefetch", "hybrid")
 _HOT = 0.5
 
 
-def check_strategy(name: str) -> None:
-    if name not in STRATEGIES:
-        raise ConfigError(f"strategy '{name}': there are {', '.join(STRATEGIES)}")
+def check_strategy(name: str) -> Strategy:
+    for known in STRATEGIES:
+        if name == known:
+            return known
+    raise ConfigError(f"strategy '{name}': there are {', '.join(STRATEGIES)}")
+
+
+@dataclass(frozen=True)
+class Bringing:
+    """When caches are filled around one switch to one executor."""
+
+    before: Literal["nothing", "small segments", "everything"] = "nothing"
+    wait_after: bool = False
+    """Epochs wait until everything is there."""
+    rest_after: bool = False
+    """What was not brought before comes little by little, beside the epochs."""
+
+
+_BRINGING: dict[Strategy, Bringing] = {
+    "eager": Bringing(wait_after=True),
+    "lazy": Bringing(),
+    "prefetch": Bringing("everything"),
+    # A question about a small segment costs as much as one about a large one, so that small ones are brought before.
+    "hybrid": Bringing("small segments", rest_after=True),
+}
+
+
+def plan_bringing(strategy: Strategy) -> Bringing:
+    """How whole operators, or chosen key groups, come to an executor: one switch for all of them.
+
+    >>> plan_bringing("hybrid")
+    Bringing(before='small segments', wait_after=False, rest_after=True)
+    """
+    check_strategy(strategy)
+    return _BRINGING[strategy]
 
 
 @dataclass(frozen=True)
@@ -37,7 +70,7 @@ class Step:
     wait_after: bool = False
 
 
-def plan_migration(before: Sequence[int], after: Sequence[int], strategy: str, load: Sequence[float] | None = None) -> list[Step]:
+def plan_migration(before: Sequence[int], after: Sequence[int], strategy: Strategy, load: Sequence[float] | None = None) -> list[Step]:
     """The tables to go through, in order.
 
     >>> [step.table for step in plan_migration([0, 0, 0, 0], [0, 0, 1, 1], "hybrid", [1, 1, 9, 1])]

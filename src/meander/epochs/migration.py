@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 
 from meander.cache.client import GENTLY, Peer, Unreachable
 from meander.clock import Clock
-from meander.coordinate.migration import plan_fetches, plan_migration
+from meander.coordinate.migration import plan_bringing, plan_fetches, plan_migration
 from meander.coordinate.routing import rebalance, slots_of
 from meander.epochs.loop import Loop
 from meander.epochs.runner import Cluster
 from meander.epochs.scaling import LoadMeter
 from meander.errors import ConfigError
+from meander.settings import Strategy
 from meander.state.manifest import Manifest
 
 _POLL = 0.05
@@ -57,7 +58,7 @@ class Migration:
     def __init__(self, loop: Loop, runner: Cluster, meter: LoadMeter, clock: Clock, needs_fetching: bool) -> None:
         self._loop, self._runner, self._meter, self._clock, self._needs_fetching = loop, runner, meter, clock, needs_fetching
 
-    def rescale(self, operator: str, slots: int, strategy: str, between: Callable[[Callable[[], int]], int], patience: float) -> Moved:
+    def rescale(self, operator: str, slots: int, strategy: Strategy, between: Callable[[Callable[[], int]], int], patience: float) -> Moved:
         """Change the number of slots. ``between`` has something done between two epochs and waits for it."""
         before = self._loop.routing[operator]
         load = self._meter.of(operator)
@@ -85,27 +86,23 @@ class Migration:
         operators: Sequence[str],
         executor: str,
         groups: Sequence[int] | None,
-        strategy: str,
+        strategy: Strategy,
         between: Callable[[Callable[[], int]], int],
         patience: float,
     ) -> Moved:
-        """Have an executor own key groups of some operators, or all of theirs: one switch for all, between two epochs.
-
-        ``hybrid``: small segments are brought first, since a question about one costs as much as one about a large one; then the switch;
-        then the others, little by little.
-        """
+        """Have an executor own key groups of some operators, or all of theirs: one switch for all, between two epochs."""
         before = {operator: self._loop.routing[operator] for operator in operators}
         tables = {operator: self._towards(operator, executor, groups) for operator in operators}
         moved = Moved(sum(a != b for name, table in tables.items() for a, b in zip(before[name], table, strict=True)))
         fetching = _Fetching(moved, self._clock.monotonic() + patience)
-        strategy = strategy if self._needs_fetching else "lazy"
-        if strategy == "prefetch":
+        bringing = plan_bringing(strategy if self._needs_fetching else "lazy")
+        if bringing.before == "everything":
             self._warm(tables, fetching, GENTLY, _ROUNDS)
-        elif strategy == "hybrid":
+        elif bringing.before == "small segments":
             self._warm(tables, fetching, _BRISKLY, _BRISK_ROUNDS, _SMALL)
 
         def switch() -> int:
-            if strategy == "eager":
+            if bringing.wait_after:
                 self._loop.housekeeping.finish_merges(fetching.deadline - self._clock.monotonic())
                 self._warm(tables, fetching, 1.0, 1)
             for name, table in tables.items():
@@ -113,7 +110,7 @@ class Migration:
             return self._loop.log.manifest.epoch + 1
 
         moved.epoch = between(switch)
-        if strategy == "hybrid":
+        if bringing.rest_after:
             for name, table in tables.items():
                 self._order(name, before[name], table, fetching, GENTLY)
         return moved

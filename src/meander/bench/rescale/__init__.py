@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import re
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import meander as md
@@ -24,7 +25,8 @@ from meander.bench.harness.rounds import say, work_folder
 from meander.bench.harness.statistics import Json, over_rounds
 from meander.bench.load.workload import Workload
 from meander.bench.rescale.request import OURS, PEER, RescaleRequest
-from meander.coordinate.migration import STRATEGIES, check_strategy
+from meander.coordinate.migration import check_strategy
+from meander.settings import STRATEGIES, Strategy
 
 _UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9}
 _ENOUGH = 5
@@ -128,10 +130,8 @@ def chosen_sizes(text: str) -> dict[str, int]:
     return sizes
 
 
-def chosen_strategies(text: str) -> list[str]:
-    strategies = [part.strip() for part in text.split(",") if part.strip()]
-    for strategy in strategies:
-        check_strategy(strategy)
+def chosen_strategies(text: str) -> list[Strategy]:
+    strategies = [check_strategy(part.strip()) for part in text.split(",") if part.strip()]
     if not strategies:
         raise md.ConfigError(f"--strategies is empty: give some of {', '.join(STRATEGIES)}")
     return strategies
@@ -165,7 +165,7 @@ def check_numbers(arguments: argparse.Namespace) -> None:
         )
 
 
-def _request(arguments: argparse.Namespace, size: int, strategy: str | None, folder: Path) -> RescaleRequest:
+def _request(arguments: argparse.Namespace, size: int, strategy: Strategy | None, folder: Path) -> RescaleRequest:
     workload = Workload(
         keys=max(1, size // (arguments.junk + _FIXED_BYTES)),
         skew=arguments.skew,
@@ -248,7 +248,7 @@ def _moved(epochs: list[Json], change: Json, until: float) -> Json:
     }
 
 
-def gap_ratios(systems: dict[str, Json], strategies: list[str]) -> dict[str, float]:
+def gap_ratios(systems: dict[str, Json], strategies: Sequence[str]) -> dict[str, float]:
     """The peer's longest gap over ours with ``hybrid`` (or the last strategy that was measured), at the largest state; then by size."""
     if PEER not in systems:
         return {}

@@ -53,7 +53,7 @@ def run(request: RescaleRequest, progress: Progress) -> Json:
 
 def _rescale(flow: Run, slots: int, request: RescaleRequest) -> Json:
     asked = time.time()
-    done = flow.rescale(OPERATOR, slots, strategy=request.strategy or "", timeout=request.patience)
+    done = flow.rescale(OPERATOR, slots, strategy=request.strategy or "hybrid", timeout=request.patience)
     return {
         "asked": asked,
         "in_force": time.time(),

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from meander.bench.harness.statistics import Json
 from meander.bench.load.workload import Workload
+from meander.settings import Strategy
 
 LOAD_BYTES = 50_000_000
 """About how much state an epoch of the loading writes."""
@@ -17,7 +18,7 @@ OURS, PEER = "meander", "spark-repartition"
 @dataclass(frozen=True)
 class RescaleRequest:
     work: ClassVar[str] = "rescale"
-    strategy: str | None
+    strategy: Strategy | None
     """None is the peer, which has no choice."""
     workload: Workload
     folder: str
