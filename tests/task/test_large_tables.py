@@ -365,7 +365,7 @@ def test_a_table_that_cannot_be_read_stops_the_flow_and_is_stored_anew(tmp_path:
         (folder / name).write_bytes(data)
     with mock.patch.object(DirStore, "get_range", return_value=b"x"):  # it was there a moment ago
         local = Local(flow_of(CITIES, out=out), folder)
-    worker._open_tables = OpenTables()
+    worker._tables = OpenTables()
     with pytest.raises(Corrupted, match=f"join_static 'cities': its table is {harm}: '{name}'"):
         local.step()
     assert local.manifest.totals.get("dead_letters", 0) == 0
@@ -377,7 +377,7 @@ def test_a_table_that_cannot_be_read_stops_the_flow_and_is_stored_anew(tmp_path:
 
 def test_a_store_that_does_not_answer_is_no_fault_of_a_row(tmp_path: Path) -> None:
     local = Local(flow_of(CITIES), tmp_path)
-    worker._open_tables = OpenTables()
+    worker._tables = OpenTables()
     with mock.patch.object(DirStore, "map", side_effect=md.Retryable("no answer")), pytest.raises(md.Retryable):
         local.step()
     local.run()
@@ -423,7 +423,7 @@ def test_how_large_a_frame_is_is_known_before_all_of_it_is_packed() -> None:
 
 
 def test_a_worker_lets_go_of_tables_that_no_operator_uses(tmp_path: Path) -> None:
-    worker._open_tables = shelf = OpenTables()
+    worker._tables = shelf = OpenTables()
     local = Local(flow_of(CITIES, 12), tmp_path / "state")
     local.step()
     assert len(shelf) == 1
