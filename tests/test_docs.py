@@ -79,6 +79,7 @@ def test_the_flow_of_the_readme_is_a_valid_plan(tmp_path: Path, monkeypatch: pyt
 LONGEST_LINE = 100
 WRAPPED = [
     "README.md",
+    "CHANGELOG.md",
     "CONTRIBUTING.md",
     *(f"docs/{name}.md" for name in ("architecture", "benchmarks", "index", "stores", "tutorial")),
     *(
