@@ -23,7 +23,7 @@ BANNED_NAMES = {"utils", "util", "helpers", "helper", "common", "core", "base", 
 
 # A room is a module or a package directly under meander; "meander" itself is the public face.
 GROUND = {"errors", "clock", "durable", "settings", "metrics", "outcomes", "processes", "familiar"}
-VOCABULARY = {"aggregates", "sketches", "windows", "processor"}
+VOCABULARY = {"aggregates", "sketches", "processor"}
 BELOW_TASK = GROUND | VOCABULARY | {"plan", "state", "connect", "coordinate"}
 BELOW_RUN = BELOW_TASK | {"task", "cache", "worker", "epochs", "replicate", "on_spark", "status", "control"}
 BELOW_FLOW = BELOW_RUN | {"run"}
@@ -41,7 +41,6 @@ MAY_IMPORT: dict[str, set[str]] = {
     "familiar": set(),  # the names of other libraries, for messages
     "sketches": GROUND,
     "aggregates": GROUND | {"sketches"},
-    "windows": GROUND,
     "processor": GROUND,
     "connect": GROUND | VOCABULARY,
     "state": GROUND | VOCABULARY,

@@ -138,7 +138,7 @@ _LAZY = {
     "spark": "meander.on_spark.session",
     "spark_stream": "meander.connect.spark_stream",
 }
-"""Names whose modules import PySpark, for which tasks and readers of state should not wait."""
+"""Names whose modules import much, for which tasks and readers of state should not wait; that of ``spark`` imports PySpark."""
 
 
 if not TYPE_CHECKING:  # which would take every name for one that is there

@@ -56,7 +56,7 @@ class MemoryTable(MemorySink):
             if (self._folded.get_column(SIGN) < 0).any():
                 raise ConfigError(
                     "memory(table=True): rows are gone that this table never had, so it is not the flow's: the flow has run before, with "
-                    "another object. Start it on an empty store, or use a sink that outlives the process, such as md.to_postgres(...)"
+                    "another object. Start it on an empty store, or keep the log of .changes() in md.parquet(...)"
                 )
             return rows_of(self._folded)
 
