@@ -1,4 +1,4 @@
-"""The first epochs under a changed plan: tried before they are committed, and taken back where they fail. Spark-free.
+"""The first epochs under a changed plan: tried before they are committed, and taken back where they fail.
 
 A *setup* is all that an epoch is run with: a plan's parts, what the runner knows of it, cursors and routing. A *trial* brings a new one.
 The loop asks here, between two epochs, whether there is one:

@@ -1,4 +1,4 @@
-"""Joins over streams of changes: what becomes of the pairs of a key when rows of either side come and go. Spark-free.
+"""Joins over streams of changes: what becomes of the pairs of a key when rows of either side come and go.
 
 State is all rows of both sides, as bags (see ``bags``), for good. An epoch looks at the keys that rows have come or gone of: it reads these
 keys' rows of both sides, as they were and as they are, and gives out the difference between the pairs then and the pairs now. So what comes

@@ -1,12 +1,12 @@
-"""Joins of two streams: within a bound of time, in the same window, or without a bound. Spark-free.
+"""Joins of two streams: within a bound of time, in the same window, or without a bound.
 
 State is the rows of both sides, as they came, in one table per side; with a bound, with the time of each. What arrives meets what
 arrived with it and what the other side has stored, within the times that it can reach. A row is over when nothing can reach it any more:
 then it comes out, where an outer join has found no partner for it. A stored row that finds its first one is not written again: a
 table beside it (``.left_met``) has the numbers of such rows.
 
-Rows of a window are as if all were at its last microsecond, and their times must be equal. Windows that overlap are in ``window_joins``,
-sessions in ``session_joins``.
+Rows of a window are as if all were at its last microsecond, and their times must be equal. Windows that overlap are in ``windows``,
+sessions in ``sessions``.
 """
 
 from __future__ import annotations
@@ -384,7 +384,7 @@ class Joining(Stateful):
 
 @dataclass(frozen=True)
 class JoinReader:
-    """Shows the rows that wait for others: ``side`` says whose they are, the columns are called as behind the join."""
+    """Shows the rows that wait for others: ``__side`` says whose they are, the columns are called as behind the join."""
 
     sides: Mapping[str, Mapping[str, str]]
 

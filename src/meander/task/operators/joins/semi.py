@@ -1,4 +1,4 @@
-"""Semi and anti joins of two streams: rows of the left that have a partner on the right, or have none. Spark-free.
+"""Semi and anti joins of two streams: rows of the left that have a partner on the right, or have none.
 
 Both keep the same: the rows of the left that have found no partner yet, and the rows of the right. A semi join gives out a row when its
 first partner is there, an anti join when it is over without one. What has found its partner is deleted, or never stored.
