@@ -90,10 +90,16 @@ def _reason(error: Exception) -> str | None:
     """What a JVM says for itself, and what to do; None where it is not Spark's start that failed."""
     if not isinstance(error, Py4JJavaError):
         return None
-    text = str(error.java_exception).splitlines()[0] if error.java_exception is not None else str(error)
+    text = _said(error)
     if "stopped SparkContext" in text or "unresponsive" in text:
         return "no master answers there; is it running, and is that its address?"
     return text
+
+
+def _said(error: Py4JError) -> str:
+    """An error without the places in Java that it has come by."""
+    said = getattr(error, "java_exception", None)
+    return str(error) if said is None else str(said).splitlines()[0]
 
 
 @contextmanager
@@ -163,6 +169,17 @@ def prepare_context(context: SparkContext) -> None:
         context.environment[name] = value
 
 
+@contextmanager
+def answering(otherwise: str) -> Iterator[None]:
+    """Calls into Spark: Retryable where one fails, and ConfigError where its JVM has ended, which does not come back."""
+    try:
+        yield
+    except Py4JNetworkError as error:
+        raise ConfigError(_GONE.format("has ended: its JVM does not answer")) from error
+    except Py4JError as error:
+        raise Retryable(f"Spark {otherwise}: {_said(error)}") from error
+
+
 def executors(context: SparkContext) -> dict[str, Executor]:
     """The live executors, by id: the location hint that pins a task to each, and its cores.
 
@@ -170,15 +187,11 @@ def executors(context: SparkContext) -> dict[str, Executor]:
     """
     if context._jsc is None:
         raise ConfigError(_GONE.format("was stopped"))
-    try:
+    with answering("does not say which executors there are"):
         jvm, jsc = context._jvm, context._jsc.sc()
         assert jvm is not None
         listed = jvm.scala.jdk.javaapi.CollectionConverters.asJava(jsc.statusStore().executorList(True))
         found = {str(e.id()): (str(e.hostPort()).rsplit(":", 1)[0], int(e.totalCores())) for e in listed}
-    except Py4JNetworkError as error:
-        raise ConfigError(_GONE.format("has ended: its JVM does not answer")) from error
-    except Py4JError as error:
-        raise Retryable(f"Spark does not say which executors there are: {error}") from error
     if len(found) > 1:
         found.pop("driver", None)
     return {name: Executor(f"executor_{host}_{name}", cores) for name, (host, cores) in sorted(found.items())}
