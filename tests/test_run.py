@@ -208,3 +208,17 @@ def test_who_waits_for_a_run_that_is_stopped_while_it_holds_is_told() -> None:
     run.stop()
     thread.join(10)
     assert "no answer" in told[0]
+
+
+def test_all_of_a_run_is_closed_whatever_a_part_raises() -> None:
+    closed: list[str] = []
+
+    def fail() -> None:
+        closed.append("first")
+        raise OSError("a full disk")
+
+    run = run_of(lambda: False, trigger=None)
+    run._on_close = [fail, lambda: closed.append("second")]
+    with pytest.raises(OSError, match="a full disk"):
+        run.stop()
+    assert closed == ["first", "second"]

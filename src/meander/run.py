@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections import deque
@@ -549,9 +550,10 @@ class Run(Suggests):
         if self._closed:
             return
         self._closed = True
-        self._driver.stop()
-        for close in self._on_close:
-            close()
+        with contextlib.ExitStack() as rest:  # in their order, and all of them, whatever one raises
+            for close in reversed(self._on_close):
+                rest.callback(close)
+            self._driver.stop()
 
 
 def _for_one(name: str, options: dict[str, Any]) -> dict[str, Any]:

@@ -179,7 +179,7 @@ class Startable(Suggests):
             from meander.replicate.handle import start_replicas
 
             return start_replicas(self, store, replicas, **options)
-        from meander.run import start  # the engine imports Spark, which writing a flow must not
+        from meander.run import start  # much that writing a flow does not need
 
         return start(self, store, **options)
 

@@ -1,4 +1,4 @@
-"""What a status says of stages, operators, executors and epochs. Spark-free."""
+"""What a status says of stages, operators, executors and epochs."""
 
 from __future__ import annotations
 

@@ -18,11 +18,12 @@ class Cluster:
     def __init__(self, *executors: str) -> None:
         self.there = list(executors)
         self.busy: set[str] = set()
+        self.away = False
         self.calls: list[str] = []
 
     def request(self, total: int) -> bool:
         self.calls.append(f"total {total}")
-        return True
+        return not self.away
 
     def release(self, executor: str) -> bool:
         self.calls.append(f"release {executor}")
@@ -96,6 +97,20 @@ def test_more_slots_wait_until_their_executor_is_introduced() -> None:
     flow.placement.introduced(["0", "1"])
     assert flow.crew.room(2, waited=3.0) == 2
     assert flow.cluster.calls == ["total 2"], "it is asked once"
+
+
+def test_a_total_that_the_cluster_manager_did_not_answer_is_asked_for_again() -> None:
+    flow = Flow("0")
+    flow.cluster.away = True
+    for waited in (0.0, 1.0):
+        assert flow.crew.room(2, waited) is None
+        flow.settle()
+    flow.cluster.away = False
+    for waited in (2.0, 3.0):
+        assert flow.crew.room(2, waited) is None
+        flow.settle()
+    assert flow.cluster.calls == ["total 2"] * 3
+    assert flow.crew.events == ["asking for 2 executors"]
 
 
 def test_a_cluster_that_gives_no_more_is_waited_for_once_and_then_not_asked_for_a_while(caplog: pytest.LogCaptureFixture) -> None:

@@ -12,6 +12,7 @@ import pytest
 from tests.local import Local, Script, constants
 
 import meander as md
+from meander.epochs.placement import Placement
 from meander.errors import ConfigError, FlowError, Rejected
 from meander.plan.change.modify import Insert, Remove, Replace
 from meander.state import compaction as compaction_module
@@ -222,6 +223,29 @@ def test_a_change_that_no_row_has_tried_is_taken_back_when_rows_come(tmp_path: P
     (record,) = local.modifier.history()
     assert (record["verdict"], record["epoch"]) == ("taken back", 3)
     assert "ZeroDivisionError" in record["why"]
+
+
+def test_a_spark_that_ends_says_nothing_about_a_change(tmp_path: Path) -> None:
+    flow, out = flow_of(epochs_of([(1, 1)]))
+    local = Local(flow, tmp_path)
+    local.run()
+    accepted(local, Replace("positive", md.filter("v > -9")), request_id="a")
+    longer = Script(COLUMNS, epochs_of([(1, 1)], [(1, -4)]))
+
+    def look() -> Any:
+        raise md.ConfigError("Spark has ended")
+
+    local.loop.input.cursors["events"].script = longer  # type: ignore[attr-defined]
+    local.loop._runner.placement = Placement(look, local.clock)  # type: ignore[attr-defined]
+    with pytest.raises(md.ConfigError, match="Spark has ended"):
+        local.step()
+    assert [record["verdict"] for record in local.modifier.history()] == ["in force"]
+    local = Local(flow, tmp_path)
+    local.loop.input.cursors["events"].script = longer  # type: ignore[attr-defined]
+    local.run()
+    assert [record["verdict"] for record in local.modifier.history()] == ["in force"]
+    assert rows(out, local.manifest.epoch) == [(1, 2, -3)]
+    assert (local.manifest.plan["version"], "unproven" in local.manifest.plan) == (2, False)
 
 
 @pytest.mark.parametrize("restarts", [False, True])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import polars as pl
@@ -12,8 +13,10 @@ from tests.cli.small_store import make_store
 from tests.plan.streams import Nowhere, rows
 
 import meander as md
+from meander import testing
 from meander.on_spark import opening
-from meander.state.stores.contract import Lock
+from meander.state.stores.contract import Lock, open_store
+from meander.testing.jobs import LocalJobs
 
 
 @pytest.fixture(autouse=True)
@@ -69,3 +72,19 @@ def test_dead_letters_need_a_folder_that_no_source_reads_and_no_sink_writes(tmp_
     with pytest.raises(md.FlowError, match=r"dead letters go into .*, which (source|sink) '.*' (reads|writes into): give dead_letters="):
         made.start(tmp_path / "state", dead_letters=str(tmp_path / "letters"))
     assert not (tmp_path / "state").exists()
+
+
+def test_a_start_that_fails_at_its_end_leaves_the_store_to_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = SimpleNamespace(sparkContext=SimpleNamespace(applicationId="here"))
+    monkeypatch.setattr(opening, "make_session", lambda: session)
+    monkeypatch.setattr(opening, "SparkJobs", lambda context: LocalJobs())
+    monkeypatch.setattr(opening, "executors", lambda context: {})
+    for name in ("prepare_context", "probe_store"):
+        monkeypatch.setattr(opening, name, lambda *_: None)
+    monkeypatch.setattr(opening, "is_local", lambda context: True)
+    made = md.Flow("f")
+    made.source("words", testing.source("word string", [])).sink("out", md.discard())
+    with pytest.raises(md.ConfigError, match=r"latency file .* cannot be written") as failed:
+        made.start(tmp_path / "state", latency_file=tmp_path / "missing" / "latency.txt")
+    assert failed.tb is not None, "what it holds is not let go by the garbage collector"
+    Lock(open_store(str(tmp_path / "state")), "00000001").release()

@@ -3,13 +3,30 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JNetworkError
 
 from meander.errors import Corrupted
-from meander.on_spark.structured import input_of, is_new
+from meander.on_spark.structured import Structured, input_of, is_new
+
+
+class GoneQuery:
+    """A query of a JVM that has ended."""
+
+    @property
+    def isActive(self) -> bool:
+        raise Py4JNetworkError("Answer from Java side is empty")
+
+
+def test_a_flow_can_be_stopped_after_its_spark_has_ended() -> None:
+    driver = object.__new__(Structured)
+    driver._stopping, driver._batch_thread, driver._query = threading.Event(), None, GoneQuery()
+    driver.stop()
+    assert driver._stopping.is_set()
 
 
 def batch(number: int, input: str | None = "a", query: str = "q") -> dict[str, Any]:

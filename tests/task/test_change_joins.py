@@ -14,7 +14,7 @@ from tests.task.changing import table_of
 
 import meander as md
 from meander.task.operators.joins import changes as change_joins
-from meander.task.operators.joins.changes import holds as change_joins_holds
+from meander.task.operators.joins import conditions
 
 Row = tuple[Any, ...]
 COLUMNS = {"k": pl.Int64(), "g": pl.Int64(), "v": pl.Int64()}
@@ -146,9 +146,9 @@ def test_a_row_of_a_hot_key_does_not_cost_all_pairs_of_that_key(tmp_path: Path, 
     """Whether a row still has a partner is asked until one is found, and of so many pairs at once as there is room for."""
     asked: list[int] = []
 
-    def holds(where: Any, whole: pl.DataFrame, refuse: Any) -> Any:
-        asked.append(whole.height)
-        return change_joins_holds(where, whole, refuse)
+    def holds(where: Any, pairs: pl.DataFrame) -> Any:
+        asked.append(pairs.height)
+        return conditions.holds(where, pairs)
 
     def joined(rows: md.Stream) -> md.Stream:
         newest = rows.filter("g = 1", name="some").key_by("v").latest(name="newest").select("k", "v AS x")

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meander.task.operators.joins.pairing import last_before, pair_up
+from meander.task.operators.joins.pairing import have_partner, last_before, pair_up
 
 FAR = 1 << 61
 times = st.integers(-20, 20) | st.sampled_from([-FAR, FAR, FAR - 3])
@@ -33,3 +33,13 @@ def test_the_last_before_is_that_of_two_loops(left: list[tuple[int, int]], right
     for (k, t), at in zip(left, found.tolist(), strict=True):
         candidates = [(u, j) for j, (q, u) in enumerate(right) if k == q and k >= 0 and u <= t]
         assert at == (max(candidates)[1] if candidates else -1)
+
+
+def test_keys_that_the_other_side_lacks_meet_nothing_however_many_they_are() -> None:
+    """One row of 1970 beside one of today, and 50,000 keys: the last of them times that span do not fit into 64 bits."""
+    today = 1_790_000_000_000_000
+    keys, others, moments = np.arange(50_000), np.array([0, 0]), np.array([0, today])
+    times = np.zeros(len(keys), np.int64)
+    assert [found.tolist() for found in pair_up(keys, times, others, moments, 0, today)] == [[0, 0], [0, 1]]
+    assert np.flatnonzero(have_partner(keys, times, others, moments, 0, today)).tolist() == [0]
+    assert np.flatnonzero(last_before(keys, times, others, moments) >= 0).tolist() == [0]

@@ -141,6 +141,19 @@ def test_a_folder_goes_on_in_another_run(tmp_path: Path) -> None:
     assert md.read_state(tmp_path, "totals").to_pylist() == [{"k": "a", "v": 3}]
 
 
+def test_a_folder_keeps_the_key_groups_that_it_was_made_with(tmp_path: Path) -> None:
+    """Also where merges are due, which must find all of a slot's key groups."""
+    keys = [f"k{number}" for number in range(40)]
+    epochs = [[(key,) for key in keys[half::2]] for half in (0, 1) for _ in range(40)]
+    for some, groups in ((2, 8), (80, 128)):
+        flow = md.Flow("counts")
+        words = flow.source("words", testing.source("word string", epochs[:some]))
+        words.key_by("word").aggregate(md.count().alias("n"), name="counts").sink("out", md.discard())
+        with testing.run(flow, tmp_path, key_groups=groups) as run:
+            run.run()
+            assert run.state("counts").rows() == [(key, min(some, 40)) for key in sorted(keys if some > 40 else keys[::2])]
+
+
 def test_a_run_that_is_closed_does_nothing_more(tmp_path: Path) -> None:
     with testing.run(counts(testing.source(NUMBERS, [[("a", 1)], [("a", 2)]]), md.memory()), tmp_path) as run:
         run.step()

@@ -1,4 +1,4 @@
-"""How many executors some slots need, and who comes or goes for it. Pure; called by the engine's crew.
+"""How many executors some slots need, and who comes or goes for it. Pure; called by ``epochs.crew``.
 
 Stages take turns, so executors need room for the slots of the largest one. Whoever is asked to leave is drained first; until it is gone
 it can be kept after all.

@@ -115,12 +115,21 @@ class Crew:
         if total == self._asked:
             return
         self._asked = total
-        self._say(f"asking for {total} executors")
-        self._calls.submit(self._manager.request, total)
+        asking = f"asking for {total} executors"
+        if self.events[-1:] != [asking]:
+            self._say(asking)
+        self._calls.submit(self._request, total)
+
+    def _request(self, total: int) -> bool:
+        """In the calls' thread. A total that the manager has not heard of is asked for again."""
+        if self._manager.request(total):
+            return True
+        self._asked = None
+        return False
 
     def _release(self, executor: str, remaining: int) -> bool:
         self._asked = remaining
-        return bool(self._manager.request(remaining)) and bool(self._manager.release(executor))
+        return self._request(remaining) and bool(self._manager.release(executor))
 
     def _say(self, what: str) -> None:
         self.events = [*self.events[-19:], what]

@@ -1,4 +1,4 @@
-"""Where a flow is in its sources, and what it takes of them next. Spark-free."""
+"""Where a flow is in its sources, and what it takes of them next."""
 
 from __future__ import annotations
 

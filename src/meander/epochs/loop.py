@@ -1,4 +1,4 @@
-"""The driver's loop: decide, run, commit, publish; and recovery, which is the same from the middle. Spark-free.
+"""The driver's loop: decide, run, commit, publish; and recovery, which is the same from the middle.
 
 One epoch:
 

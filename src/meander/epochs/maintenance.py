@@ -1,4 +1,4 @@
-"""Between two epochs: merges, snapshots, removing what no retained epoch needs, and less input where merges cannot keep up. Spark-free.
+"""Between two epochs: merges, snapshots, removing what no retained epoch needs, and less input where merges cannot keep up.
 
 Among replicas it is one's work; the others only remember what there is to do.
 """

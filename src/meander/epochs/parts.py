@@ -1,4 +1,4 @@
-"""What a loop works on, and whether a store can go on with it. Spark-free."""
+"""What a loop works on, and whether a store can go on with it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Holding: what a run does while its store, or a sink, does not answer. Spark-free.
+"""Holding: what a run does while its store, or a sink, does not answer.
 
 What is away comes back: a server restarts, a network heals, credentials are renewed, a disk has room again. Ending would only
 leave the start to somebody else, so a run holds:

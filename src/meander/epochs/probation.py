@@ -1,4 +1,4 @@
-"""The first epochs under a changed plan: tried before they are committed, and taken back where they fail. Spark-free.
+"""The first epochs under a changed plan: tried before they are committed, and taken back where they fail.
 
 A *setup* is all that an epoch is run with: a plan's parts, what the runner knows of it, cursors and routing. A *trial* brings a new one.
 The loop asks here, between two epochs, whether there is one:
@@ -28,7 +28,7 @@ from meander.clock import Clock
 from meander.connect.source import Cursor
 from meander.epochs.decision import Decision, Outcome
 from meander.epochs.parts import in_force
-from meander.errors import Fenced, MeanderError, Rejected, Retryable, Unavailable
+from meander.errors import ConfigError, Fenced, MeanderError, Rejected, Retryable, Unavailable
 from meander.plan.change.options import Guard
 from meander.state.manifest import Json, Manifest, Table, operator_of
 
@@ -292,7 +292,7 @@ class Trials:
         loop, began = self._loop, self._clock.monotonic()
         try:
             outcome = self._watched(trial, decision)
-        except (Fenced, Unavailable):  # a store that is away says nothing about the change
+        except (Fenced, Unavailable, ConfigError):  # a store that is away, or a Spark that is gone, says nothing about the change
             raise
         except Exception as error:
             why = _why(error)

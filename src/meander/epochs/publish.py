@@ -1,4 +1,4 @@
-"""From staged files to what sinks have: publishing what a log entry names, and looking at what none does yet. Spark-free.
+"""From staged files to what sinks have: publishing what a log entry names, and looking at what none does yet.
 
 What is committed must be published before anything else is: no later epoch may come first. So a sink that cannot take an epoch now (its
 disk is full, its folder is away, its database does not answer), like a store that does not give the staged files, holds the flow up, and is

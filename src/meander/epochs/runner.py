@@ -1,6 +1,6 @@
 """The contract of what runs epochs, and the plan as a runner wants it.
 
-``epochs.tasks`` runs them on Spark; tests and simulations run them in process.
+``epochs.tasks`` makes them tasks, which ``epochs.jobs`` has run on Spark or, in tests and simulations, in process.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Removing what no retained epoch needs. Spark-free.
+"""Removing what no retained epoch needs.
 
 What is garbage is known when it becomes garbage (a compaction's inputs, a published epoch's staged files, a snapshot's predecessors), so
 tidying costs what there is to remove and never lists the store. What only a dead generation knew of, such as the segments of an epoch

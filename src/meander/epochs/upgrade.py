@@ -1,4 +1,4 @@
-"""State that is rewritten for a new version of a plan: once, before the epoch that tries it, and as a whole. Spark-free.
+"""State that is rewritten for a new version of a plan: once, before the epoch that tries it, and as a whole.
 
 Costs what the operator's state is, unlike everything else: it is what somebody asked for with ``upgrade`` or ``backfill``.
 """

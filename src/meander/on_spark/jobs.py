@@ -25,9 +25,11 @@ from pyspark.serializers import NoOpSerializer, PairDeserializer
 from meander import worker
 from meander.epochs.jobs import Places
 from meander.errors import Retryable, Unavailable
+from meander.on_spark.session import answering
 from meander.task.messages import Control, Seen
 
 _HINTS_KEPT = 64
+_submitting = answering("did not take the tasks of an epoch")
 _RAW = NoOpSerializer()
 _PAIRS = PairDeserializer(NoOpSerializer(), NoOpSerializer())  # type: ignore[no-untyped-call]
 
@@ -76,6 +78,7 @@ class SparkJobs:
 
     # -- building ------------------------------------------------------------------------------------------------
 
+    @_submitting
     def start_first_stage(self, controls: Sequence[Control], slots: int, among: Sequence[str] = ()) -> Started:
         """Build the first stage and its exchange, and submit it, ahead of the job that needs it. Its tasks run among some places."""
         located = self._located(controls, 1, _each_of(among, len(controls)))
@@ -83,6 +86,7 @@ class SparkJobs:
         map_stage = self._scala_context.submitMapStage(exchanged.rdd().dependencies().head())
         return Started(exchanged, shuffle_id, map_stage, len(controls))
 
+    @_submitting
     def run_rest(self, started: Started, levels: Sequence[Sequence[Control]], places: Places) -> Callable[[], list[Seen]]:
         """Submit the other levels, each pinned to its places. Returns at once; the result waits for the job."""
         exchanged, senders = started.exchanged, started.tasks
@@ -97,6 +101,7 @@ class SparkJobs:
             senders = len(controls)
         raise AssertionError("an epoch with an exchange has a level after it")
 
+    @_submitting
     def run_single(self, controls: Sequence[Control], among: Sequence[str] = ()) -> Callable[[], list[Seen]]:
         """A flow without state: one stage, whose tasks run among some places."""
         return self._collect(self._stage(worker.only_stage, self._located(controls, 1, _each_of(among, len(controls))), _RAW))
@@ -117,6 +122,7 @@ class SparkJobs:
         finally:
             self.forget_shuffles()
 
+    @_submitting
     def run_small(self, levels: Sequence[Sequence[Control]], places: Places) -> Callable[[], list[Seen]]:
         """A small epoch: the first two levels in one stage, without an exchange between them."""
         first = self._located(levels[0], 1, places[levels[0][0].level])
@@ -132,12 +138,16 @@ class SparkJobs:
                 self._current.cancel(True)
 
     def forget_shuffles(self, keep: Sequence[int | None] = ()) -> None:
-        """Remove the shuffle files of finished epochs now, not at the JVM's next full collection."""
-        cleaner = self._scala_context.cleaner()
-        for shuffle_id in [s for s in self._shuffles if s not in keep]:
-            self._shuffles.remove(shuffle_id)
-            if cleaner.isDefined():
-                cleaner.get().doCleanupShuffle(shuffle_id, False)
+        """Remove the shuffle files of finished epochs now, not at the JVM's next full collection.
+
+        An epoch that is committed does not fail for that: a Spark that is gone has no files, and the next epoch says that it is.
+        """
+        with contextlib.suppress(Py4JError):
+            cleaner = self._scala_context.cleaner()
+            for shuffle_id in [s for s in self._shuffles if s not in keep]:
+                self._shuffles.remove(shuffle_id)
+                if cleaner.isDefined():
+                    cleaner.get().doCleanupShuffle(shuffle_id, False)
 
     # -- pieces --------------------------------------------------------------------------------------------------
 

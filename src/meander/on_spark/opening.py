@@ -160,6 +160,25 @@ def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: 
         if not is_local(context):  # a local Spark is one executor, which the probe has met
             common = runner.introduction(log.manifest.key_groups)
             close.insert(0, Introducer(context, runner.placement, store, common, clock, runner.met).start().close)
+        if settings.latency_file is not None:
+            latency = LatencyFile(settings.latency_file)
+            listeners.append(lambda done: latency.append(_read_splits(done), clock.now()))
+            close.append(latency.close)
+        meter, autoscaler = LoadMeter(), None
+        listeners.append(lambda done: meter.add(done.outcome.load))
+        if settings.autoscale is not None:
+            crew = hire(context, runner.placement, settings.autoscale.slots_per_executor, clock)
+            autoscaler = Autoscaler(settings.autoscale, loop, meter, _stages(compiled), runner.placement.cores, clock, crew)
+            modifier.listeners.append(lambda made: autoscaler.restage(_stages(made)))
+            listeners.append(autoscaler)
+            loop.resting = autoscaler.idle
+            if crew is not None:
+                close.insert(0, crew.close)
+        driver = drive(loop, compiled, store, settings)
+        migration = Migration(loop, runner, meter, clock, needs_fetching=settings.state_mode != "hybrid" or store.local("") is None)
+        return Opened(
+            driver, close, listeners, runner.placement, migration, modifier, autoscaler, made, context.applicationId, cohort, trial
+        )
     except BaseException:
         for undo in close:
             undo()
@@ -167,23 +186,6 @@ def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: 
     finally:
         if previous is not None:
             previous.release()
-    if settings.latency_file is not None:
-        latency = LatencyFile(settings.latency_file)
-        listeners.append(lambda done: latency.append(_read_splits(done), clock.now()))
-        close.append(latency.close)
-    meter, autoscaler = LoadMeter(), None
-    listeners.append(lambda done: meter.add(done.outcome.load))
-    if settings.autoscale is not None:
-        crew = hire(context, runner.placement, settings.autoscale.slots_per_executor, clock)
-        autoscaler = Autoscaler(settings.autoscale, loop, meter, _stages(compiled), runner.placement.cores, clock, crew)
-        modifier.listeners.append(lambda made: autoscaler.restage(_stages(made)))
-        listeners.append(autoscaler)
-        loop.resting = autoscaler.idle
-        if crew is not None:
-            close.insert(0, crew.close)
-    driver = drive(loop, compiled, store, settings)
-    migration = Migration(loop, runner, meter, clock, needs_fetching=settings.state_mode != "hybrid" or store.local("") is None)
-    return Opened(driver, close, listeners, runner.placement, migration, modifier, autoscaler, made, context.applicationId, cohort, trial)
 
 
 def _tell(listeners: list[Callable[[EpochDone], None]], done: EpochDone) -> None:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
-from py4j.protocol import Py4JError, Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
@@ -36,6 +36,7 @@ SETTINGS = {
     "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
     "spark.cleaner.periodicGC.interval": "5min",
 }
+_GONE = "the Spark that the flow runs on {}; start the flow again with one that runs, and what is committed is where it goes on"
 _GREETINGS = re.compile(
     rb"WARNING: Using incubator modules|Using Spark's default log4j profile|Setting default log level to|To adjust logging level use"
     rb"|WARN NativeCodeLoader|WARN Utils: (Your hostname|Set SPARK_LOCAL_IP|Service '\w+' could not bind)"
@@ -89,10 +90,16 @@ def _reason(error: Exception) -> str | None:
     """What a JVM says for itself, and what to do; None where it is not Spark's start that failed."""
     if not isinstance(error, Py4JJavaError):
         return None
-    text = str(error.java_exception).splitlines()[0] if error.java_exception is not None else str(error)
+    text = _said(error)
     if "stopped SparkContext" in text or "unresponsive" in text:
         return "no master answers there; is it running, and is that its address?"
     return text
+
+
+def _said(error: Py4JError) -> str:
+    """An error without the places in Java that it has come by."""
+    said = getattr(error, "java_exception", None)
+    return str(error) if said is None else str(said).splitlines()[0]
 
 
 @contextmanager
@@ -162,15 +169,29 @@ def prepare_context(context: SparkContext) -> None:
         context.environment[name] = value
 
 
-def executors(context: SparkContext) -> dict[str, Executor]:
-    """The live executors, by id: the location hint that pins a task to each, and its cores. Retryable where Spark does not answer."""
+@contextmanager
+def answering(otherwise: str) -> Iterator[None]:
+    """Calls into Spark: Retryable where one fails, and ConfigError where its JVM has ended, which does not come back."""
     try:
+        yield
+    except Py4JNetworkError as error:
+        raise ConfigError(_GONE.format("has ended: its JVM does not answer")) from error
+    except Py4JError as error:
+        raise Retryable(f"Spark {otherwise}: {_said(error)}") from error
+
+
+def executors(context: SparkContext) -> dict[str, Executor]:
+    """The live executors, by id: the location hint that pins a task to each, and its cores.
+
+    Retryable where Spark cannot say. ConfigError where it is gone: a context that was stopped, or whose JVM has ended, does not come back.
+    """
+    if context._jsc is None:
+        raise ConfigError(_GONE.format("was stopped"))
+    with answering("does not say which executors there are"):
         jvm, jsc = context._jvm, context._jsc.sc()
         assert jvm is not None
         listed = jvm.scala.jdk.javaapi.CollectionConverters.asJava(jsc.statusStore().executorList(True))
         found = {str(e.id()): (str(e.hostPort()).rsplit(":", 1)[0], int(e.totalCores())) for e in listed}
-    except Py4JError as error:
-        raise Retryable(f"Spark does not say which executors there are: {error}") from error
     if len(found) > 1:
         found.pop("driver", None)
     return {name: Executor(f"executor_{host}_{name}", cores) for name, (host, cores) in sorted(found.items())}

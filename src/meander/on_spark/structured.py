@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow.parquet as pq
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import StreamingQueryException
 
 from meander.connect.source import Split
@@ -135,7 +135,7 @@ class Structured:
     def stop(self) -> None:
         """Finish the batch that runs, then end the query."""
         self._stopping.set()
-        if self._query is None or not self._query.isActive:
+        if self._query is None:
             return
         if threading.current_thread() is self._batch_thread:  # a listener stops the flow: its own batch must return first
             threading.Thread(target=self._end_query, name="end-of-query", daemon=True).start()
@@ -143,6 +143,11 @@ class Structured:
             self._end_query()
 
     def _end_query(self) -> None:
+        with contextlib.suppress(Py4JError):  # Spark is gone, and the query with it: what else the flow has must still be closed
+            if self._query.isActive:
+                self._end_active()
+
+    def _end_active(self) -> None:
         patience = _PATIENCE
         while self._query.isActive and not self._parked.wait(_POLL):
             if self._batch_thread is not None:

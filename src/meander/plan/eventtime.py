@@ -1,4 +1,4 @@
-"""Operators of event time, and which column is a stream's time. What they do to rows is the engine's business."""
+"""Operators of event time, and which column is a stream's time. What they do to rows is in ``task.operators``."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Joins of two streams, and of a stream with a table: what they are, which columns leave them, and what their rows' time is.
 
-What they do to rows is the engine's business, but for the join with a table, which has no state.
+What they do to rows is in ``task.operators.joins``, but for the join with a table, which has no state.
 """
 
 from __future__ import annotations

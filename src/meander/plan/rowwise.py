@@ -1,4 +1,4 @@
-"""Operators that keep whole rows per key: the first of equal ones, the newest, the best. What they do to rows is the engine's business."""
+"""Operators that keep whole rows per key: the first of equal ones, the newest, the best. What they do to rows is in ``task.operators``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who leads, where one replica is to: an election through ZooKeeper. Spark-free.
+"""Who leads, where one replica is to: an election through ZooKeeper.
 
 Every replica has a node that ZooKeeper numbers and removes when the replica's session ends; the lowest number leads. A leader that
 cannot reach ZooKeeper stops leading at once, on its own. One that was paused does not know better when it wakes up: what it then appends

@@ -1,4 +1,4 @@
-"""What a loop does because it is not alone: it takes up what other replicas have decided and committed. Spark-free; see ``membership``."""
+"""What a loop does because it is not alone: it takes up what other replicas have decided and committed. See ``membership``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One replica among its siblings: what they agree on, and who is there. Spark-free.
+"""One replica among its siblings: what they agree on, and who is there.
 
 Replicas work on one store. They agree on two things, both by put-if-absent, so that nobody waits for anybody:
 

@@ -1,4 +1,4 @@
-"""The signs of life that replicas leave in the store: the one place that writes and reads them. Spark-free.
+"""The signs of life that replicas leave in the store: the one place that writes and reads them.
 
 A replica writes ``replicas/<generation>/<name>`` twice a second, with a number that grows. Whoever looks twice knows by their own clock
 whether it lives: what has not changed for ``SILENT_AFTER`` seconds is silent. Machines' clocks need not agree.

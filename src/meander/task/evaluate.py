@@ -1,4 +1,4 @@
-"""Stateless operators on rows, and what becomes of rows on which they fail. Spark-free.
+"""Stateless operators on rows, and what becomes of rows on which they fail.
 
 An operator that raises on a batch is tried on its halves, and so on, until the rows that it cannot take are alone: they become
 dead letters with the reason, the others go on. That is sound because stateless operators are row-local by contract; a

@@ -1,4 +1,4 @@
-"""What the driver tells a task, and what a task reports back. Spark-free; pickled.
+"""What the driver tells a task, and what a task reports back. Pickled.
 
 A report belongs to one *attempt*: one execution of one task, with a nonce of its own. Everything an attempt writes has the
 nonce in its name, and everything it sends carries its token, so that the driver commits only what one set of attempts

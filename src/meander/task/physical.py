@@ -1,4 +1,4 @@
-"""A plan made ready to run: levels, who feeds whom, and its stateful operators. Spark-free.
+"""A plan made ready to run: levels, who feeds whom, and its stateful operators.
 
 Compiled once per process and plan, from the plan's pickled bytes; tasks find it by them.
 """

@@ -1,4 +1,4 @@
-"""Rows on their way through a stage, and where each of them comes from. Spark-free.
+"""Rows on their way through a stage, and where each of them comes from.
 
 A *unit* is the piece of the flow's data that never depends on the parallelism: a split of a source, or a key
 group of a stateful operator. Whatever is folded before an exchange is folded within one unit, and folded

@@ -1,6 +1,6 @@
 """Values that Python can be shown. Polars has times of years that Python's datetime lacks, and asking for one raises, or worse.
 
-Whoever makes Python objects of rows asks ``beyond`` first; dead letters have such times as the numbers that they are. Spark-free.
+Whoever makes Python objects of rows asks ``beyond`` first; dead letters have such times as the numbers that they are.
 """
 
 from __future__ import annotations

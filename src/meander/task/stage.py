@@ -1,4 +1,4 @@
-"""One stage's work in one task: rows in, state merged, rows out. Spark-free: tests call it without a session.
+"""One stage's work in one task: rows in, state merged, rows out. Tests call it without a session.
 
 The order of work: read sources or have stateful operators work, run the stateless operators in the plan's order, stage what sinks get,
 and prepare what goes to later stateful operators. What these do is behind one contract: see ``task.operators.contract``.

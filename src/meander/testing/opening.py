@@ -87,7 +87,7 @@ def open_flow(
     runner.tables = stored
     runner.digests = join is not None
     parts = parts_of(compiled)
-    compactor = merges(store, settings.key_groups)
+    compactor = merges(store, log.manifest.key_groups)  # what the store was made with counts, not what is asked for now
     cohort = None if join is None else join(log)
     loop = Loop(
         store,

@@ -1,4 +1,4 @@
-"""What a stateful operator is to the engine: one contract, so that stages, epochs and the loop know no kinds of operators.
+"""What a stateful operator is to all others: one contract, so that stages, epochs and the loop know no kinds of operators.
 
 The life of a row, from the operator's side:
 

@@ -170,7 +170,7 @@ class Workspace:
 
         ``types`` are the columns as this version of the plan has them, for operators that go on with the state of older versions:
         otherwise the columns are those of the slot's newest segment, and two slots can have different ones. Not ``stored``: only of what
-        was written at this desk.
+        was written in this workspace.
         """
         kept, like = self.kept[table], None if types is None else {HASH: pl.UInt64(), **types}
         above = max(above, self.floors.get(table, SOONEST))

@@ -1,4 +1,4 @@
-"""Joins over streams of changes: what becomes of the pairs of a key when rows of either side come and go. Spark-free.
+"""Joins over streams of changes: what becomes of the pairs of a key when rows of either side come and go.
 
 State is all rows of both sides, as bags (see ``bags``), for good. An epoch looks at the keys that rows have come or gone of: it reads these
 keys' rows of both sides, as they were and as they are, and gives out the difference between the pairs then and the pairs now. So what comes
@@ -10,7 +10,7 @@ a row has a partner can have changed only where it or a row that it pairs with i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -18,17 +18,16 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from meander.errors import BadInput
 from meander.plan.change_joins import ChangeJoin
 from meander.plan.operators import Filter
 from meander.state.grouping import Index, group_rows, order_by_hash
 from meander.state.hashing import Hashes, hash_keys
 from meander.state.segment import HASH
 from meander.state.table import Kept
-from meander.task.evaluate import CONTENT_LIMIT, DeadLetter, content_of, values_of
 from meander.task.operators.bags import OWNER, Bag
 from meander.task.operators.contract import Emitted, Intake, Mask, Partial, Stateful
 from meander.task.operators.folding import keep_groups, take
+from meander.task.operators.joins.conditions import holds, refuse
 from meander.task.operators.place import Place
 from meander.task.operators.workspace import Workspace
 from meander.task.rows import Rows
@@ -276,19 +275,11 @@ class JoiningChanges(Stateful):
 
     def _meeting(self, workspace: Workspace, where: Filter, whole: pl.DataFrame, tells: Mask) -> Mask:
         """For which pairs the condition holds. One on which it fails is no pair: a dead letter when it comes, and nothing when it goes."""
-
-        def refuse(row: int, error: Exception) -> None:
-            if not tells[row]:
-                return
-            one = whole[row].drop(OWNER, _TIMES)
-            pair = values_of(one, 0)
-            key = tuple(pair[column] for column in self.keys) if len(self.keys) > 1 else pair[self.keys[0]]
-            position, reason = f"{self.name} key {key!r}", f"where {where.describe()}: {type(error).__name__}: {error}"
-            if workspace.strict:
-                raise BadInput(f"operator '{self.name}', epoch {workspace.epoch}, a pair of key {key!r}: {reason}") from error
-            workspace.dead.append(DeadLetter(self.name, position, reason, content_of(one, 0)[:CONTENT_LIMIT]))
-
-        return holds(where, whole, refuse)
+        found, failures = holds(where, whole)
+        for failure in failures:
+            if tells[failure[0]]:
+                refuse(workspace, self, where, whole.drop(OWNER, _TIMES), failure)
+        return found
 
     def _emit(self, changed: pl.DataFrame, hashes: Hashes) -> Emitted | None:
         if not self.retracts:
@@ -320,23 +311,6 @@ def _times(left: Half, right: Half, pairs: Pairs) -> Counts:
 def _among(size: int, rows: Index) -> Mask:
     found = np.zeros(size, np.bool_)
     found[rows] = True
-    return found
-
-
-def holds(where: Filter, whole: pl.DataFrame, refuse: Callable[[int, Exception], None]) -> Mask:
-    """For which rows a condition holds. Those on which it fails are found by halves, and refused."""
-    found = np.zeros(whole.height, np.bool_)
-    pending = [(0, whole.height)] if whole.height else []
-    while pending:
-        begin, end = pending.pop()
-        try:
-            found[begin:end] = where.mask(whole[begin:end]).to_numpy()
-        except pl.exceptions.PolarsError as error:
-            if end - begin > 1:
-                middle = (begin + end) // 2
-                pending += [(middle, end), (begin, middle)]
-            else:
-                refuse(begin, error)
     return found
 
 

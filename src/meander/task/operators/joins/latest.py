@@ -1,4 +1,4 @@
-"""Rows of one stream, each with the newest row of another: a stream joined with a table that changes. Spark-free.
+"""Rows of one stream, each with the newest row of another: a stream joined with a table that changes.
 
 By arrival, the table is one row per key, and what arrives of it in an epoch counts before the other side's rows of that epoch: a rule
 that does not depend on which task is faster. Where the table is a stream of changes, it is told which rows are gone: a row that is gone

@@ -53,7 +53,9 @@ class Line:
         self._first = int(times.min()) if len(times) else 0
         self._size = (int(times.max()) if len(times) else 0) - self._first + 2
         self._moments: Times | None = None
-        if self._size * (int(keys.max(initial=0)) + 2) >= _FAR:  # key and time do not fit into one number: take ranks in place of times
+        self._beyond = int(keys.max(initial=0)) + 1
+        """In the place of every larger key: none of its rows are here, and its own number may be more than 64 bits hold."""
+        if self._size * (self._beyond + 1) >= _FAR:  # key and time do not fit into one number: take ranks in place of times
             self._moments = np.unique(times)
             self._size = len(self._moments) + 1
         numbers = keys * self._size + self._rank(times, "left")
@@ -62,7 +64,7 @@ class Line:
 
     def find(self, keys: Numbers, times: Times, side: Literal["left", "right"]) -> Index:
         """Where in the order the first row stands that has this key and at least this time, or (on the right) a larger one."""
-        return np.searchsorted(self._numbers, keys * self._size + self._rank(times, side))
+        return np.searchsorted(self._numbers, np.minimum(keys, self._beyond) * self._size + self._rank(times, side))
 
     def _rank(self, times: Times, side: Literal["left", "right"]) -> Times:
         if self._moments is not None:

@@ -1,12 +1,12 @@
-"""Joins of two streams: within a bound of time, in the same window, or without a bound. Spark-free.
+"""Joins of two streams: within a bound of time, in the same window, or without a bound.
 
 State is the rows of both sides, as they came, in one table per side; with a bound, with the time of each. What arrives meets what
 arrived with it and what the other side has stored, within the times that it can reach. A row is over when nothing can reach it any more:
 then it comes out, where an outer join has found no partner for it. A stored row that finds its first one is not written again: a
 table beside it (``.left_met``) has the numbers of such rows.
 
-Rows of a window are as if all were at its last microsecond, and their times must be equal. Windows that overlap are in ``window_joins``,
-sessions in ``session_joins``.
+Rows of a window are as if all were at its last microsecond, and their times must be equal. Windows that overlap are in ``windows``,
+sessions in ``sessions``.
 """
 
 from __future__ import annotations
@@ -20,17 +20,15 @@ import numpy as np
 import polars as pl
 
 from meander.coordinate.timing import Timing
-from meander.errors import BadInput
 from meander.plan.eventtime import END, START
 from meander.plan.joins import Join, SideTime
-from meander.plan.operators import Filter
 from meander.plan.windows import Times, Window
 from meander.state.grouping import Index
 from meander.state.hashing import Hashes
 from meander.state.segment import HASH, SOONEST
 from meander.state.table import Kept
-from meander.task.evaluate import CONTENT_LIMIT, DeadLetter, content_of, values_of
 from meander.task.operators.contract import Emitted, Intake, Mask, Partial, Stateful
+from meander.task.operators.joins.conditions import holds, refuse
 from meander.task.operators.joins.pairing import Keys, Numbers, distinct, number_keys, numbered, pair_up, stretches, times_of
 from meander.task.operators.place import Place
 from meander.task.operators.wholerows import in_order, send_whole
@@ -277,9 +275,9 @@ class Joining(Stateful):
         whole = self._whole(left, right, spans)
         kept = np.arange(whole.height)
         if self.op.where is not None and whole.height:
-            meets, failures = self._meets(self.op.where, whole)
-            for row, error in failures:
-                self._refuse(workspace, self.op.where, whole, row, error)
+            meets, failures = holds(self.op.where, whole)
+            for failure in failures:
+                refuse(workspace, self, self.op.where, whole, failure)
             kept = np.flatnonzero(meets)
             whole = whole[kept]
         out.add(whole, hashes[kept], first[kept], second[kept])
@@ -290,32 +288,6 @@ class Joining(Stateful):
         side = self.sides[1]
         others = [right.get_column(column).alias(side.names[column]) for column in right.columns if column not in side.keys]
         return self._timed(pl.DataFrame([*left.get_columns(), *others]), left, right, spans)
-
-    def _meets(self, where: Filter, whole: pl.DataFrame) -> tuple[Mask, list[tuple[int, pl.exceptions.PolarsError]]]:
-        """For which pairs the condition holds, and on which it fails, in their order: these are found by halves."""
-        meets = np.zeros(whole.height, np.bool_)
-        failures = []
-        pending = [(0, whole.height)]
-        while pending:
-            begin, end = pending.pop()
-            try:
-                meets[begin:end] = where.mask(whole[begin:end]).to_numpy()
-            except pl.exceptions.PolarsError as error:
-                if end - begin > 1:
-                    middle = (begin + end) // 2
-                    pending += [(middle, end), (begin, middle)]
-                    continue
-                failures.append((begin, error))
-        return meets, failures
-
-    def _refuse(self, workspace: Workspace, where: Filter, whole: pl.DataFrame, row: int, error: pl.exceptions.PolarsError) -> None:
-        """A pair on which the condition fails is a dead letter, and no pair."""
-        pair = values_of(whole, row)
-        key = tuple(pair[column] for column in self.keys) if len(self.keys) > 1 else pair[self.keys[0]]
-        position, reason = f"{self.name} key {key!r}", f"where {where.describe()}: {type(error).__name__}: {error}"
-        if workspace.strict:
-            raise BadInput(f"operator '{self.name}', epoch {workspace.epoch}, a pair of key {key!r}: {reason}") from error
-        workspace.dead.append(DeadLetter(self.name, position, reason, content_of(whole, row)[:CONTENT_LIMIT]))
 
     def _timed(
         self, whole: pl.DataFrame, left: pl.DataFrame | None, right: pl.DataFrame | None, spans: Spans | None = None
@@ -384,7 +356,7 @@ class Joining(Stateful):
 
 @dataclass(frozen=True)
 class JoinReader:
-    """Shows the rows that wait for others: ``side`` says whose they are, the columns are called as behind the join."""
+    """Shows the rows that wait for others: ``__side`` says whose they are, the columns are called as behind the join."""
 
     sides: Mapping[str, Mapping[str, str]]
 

@@ -1,4 +1,4 @@
-"""Semi and anti joins of two streams: rows of the left that have a partner on the right, or have none. Spark-free.
+"""Semi and anti joins of two streams: rows of the left that have a partner on the right, or have none.
 
 Both keep the same: the rows of the left that have found no partner yet, and the rows of the right. A semi join gives out a row when its
 first partner is there, an anti join when it is over without one. What has found its partner is deleted, or never stored.
@@ -22,6 +22,7 @@ from meander.state.hashing import Hashes
 from meander.state.segment import DELETED, HASH, SOONEST
 from meander.state.table import Kept
 from meander.task.operators.contract import Emitted, Mask, Partial
+from meander.task.operators.joins.conditions import holds, refuse
 from meander.task.operators.joins.pairing import Keys, Numbers, distinct, have_partner, pair_up, stretches
 from meander.task.operators.joins.pairs import ARRIVAL, AT, Arrived, Found, Joining, Spans, told
 from meander.task.operators.place import Place
@@ -157,13 +158,14 @@ class Filtering(Joining):
         asked = open_[first]
         spans = None if left.spans is None else (left.spans[0][asked], left.spans[1][asked])
         whole = self._whole(left.frame[asked], right.frame[other], spans)
-        meets, failures = self._meets(self.op.where, whole)
+        meets, failures = holds(self.op.where, whole)
         arrival = right.arrival[other]
         soonest = np.full(len(open_), np.iinfo(np.int64).max)
         np.minimum.at(soonest, first[meets], arrival[meets])
-        for row, error in failures:
+        for failure in failures:
+            row, _ = failure
             if arrival[row] < soonest[first[row]]:  # it would not have been asked of a later one
-                self._refuse(workspace, self.op.where, whole, row, error)
+                refuse(workspace, self, self.op.where, whole, failure)
         met[open_[first[meets]]] = True
 
     def _unknown(self, workspace: Workspace, right: Arrived, keys: Keys) -> Mask:

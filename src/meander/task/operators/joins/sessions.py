@@ -1,4 +1,4 @@
-"""Joins of two streams in sessions: the rows of both sides of a key form sessions together. Spark-free.
+"""Joins of two streams in sessions: the rows of both sides of a key form sessions together.
 
 Sessions are kept as those of aggregates are, without aggregates (``.sessions``): a row of either side is one of its own at first, and
 those that meet become one. The rows are in a table per side, by key. When a session closes, its rows are looked up, and all pairs of them

@@ -1,4 +1,4 @@
-"""Joins of two streams in windows that overlap: sliding windows, and windows that cumulate. Spark-free.
+"""Joins of two streams in windows that overlap: sliding windows, and windows that cumulate.
 
 A row is stored once, and ends with the last window that it is in. Two rows meet once in each window that both are in and that is open
 when the second of them comes: so a pair comes out as often as it has such windows, in the epoch of the second row. Which windows those

@@ -1,7 +1,7 @@
 """Processors at work: what they remember is one row per key, read and written in columns.
 
 One epoch of one slot: rows by key, the keys that are to be looked at because of a timer or an expiry, one lookup for all of them, the
-user's code (``percall`` or ``wholebatch``), one write of what has changed. A row has the variables, as many columns; a list is a list
+user's code (``per_key`` or ``whole``), one write of what has changed. A row has the variables, as many columns; a list is a list
 column, a map two of them; and, where the processor uses them, the key's timers that are not due yet, when it last had rows, and when
 it is next looked at for variables that are forgotten. A row in which everything has its default is deleted.
 

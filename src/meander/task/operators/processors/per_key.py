@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from meander.task.operators.processors.operator import Processing
 
 _CONTENT_LIMIT = 10_000
+Place = tuple[str, int]
+"""A clock, and the number of a key: where timers are."""
+Moments = set[int]
 
 
 class State:
@@ -65,57 +68,72 @@ class Pending:
 
     def __init__(self, columns: Mapping[str, list[list[int]]]) -> None:
         self._columns = columns
-        self.changed: dict[tuple[str, int], list[int]] = {}
+        self._now: dict[Place, Moments] = {}
+        """Of the keys that calls have set or deleted timers of: those that are set now."""
+        self.changed: dict[Place, None] = {}
+        """Whose timers may not be what they were."""
         self.added: dict[tuple[str, int, int], None] = {}
-        self._undo: list[tuple[tuple[str, int], list[int] | None]] = []
+        self._undo: list[tuple[Place, int]] = []
+        """The timers that the call under way has set or deleted."""
+        self._changed: list[Place] = []
         self._added: list[tuple[str, int, int]] = []
         self.key = 0
 
     def begin(self, key: int) -> None:
         self.key = key
-        self._undo, self._added = [], []
+        self._undo, self._changed, self._added = [], [], []
 
     def roll_back(self) -> None:
-        for place, before in reversed(self._undo):
-            if before is None:
-                self.changed.pop(place, None)
-            else:
-                self.changed[place] = before
+        for place, at in reversed(self._undo):
+            self._now[place] ^= {at}
+        for place in self._changed:
+            self.changed.pop(place, None)
         for timer in self._added:
             self.added.pop(timer, None)
 
     def forget(self, keys: Container[int]) -> None:
         """Nothing has been done to the timers of these keys."""
-        self.changed = {place: timers for place, timers in self.changed.items() if place[1] not in keys}
+        self._now = {place: timers for place, timers in self._now.items() if place[1] not in keys}
+        self.changed = {place: None for place in self.changed if place[1] not in keys}
         self.added = {timer: None for timer in self.added if timer[1] not in keys}
 
-    def of(self, clock: str, key: int) -> list[int]:
-        return self.changed.get((clock, key)) or ([] if (clock, key) in self.changed else self._columns[clock][key])
+    def of(self, clock: str, key: int) -> Collection[int]:
+        """The timers of a key, in no order."""
+        now = self._now.get((clock, key))
+        return self._columns[clock][key] if now is None else now
 
     def fire(self, clock: str, key: int, at: int) -> bool:
         """Whether this timer is still set; from now on it is not."""
-        there = self.of(clock, key)
+        there = self._at_hand((clock, key))
         if at not in there:
             return False
-        self.changed[clock, key] = [other for other in there if other != at]
+        there.remove(at)
+        self.changed[clock, key] = None
         return True
 
     def set(self, clock: str, at: int) -> None:
-        there = self.of(clock, self.key)
-        if at not in there:
-            self._replace(clock, [*there, at])
+        if at not in self._at_hand((clock, self.key)):
+            self._toggle((clock, self.key), at)
             if (clock, self.key, at) not in self.added:
                 self.added[clock, self.key, at] = None
                 self._added.append((clock, self.key, at))
 
     def delete(self, clock: str, at: int) -> None:
-        there = self.of(clock, self.key)
-        if at in there:
-            self._replace(clock, [other for other in there if other != at])
+        if at in self._at_hand((clock, self.key)):
+            self._toggle((clock, self.key), at)
 
-    def _replace(self, clock: str, timers: list[int]) -> None:
-        self._undo.append(((clock, self.key), self.changed.get((clock, self.key))))
-        self.changed[clock, self.key] = timers
+    def _at_hand(self, place: Place) -> Moments:
+        """A key's timers as a set, made once: a call may ask as often as the key has timers."""
+        if (there := self._now.get(place)) is None:
+            there = self._now[place] = {*self._columns[place[0]][place[1]]}
+        return there
+
+    def _toggle(self, place: Place, at: int) -> None:
+        self._now[place] ^= {at}
+        self._undo.append((place, at))
+        if place not in self.changed:
+            self.changed[place] = None
+            self._changed.append(place)
 
 
 class Output:

@@ -1,4 +1,4 @@
-"""Aggregates per key and window of so many rows, in the order of arrival. Spark-free.
+"""Aggregates per key and window of so many rows, in the order of arrival.
 
 A key's rows are numbered as they arrive, and cut into *panes* of one step's rows. A window is the size's worth of panes that follow each
 other; it comes in the epoch that brings its last row. A key keeps its newest panes, as many as a window has, each in a slot of its own:

@@ -1,4 +1,4 @@
-"""Aggregates per key and window: which rows are late, what is stored of a window, and what comes out when it closes. Spark-free.
+"""Aggregates per key and window: which rows are late, what is stored of a window, and what comes out when it closes.
 
 State is one row per key and *pane* (see ``plan.windows``), which is over when no window needs it any more.
 
