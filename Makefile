@@ -9,6 +9,8 @@ STAMP := .venv/.meander-setup
 JAVA = JAVA_HOME="$$(scripts/java.sh)" && export JAVA_HOME &&
 # More for pytest or a benchmark: make test ARGS="-k manifest"
 ARGS ?=
+# Processes that `make test` divides the test files among; each has a Spark of its own.
+WORKERS ?= 2
 BENCH ?= throughput
 
 .PHONY: help
@@ -28,7 +30,7 @@ demo: $(STAMP) ## run the demo: about half a minute, set-up aside; ends by itsel
 
 .PHONY: test
 test: $(STAMP) ## all tests but the slow and the long ones
-	@$(JAVA) $(BIN)/python -m pytest -m "not slow and not long" $(ARGS)
+	@$(JAVA) $(BIN)/python -m pytest -m "not slow and not long" -n $(WORKERS) --dist loadfile $(ARGS)
 
 .PHONY: test-servers
 test-servers: $(STAMP) ## get what some tests run against: servers for s3:// and redis://, Prometheus' own parser, real data

@@ -229,7 +229,9 @@ def test_a_bad_flow_is_refused_where_it_is_written_with_what_is_there_instead(bu
         assert word in str(caught.value)
 
 
-@pytest.mark.parametrize("columns", [("customer", "amount"), (["customer", "amount"],), (pl.col("customer"), "amount")], ids=str)
+@pytest.mark.parametrize(
+    "columns", [("customer", "amount"), (["customer", "amount"],), (pl.col("customer"), "amount")], ids=["names", "a list", "a column"]
+)
 def test_keys_may_be_names_a_list_of_names_or_plain_columns(columns: tuple[Any, ...]) -> None:
     assert orders().key_by(*columns).keys == ("customer", "amount")
 

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 from meander.errors import ConfigError
 
-Strategy = Literal["hybrid", "prefetch", "lazy", "eager"]
+Strategy = Literal["eager", "lazy", "prefetch", "hybrid"]
 """How new owners of key groups come by their state: see ``coordinate.migration``."""
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 StateMode = Literal["hybrid", "local", "remote"]

@@ -11,8 +11,6 @@ from tests.spark.conftest import write_input
 
 import meander as md
 
-folder = Path(sys.argv[1])
-
 
 def note_process(frame: pl.DataFrame) -> pl.DataFrame:
     """The parent of a worker's parent is its executor."""
@@ -22,6 +20,7 @@ def note_process(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def main() -> None:
+    folder = Path(sys.argv[1])
     write_input(folder / "in", files=8, rows=1000, keys=100)
     spark = md.spark(master="local-cluster[2,1,1024]")
     flow = md.Flow("placement")
