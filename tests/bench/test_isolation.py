@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,9 @@ def test_ending_a_session_also_ends_who_left_the_process_group() -> None:
         assert len(session_members(leader.pid)) == 2
         end_session(leader.pid)
         leader.wait()
+    deadline = time.monotonic() + 10
+    while session_members(leader.pid) and time.monotonic() < deadline:  # a process that was killed takes a moment to be gone
+        time.sleep(0.01)
     assert session_members(leader.pid) == []
 
 
