@@ -104,8 +104,8 @@ def test_a_store_that_is_away_does_not_end_the_renewal(monkeypatch: pytest.Monke
 HOLDER = """
 import sys, time
 from meander.clock import SystemClock
-from meander.state.lease import Lease
-from meander.state.store import open_store
+from meander.state.stores.lease import Lease
+from meander.state.stores.contract import open_store
 lease = Lease(open_store(sys.argv[1]), 1, SystemClock()).start()
 print("held", flush=True)
 time.sleep(60)

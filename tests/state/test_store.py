@@ -161,7 +161,7 @@ def test_of_8_processes_exactly_one_wins_each_name(url: str) -> None:
 
 WRITER = """
 import sys
-from meander.state.store import open_store
+from meander.state.stores.contract import open_store
 store = open_store(sys.argv[1])
 print("begins", flush=True)
 for n in range(1_000_000):
