@@ -258,7 +258,7 @@ class Run(Suggests):
         return done
 
     def modify_as_told(self, told: Mapping[str, Any], code: bytes | None = None) -> dict[str, Any]:
-        """The same for changes that come as plain data (see ``plan.told``), or as ``code``; the answer is plain data, too.
+        """The same for changes as plain data (see ``plan.change.as_json``), or as ``code``; the answer is plain data, too.
 
         ``code`` is what ``plan.change.code`` packs. It is run: only for callers who may. The HTTP API calls ``run.modify_as_told(told)``.
         """

@@ -55,7 +55,7 @@ _EMPTY = Segment("", encode_segment(pl.DataFrame({HASH: np.zeros(0, np.uint64)})
 class Opened:
     """Segments that stay open as long as they are looked at in turn, however many they are.
 
-    One that others are looked at instead of for long is let go: it was merged or dropped, and takes room on the disk while it is mapped.
+    Segments not used recently are closed: they were merged or dropped, and take room on the disk while they are mapped.
     """
 
     def __init__(self, unused: int) -> None:

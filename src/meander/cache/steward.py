@@ -11,9 +11,9 @@ In the *backroom*, of low priority, since it must not take the cores from the ep
 - ``drop``: segments that the driver has collected leave this cache.
 - ``merge``: compact segments of this executor's slots, in the background; ``merged`` gives what is done.
 
-Everything is an action of Arrow Flight: a JSON header and bytes, in both directions. Who does not know the run's secret is refused. It ends
-when its executor does. It shares nothing with the epochs but files that never change, so that it may die at any moment. Two processes, and
-not two threads: an answer would wait for whoever has Python's lock, and he for a core that a low priority does not get him.
+Everything is an action of Arrow Flight: a JSON header and bytes, in both directions. Callers without the run's secret are refused. A
+steward ends when its executor does. It shares nothing with the epochs but files that never change, so that it may die at any moment. Two
+processes, and not two threads: with one GIL a reply would wait for a low-priority thread.
 """
 
 from __future__ import annotations

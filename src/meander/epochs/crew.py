@@ -1,7 +1,8 @@
 """Executors that come and go with the load: requested from, and released to, a cluster manager (``on_spark.allocation``).
 
-Nobody is killed at work. Who is to go is evacuated; two epochs later, when nothing of it is needed any more, Spark is told to have one
-executor less and then to let this one go *unless it is busy*: then it is asked again. The cluster manager is called in a thread of its own.
+Executors are drained before release. An executor is evacuated first; two epochs later, when none of its output is needed any more, the
+manager is asked for one executor less, and then to release this one *unless it is busy*: then it is asked again. The manager is called
+in a thread of its own.
 """
 
 from __future__ import annotations

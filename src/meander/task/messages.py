@@ -46,7 +46,7 @@ class Common:
     """Tasks per level."""
     strict: bool = False
     mode: str = "hybrid"
-    """Where reads of state go: see segments.py."""
+    """Where reads of state go: see ``cache.reader``."""
     secret: str = ""
     """What stewards of this run know each other by."""
     late: Mapping[str, int] = field(default_factory=dict)
