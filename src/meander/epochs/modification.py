@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import inspect
-import json
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -41,7 +40,8 @@ from meander.plan.joins import JoinLatest
 from meander.plan.operators import MapBatches, SourceOp
 from meander.plan.pickling import pack_whole
 from meander.settings import seconds
-from meander.state.history import read_history, read_record
+from meander.state.formats import REQUEST, REVERSAL, VERDICT, Format
+from meander.state.history import read_history, read_record, record_name
 from meander.state.manifest import Json, Manifest, operator_of
 from meander.state.stores.contract import Store
 from meander.task.physical import Compiled, compile_plan
@@ -137,12 +137,12 @@ class Modifier:
         """What has become of a request of this id, where that is known. Rejected where it was rejected."""
         if not _ID.fullmatch(request_id):
             raise ConfigError(f"request_id={request_id!r}: use letters, digits, '_', '-' and '.', up to 100 of them")
-        verdict = read_record(self._store, _verdict(request_id))
+        verdict = read_record(self._store, VERDICT, request_id)
         if verdict is None:
             return None
         if verdict["verdict"] != "in force":
             raise Rejected(f"modification '{request_id}' was rejected before: {verdict['why']}")
-        request = read_record(self._store, _request(request_id)) or {}
+        request = read_record(self._store, REQUEST, request_id) or {}
         effects = request.get("effects", {})
         return Modified(request_id, verdict["version"], verdict["epoch"], verdict["seconds"], effects, repeated=True)
 
@@ -212,10 +212,10 @@ class Modifier:
             self._store.put_if_absent(packed, planned.packed)
             put_plan(self._store, compiled)
             record = {
-                "id": request.id, "author": request.author, "at": self._clock.now(), "epoch": epoch, "effects": effects.to_json(),
+                "id": request.id, "author": str(request.author), "at": self._clock.now(), "epoch": epoch, "effects": effects.to_json(),
                 "from": self.plan.digest(), "to": compiled.digest, "packed": packed, "code": _code(plan, effects),
             }  # fmt: skip
-            self._store.put_if_absent(_request(request.id), _json(record))
+            self._store.put_if_absent(record_name(REQUEST, request.id), REQUEST.write(record))
 
         def rewrite(manifest: Manifest) -> Rewritten:
             made = rewrite_tables(self._store, self._clock, manifest, self.plan, plan, effects.upgrades, gone(manifest))
@@ -227,7 +227,7 @@ class Modifier:
             return replace(made, flushed=known | {name: mark for name, mark in was.items() if name in then and then[name] < mark})
 
         def accepted(epoch: int, seconds: float) -> Modified:
-            self._note(_verdict(request.id), verdict="in force", version=plan.version, epoch=epoch, seconds=round(seconds, 3))
+            self._note(VERDICT, request.id, verdict="in force", version=plan.version, epoch=epoch, seconds=round(seconds, 3))
             if in_force(self._loop.plan) == in_force(parts.plan):  # otherwise a sibling's change has come on top of it by now
                 self._in_force(plan, compiled)
             return Modified(request.id, plan.version, epoch, round(seconds, 3), effects.to_json())
@@ -292,8 +292,8 @@ class Modifier:
 
     def _give_verdict(self, plan: Json) -> None:
         """What is in force by the log has its verdict."""
-        if "modification" in plan and read_record(self._store, _verdict(plan["modification"])) is None:
-            self._note(_verdict(plan["modification"]), verdict="in force", version=plan["version"], epoch=plan["since"], seconds=None)
+        if "modification" in plan and read_record(self._store, VERDICT, plan["modification"]) is None:
+            self._note(VERDICT, plan["modification"], verdict="in force", version=plan["version"], epoch=plan["since"], seconds=None)
 
     def history(self) -> list[Json]:
         """All modifications, the oldest first: who asked for what, and what has become of it."""
@@ -360,7 +360,7 @@ class Modifier:
         former, kept = self._adopt(was, apart)
         compiled = compile_plan(former)
         parts = replace(self._make_parts(compiled), plan={**was, **kept})
-        trial = Trial(parts, None, watched, lasting=frozenset(marks["unproven"].get("lasting", watched)))
+        trial = Trial(parts, None, watched, lasting=frozenset(marks["unproven"]["lasting"]))
         trial.sooner = frozenset(marks["unproven"]["sooner"])
         trial.former = self._loop.setup_of(parts, Program.of(compiled, was))
         trial.restore = self._restore
@@ -395,15 +395,15 @@ class Modifier:
 
     def _take_back(self, request_id: str, epoch: int, why: str) -> None:
         former, _ = self._adopt(self._loop.plan)
-        self._note(f"modifications/{request_id}.reversal", verdict="taken back", epoch=epoch, why=why)
+        self._note(REVERSAL, request_id, verdict="taken back", epoch=epoch, why=why)
         self._in_force(former, compile_plan(former))
         _LOG.error(f"modification '{request_id}' failed on the first rows that came, in epoch {epoch}, and was taken back: {why}")
 
     def _refuse(self, request_id: str, epoch: int, why: str) -> None:
         if self._edited and self.plan.digest() == self._given.digest():  # a sibling that was started with the same file was faster
-            self._note(_verdict(request_id), verdict="in force", version=self.plan.version, epoch=epoch, seconds=None)
+            self._note(VERDICT, request_id, verdict="in force", version=self.plan.version, epoch=epoch, seconds=None)
         else:
-            self._note(_verdict(request_id), verdict="rejected", epoch=epoch, why=why)
+            self._note(VERDICT, request_id, verdict="rejected", epoch=epoch, why=why)
 
     def _gone(self, effects: Effects, parts: Parts) -> Callable[[Manifest], tuple[str, ...]]:
         known = parts.tables()
@@ -416,10 +416,10 @@ class Modifier:
         for listener in self.listeners:
             listener(compiled)
 
-    def _note(self, name: str, **facts: Any) -> None:
+    def _note(self, format: Format, identity: str, **facts: Any) -> None:
         """A record of what has happened anyway: that it cannot be written now must not undo it."""
         with contextlib.suppress(Retryable):
-            self._store.put_if_absent(name, _json({**facts, "decided": self._clock.now()}))
+            self._store.put_if_absent(record_name(format, identity), format.write({**facts, "decided": self._clock.now()}))
 
 
 def _back_from(plan: Json) -> Iterator[tuple[str, str | None]]:
@@ -464,15 +464,3 @@ def _code(plan: Plan, effects: Effects) -> dict[str, Json]:
 
 def _packed(plan: bytes) -> str:
     return f"plan/{hashlib.sha256(plan).hexdigest()[:32]}.packed"
-
-
-def _request(request_id: str) -> str:
-    return f"modifications/{request_id}.request"
-
-
-def _verdict(request_id: str) -> str:
-    return f"modifications/{request_id}.verdict"
-
-
-def _json(record: Json) -> bytes:
-    return json.dumps(record, default=str).encode()

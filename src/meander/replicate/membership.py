@@ -15,7 +15,6 @@ name among those that live. Two who believe that they are the first do no harm. 
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import threading
 from collections.abc import Iterator, Mapping
@@ -27,6 +26,7 @@ from meander.connect.source import Choice, Split
 from meander.epochs.decision import Decision
 from meander.errors import Divergent, Retryable
 from meander.processes import ProcessId
+from meander.state.formats import DECISION, DIGESTS
 from meander.state.manifest import Json
 from meander.state.signs import LONGEST_LOOK, SILENT_AFTER, Said, Sign, place_of, read_signs
 from meander.state.stores.contract import Store
@@ -175,12 +175,13 @@ class Cohort:
 
     def agreed(self, epoch: int) -> Decision | None:
         """What an epoch's input is, where that is decided."""
-        data = self._store.get(decision_name(self._generation, epoch))
-        return None if data is None else from_json(json.loads(data))
+        name = decision_name(self._generation, epoch)
+        data = self._store.get(name)
+        return None if data is None else from_json(DECISION.read(data, name))
 
     def agree(self, mine: Decision) -> Decision | None:
         """Decide an epoch's input, unless somebody has: what counts. None where it was decided and collected: it is long over."""
-        data = json.dumps(to_json(mine), separators=(",", ":")).encode()
+        data = DECISION.write(to_json(mine))
         try:
             if self._store.put_if_absent(decision_name(self._generation, mine.epoch), data):
                 return mine
@@ -215,13 +216,12 @@ class Cohort:
         is behind the epoch without having objected, it has not.
         """
         epoch = entry["epoch"]
-        self._store.put_if_absent(self._objection(epoch, self.name), json.dumps(digests).encode())  # whole for who reads it
+        self._store.put_if_absent(self._objection(epoch, self.name), DIGESTS.write({"digests": digests}))  # whole for who reads it
         until = self._clock.monotonic() + DEAD_AFTER
         others = {one.name for one in self.siblings()} - {entry["by"]}
         while others and self._clock.monotonic() < until:
             for name in sorted(others):
-                said = self._store.get(self._objection(epoch, name))
-                if said is not None and json.loads(said) == dict(digests):
+                if self._objected(self._objection(epoch, name)) == dict(digests):
                     return  # two against one: the committer finds out, and stops
             self._clock.sleep(0.05)
         self._store.delete(self._objection(epoch, self.name))
@@ -236,15 +236,20 @@ class Cohort:
         against: dict[int, list[Json]] = {}
         for name in self._store.list(f"diverged/{self._generation:08d}/"):
             epoch = int(name.split("/")[2])
-            data = self._store.get(name) if epoch in committed else None
-            if data is not None:
-                against.setdefault(epoch, []).append(json.loads(data))
+            digests = self._objected(name) if epoch in committed else None
+            if digests is not None:
+                against.setdefault(epoch, []).append(digests)
         for epoch, said in sorted(against.items()):
             if len(said) > 1 and said[0] == said[1] != dict(committed[epoch]):
                 raise Divergent(
                     f"replica '{self.name}' has computed something else than two others in epoch {epoch}: "
                     f"{told(said[0], committed[epoch])}. It had committed that epoch, and it is published; this replica has stopped"
                 )
+
+    def _objected(self, name: str) -> Json | None:
+        """What a replica has computed that objects; None where it does not, or not any more."""
+        data = self._store.get(name)
+        return None if data is None else DIGESTS.read(data, name)["digests"]
 
     def _objection(self, epoch: int, name: str) -> str:
         return f"diverged/{self._generation:08d}/{epoch:012d}/{name}"

@@ -13,12 +13,13 @@ import pyarrow.parquet
 
 from meander.aggregates import Agg
 from meander.errors import ConfigError, Corrupted, Retryable
+from meander.state.formats import DEAD_LETTERS
 from meander.state.hashing import in_groups
 from meander.state.log import no_such_epoch, read_manifest
 from meander.state.manifest import Manifest, Table, operator_of
 from meander.state.segment import ALL, DELETED, HASH, LATEST, Segment, SegmentRef
-from meander.state.stores.contract import Store, open_store
-from meander.state.stores.folder import refuse_file
+from meander.state.stores.contract import Store
+from meander.state.stores.opening import checked_store
 from meander.state.table import conform, merge_segments
 from meander.state.values import ValueTable, lists_by_key
 
@@ -30,8 +31,7 @@ def read_state(store: str | Path, operator: str, epoch: int | None = None) -> pa
 
     Example: ``md.read_state("state/", "totals").to_pandas()``.
     """
-    opened = open_store(store)
-    refuse_file(opened)
+    opened = checked_store(store)
     return read_operator(opened, operator, epoch)
 
 
@@ -67,7 +67,7 @@ def read_dead_letters(store: str | Path) -> pa.Table:
 
     Example: ``md.read_dead_letters("state/").to_pylist()``.
     """
-    opened = open_store(store)
+    opened = checked_store(store)
     folder = opened.local("dead_letters")
     if folder is None:
         raise ConfigError(
@@ -77,7 +77,11 @@ def read_dead_letters(store: str | Path) -> pa.Table:
         raise ConfigError(f"store {opened.url}: there is no flow in it")
     found = sorted(folder.glob("*.parquet")) if folder.exists() else []
     schema = pa.schema([("epoch", pa.int64()), *((n, pa.large_string()) for n in ("operator", "position", "reason", "content"))])
-    tables = [pyarrow.parquet.read_table(path).cast(schema) for path in found]
+    tables = []
+    for path in found:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            DEAD_LETTERS.in_metadata(file.metadata.metadata, path.name)
+            tables.append(file.read(schema.names).cast(schema))
     return pa.concat_tables(tables) if tables else schema.empty_table()
 
 

@@ -30,6 +30,7 @@ from meander.plan.operators import MapBatches, Union
 from meander.plan.processing import Side
 from meander.plan.sessions import GAP
 from meander.plan.windows import FOREVER, NEVER, show_duration
+from meander.state import formats
 from meander.state.hashing import Hashes, key_groups_of
 from meander.state.manifest import operator_of
 from meander.state.segment import DELETED, HASH, SOONEST, Segment, SegmentRef, encode_segment, ends_of
@@ -466,7 +467,7 @@ class StageTask:
                 self._stage(sink, whole, self.compiled.sinks[sink].sink.encode)
         if self._dead:
             self.report.count("dead_letters", len(self._dead))
-            self._stage(DEAD_LETTERS, dead_letter_frame(self.control.common.epoch, self._dead), encode_parquet)
+            self._stage(DEAD_LETTERS, dead_letter_frame(self.control.common.epoch, self._dead), encode_dead_letters)
         self._spend("stage", began)
         return self.report
 
@@ -528,6 +529,10 @@ def digest_of(frame: pl.DataFrame) -> int:
 
 def _hash_sum(frame: pl.DataFrame) -> int:
     return int(frame.select(sorted(frame.columns)).hash_rows(seed=0).to_numpy().sum(dtype=np.uint64))
+
+
+def encode_dead_letters(frame: pl.DataFrame) -> bytes:
+    return encode_parquet(frame, formats.DEAD_LETTERS.metadata())
 
 
 def dead_letter_frame(epoch: int, letters: list[DeadLetter]) -> pl.DataFrame:
