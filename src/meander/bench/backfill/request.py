@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
@@ -61,9 +61,6 @@ class BackfillRequest:
     @staticmethod
     def from_json(fields: Json) -> BackfillRequest:
         return BackfillRequest(**fields)
-
-    def to_json(self) -> Json:
-        return asdict(self)
 
     @property
     def sides(self) -> list[str]:

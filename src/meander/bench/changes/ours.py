@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -41,9 +41,6 @@ class ChangesRequest:
     @staticmethod
     def from_json(fields: Json) -> ChangesRequest:
         return ChangesRequest(**{**fields, "input": Input(**fields["input"])})
-
-    def to_json(self) -> Json:
-        return asdict(self)
 
 
 def build(kind: str, source: Input) -> md.Flow:

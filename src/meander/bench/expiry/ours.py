@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -42,9 +42,6 @@ class ExpiryRequest:
     @staticmethod
     def from_json(fields: Json) -> ExpiryRequest:
         return ExpiryRequest(**fields)
-
-    def to_json(self) -> Json:
-        return asdict(self)
 
 
 def run(request: ExpiryRequest, progress: Callable[[int], None]) -> Json:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import ClassVar
 
 from meander.bench.harness.statistics import Json
@@ -32,6 +32,3 @@ class ModifyRequest:
     @staticmethod
     def from_json(fields: Json) -> ModifyRequest:
         return ModifyRequest(**fields)
-
-    def to_json(self) -> Json:
-        return asdict(self)
