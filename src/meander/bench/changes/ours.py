@@ -1,4 +1,5 @@
-"""The measured side of the benchmark of changes: an aggregate, and what follows it, over all of the input."""
+"""The measured side of the benchmark of changes: an aggregate and the operators behind it, over all
+of the input."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class ExpiryRequest:
 
 
 def run(request: ExpiryRequest, progress: Callable[[int], None]) -> Json:
-    """Epoch by epoch: when it ended, and what state there was then."""
+    """Epoch by epoch: its end, and the state at that time."""
     session = md.spark(master=request.master, app_name="meander-bench", spark_driver_memory=request.memory)
     flow, out = md.Flow("bench"), str(Path(request.folder) / "out")
     events = flow.source("events", md.files(request.input, max_files_per_epoch=1)).watermark("ts", grace="1s")

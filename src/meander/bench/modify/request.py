@@ -1,4 +1,4 @@
-"""What a measuring process is asked in the benchmark of changes."""
+"""The request to a measuring process in the benchmark of changes of a running flow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a measuring process is asked in the benchmark of Python state, and the input that all systems read."""
+"""The request to a measuring process in the benchmark of Python state, and the input that all
+systems read."""
 
 from __future__ import annotations
 

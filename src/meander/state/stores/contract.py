@@ -260,7 +260,7 @@ def open_store(url: str | Path) -> Store:
 
 @contextlib.contextmanager
 def _explained(extra: str) -> Iterator[None]:
-    """Clients are optional: who has no S3 needs no client for it."""
+    """Clients are optional: a user without S3 needs no client for it."""
     try:
         yield
     except ModuleNotFoundError as error:
