@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from meander.cli.interruption import Stop
 from meander.cli.parser import Parser
-from meander.cli.run import Stop, available
+from meander.cli.run import available
 from meander.replicate.process import recorded
 
 if TYPE_CHECKING:
