@@ -148,7 +148,7 @@ def test_what_a_task_is_told_does_not_grow_with_the_table(tmp_path: Path) -> Non
     for rows in (10, 100_000):
         with constants(PIECE_BYTES=(lookups, 64 << 20)):
             local = Local(flow_of(pl.DataFrame({"k": range(rows), "city": "x" * 40})), tmp_path / str(rows))
-        told.append(len(pickle.dumps(local.loop._runner.introduction(8))))
+        told.append(len(pickle.dumps(local.loop.attempts.runner.introduction(8))))
     assert abs(told[1] - told[0]) < 100
     assert told[1] < 20_000
 
@@ -443,7 +443,7 @@ def test_an_executor_fetches_a_table_once_and_maps_it_from_its_cache(tmp_path: P
     executor_cache = mock.Mock(folder=tmp_path, cache=Cache(tmp_path / "cache"))
     reads: list[str] = []
     store = DirStore(tmp_path / "state")
-    compiled, marks = worker.unpack_plan(local.loop._runner._packed), local.loop.plan["tables"]
+    compiled, marks = worker.unpack_plan(local.loop.attempts.runner._packed), local.loop.in_force.plan["tables"]
     lookup = lookups_of(compiled.plan)["cities"]
     with mock.patch.object(store, "map", side_effect=lambda name: (reads.append(name), DirStore.map(store, name))[1]):
         for _ in range(2):  # two workers

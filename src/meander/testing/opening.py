@@ -14,8 +14,10 @@ from meander.clock import Clock
 from meander.epochs import tables
 from meander.epochs.compaction import Compactor
 from meander.epochs.decision import EpochDone
+from meander.epochs.events import Listeners, Told
 from meander.epochs.loop import Loop
 from meander.epochs.modification import Modifier, at_start
+from meander.epochs.options import LoopOptions, Tenure
 from meander.epochs.parts import Parts
 from meander.epochs.probation import Trial
 from meander.epochs.resumption import plan_before, put_plan, put_started, resume_plan
@@ -90,20 +92,16 @@ def open_flow(
     compactor = merges(store, log.manifest.key_groups)  # what the store was made with counts, not what is asked for now
     cohort = None if join is None else join(log)
     loop = Loop(
-        store,
-        clock,
-        log,
+        Tenure(store, clock, log),
         replace(parts, plan={**parts.plan, **marks}),
         runner,
-        settings.parallelism,
-        compactor,
-        settings.retain_epochs,
-        listener,
-        settings.work_ahead,
+        compactor=compactor,
+        options=LoopOptions(settings.parallelism, settings.retain_epochs, settings.work_ahead),
+        events=Listeners([Told(listener)]),
         siblings=None if cohort is None else partial(Follower, cohort=cohort, clock=clock),
     )
     loop.housekeeping.written |= written
-    put_started(store, plan, loop.plan)
+    put_started(store, plan, loop.in_force.plan)
     modifier = Modifier(loop, store, clock, plan, given, parts_of, before is not None)
     loop.recover()
     modifier.recover()

@@ -291,7 +291,7 @@ class Actor:
             merges=lambda store, groups: LaggingMerges(store, groups, self.world.rng, self.world.lag),
             **options,
         )
-        begin = local.loop._runner.begin
+        begin = local.loop.attempts.runner.begin
 
         def note(decision: Any, *rest: Any) -> Any:
             self.world.flushing[decision.epoch] = decision.flush
@@ -300,7 +300,7 @@ class Actor:
                 self.world.arrive(1)  # while it runs
             return begin(decision, *rest)
 
-        local.loop._runner.begin = note  # type: ignore[method-assign]
+        local.loop.attempts.runner.begin = note  # type: ignore[method-assign]
         if local.cohort is not None:
             local.loop.input._time = partial(self._decides_at, local.cohort, local.loop.input._time)
         self.local = local
@@ -330,7 +330,7 @@ class Actor:
         assert self.local is not None
         self.holds = True
         loop = self.local.loop
-        loop.look()
+        loop.input.look()
         persevere = getattr(loop, "persevere", None) or (loop.siblings and loop.siblings.persevere)
         if persevere:
             return bool(persevere(loop.step, everything=True, flush=flush))
