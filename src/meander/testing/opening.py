@@ -31,6 +31,7 @@ from meander.state.stores.contract import Store
 from meander.task.physical import Compiled, compile_plan
 from meander.testing.jobs import LocalJobs
 from meander.testing.merges import MergeAtOnce
+from meander.worker import Worker
 
 
 @dataclass
@@ -40,6 +41,8 @@ class Opened:
     loop: Loop
     modifier: Modifier
     close: Callable[[], None]
+    worker: Worker
+    """Where its tasks run."""
     cohort: Cohort | None = None
     trial: Trial | None = None
     """An edited flow, to be tried with the first epoch."""
@@ -58,12 +61,15 @@ def open_flow(
     join: Callable[[Log], Cohort] | None = None,
     apply: bool | Mapping[str, Any] = False,
     request_id: str = "",
+    worker: Worker | None = None,
 ) -> Opened:
     """Take the store over, recover, and be ready for the first epoch.
 
     ``check`` is called with every plan that is to come into force. ``join`` makes this run one of several replicas. ``apply`` is as of
     ``flow.start``; what it asks for has the id ``request_id``.
     """
+
+    worker = worker or Worker()
 
     def parts_of(made: Compiled) -> Parts:
         check(made)
@@ -78,7 +84,7 @@ def open_flow(
     stored = tables.at_start(store, clock, log.manifest, plan, marks, written)
     compiled = compile_plan(plan)
     put_plan(store, compiled)
-    runner = TaskRunner(LocalJobs(), dict, compiled, store.url, clock, settings.strict, settings.small_epochs)
+    runner = TaskRunner(LocalJobs(worker), dict, compiled, store.url, clock, settings.strict, settings.small_epochs)
     runner.generation(log.manifest.generation)
     runner.tables = stored
     runner.digests = join is not None
@@ -105,4 +111,4 @@ def open_flow(
         loop.close()
         runner.close()
 
-    return Opened(loop, modifier, close, cohort, trial)
+    return Opened(loop, modifier, close, worker, cohort, trial)
