@@ -32,7 +32,7 @@ HEADLESS = re.compile(
     + r"(?:\*\*)?(?:"
     + r"(?:Who|Whoever|Whom|Whose|Of what|In what|One that|Ones that|Those who)\b(?![^.!?]*\?)"
     + r"|What (?!follows\.)[^.!?]{3,}?(?=[.!])"
-    + r"|(?:who|whoever|one that) [^.!?]*?\b(?:is|has|was|does|goes|comes|must|may)\b"
+    + r"|(?:(?<=[:;] )(?:who|whoever)|(?<=; )one that) [^.!?]*?\b(?:is|has|was|does|goes|comes|must|may)\b"
     + r")"
 )
 """A sentence, or a part of one behind a colon or semicolon, whose subject is a relative clause without a noun."""

@@ -107,7 +107,7 @@ class Startable(Suggests):
 
     def start(
         self,
-        store: str | Path,
+        store: str | Path | None = None,
         *,
         replicas: int | None = None,
         spark: SparkSession | str | Mapping[str, str] | None = None,
@@ -181,6 +181,8 @@ class Startable(Suggests):
         given = dict(locals())
         if unknown:
             raise ConfigError(_unknown(next(iter(unknown))))
+        if store is None:
+            raise ConfigError(f"flow {self.name!r}: say where its state goes, a folder that is its own, as in flow.start('state/')")
         options = {name: given[name] for name, default in defaults().items() if name != "replicas" and given[name] is not default}
         for name in ("dead_letters", "latency_file"):
             if isinstance(options.get(name), Path):

@@ -16,13 +16,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from meander.cli.interruption import Stop
 from meander.cli.parser import Parser
-from meander.cli.run import Stop, available
+from meander.cli.run import available
+from meander.clock import SystemClock
 from meander.replicate.process import recorded
+from meander.replicate.reach import Tokens
 
 if TYPE_CHECKING:
+    from meander.modifying import Planned
     from meander.plan.graph import Plan
-    from meander.run import Planned, Run
+    from meander.run import Run
 
 
 @dataclass
@@ -91,7 +95,13 @@ def command(arguments: argparse.Namespace) -> int:
         options = {**packed["options"], "takeover": arguments.takeover}
         if options.get("latency_file") is not None:
             options["latency_file"] = f"{options['latency_file']}.{arguments.name}"
-        return be_replica(said, flow, packed["store"], arguments.name, options, lambda: md.spark(**spark))
+
+        def serve(run: Run, stop: Stop) -> None:
+            """For the handle, which changes the flow by way of any replica."""
+            tokens = Tokens.kept_in(Path(packed["tokens"]), SystemClock())
+            run.serve(port=0, token=tokens.changes, on_stop=stop.wanted.set, code_token=tokens.code)
+
+        return be_replica(said, flow, packed["store"], arguments.name, options, lambda: md.spark(**spark), prepare=serve)
 
 
 def main() -> int:

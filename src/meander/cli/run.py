@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
 import threading
 from collections.abc import Callable
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from meander.cli import wording
+from meander.cli.interruption import Stop
 from meander.cli.modify import add_drop_state, add_resume, drop_state, user
 from meander.cli.parser import Commands, Parser
 from meander.errors import Busy, ConfigError
@@ -268,30 +267,6 @@ def bounds(text: str) -> Autoscale:
     if not dash or not least.strip().isdecimal() or not most.strip().isdecimal():
         raise ConfigError(f"--autoscale {text}: write the least and the largest number of slots, such as 1-8")
     return autoscale(min=int(least), max=int(most))
-
-
-class Stop:
-    """The wish to stop, and the signals that express it. A second signal does what it does to any program."""
-
-    def __init__(self) -> None:
-        self.wanted = threading.Event()
-
-    def on_signals(self) -> Callable[[], None]:
-        """Listen to SIGINT and SIGTERM; to be called when Spark is up, since Spark puts a handler of its own. Returns the way back."""
-        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-
-        def restore() -> None:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-        def heard(number: int, frame: FrameType | None) -> None:
-            self.wanted.set()
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-        for number in before:
-            signal.signal(number, heard)
-        return restore
 
 
 class _Stopped(BaseException):

@@ -55,7 +55,7 @@ def register(commands: Commands) -> None:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    from meander.cli.run import Stop
+    from meander.cli.interruption import Stop
     from meander.clock import SystemClock
     from meander.control.client import Client
     from meander.on_spark.standalone import Worker

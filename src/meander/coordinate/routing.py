@@ -13,6 +13,7 @@ import heapq
 from collections.abc import Iterable, Mapping, Sequence
 
 from meander.errors import ConfigError
+from meander.plan.schemas import did_you_mean
 
 KEY_GROUPS = 128
 
@@ -65,7 +66,8 @@ def rebalance(table: Sequence[int], slots: int, load: Sequence[float] | None = N
 def check_slots(routing: Mapping[str, Sequence[int]], operator: str, slots: int) -> None:
     """ConfigError where an operator cannot have so many slots."""
     if operator not in routing:
-        raise ConfigError(f"there is no stateful operator '{operator}' to rescale; there are: {', '.join(sorted(routing)) or 'none'}")
+        there = f"there are: {', '.join(sorted(routing)) or 'none'}{did_you_mean(operator, routing)}"
+        raise ConfigError(f"there is no stateful operator '{operator}' to rescale; {there}")
     most = len(routing[operator])
     if isinstance(slots, bool) or not 1 <= slots <= most:
         raise ConfigError(f"rescale '{operator}' to {slots!r}: it must be a number from 1 to {most}, the number of key groups")

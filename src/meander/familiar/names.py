@@ -146,6 +146,7 @@ RUN: Mapping[str, str] = {
 MODULE: Mapping[str, str] = {
     **dict.fromkeys(("col", "lit", "when", "expr", "element", "DataFrame", "struct", "concat_str"),
         "expressions are SQL text or Polars': import polars as pl, and write pl.{name}(...)"),
+    **dict.fromkeys(("F", "functions", "sql"), "expressions are SQL text, as in .filter('amount > 0'), or Polars': import polars as pl"),
     **dict.fromkeys(("window", "windows", "hop", "tumble", "hopping", "session_window"),
         "write md.tumbling('10s'), md.sliding('10s', '2s') or md.session('30s')"),
     **dict.fromkeys(("read_parquet", "scan_parquet", "read_json", "read_csv", "json", "csv", "read", "readStream", "file", "folder"),

@@ -20,14 +20,14 @@ from meander.testing.rows import Rows, frame_of
 from meander.testing.running import run
 
 if TYPE_CHECKING:
-    from meander.testing.opening import Planned
+    from meander.plan.change.become import HasPlan
 
 _MOST_EPOCHS = 8
 _MOST_SLOTS = 4
 
 
 def check(
-    flow: Planned, folder: str | Path, rows: Mapping[str, Rows], *, cuts: int = 5, seed: int = 0, clock: str | datetime = START
+    flow: HasPlan, folder: str | Path, rows: Mapping[str, Rows], *, cuts: int = 5, seed: int = 0, clock: str | datetime = START
 ) -> dict[str, pl.DataFrame]:
     """Run a flow over the same rows in one epoch, and then cut into epochs in ``cuts`` other ways;
     AssertionError if its output differs.
