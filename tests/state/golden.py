@@ -27,6 +27,7 @@ import meander as md
 from meander.clock import FakeClock
 from meander.connect.partitioned import PartitionedParquetSink, read_partitioned
 from meander.connect.source import Split
+from meander.coordinate.marks import Marks
 from meander.epochs.compaction import merge_entry
 from meander.epochs.decision import Decision
 from meander.processes import ProcessId
@@ -251,7 +252,7 @@ def _write_decision() -> bytes:
     store = Recording()
     splits = (("orders", Split({"file": "a.json", "size": 10}, 3, 10, (999.0, 999.5))),)
     offsets: dict[str, Any] = {"orders": {"partial": None}}
-    _cohort(store).agree(Decision(2, 1001.5, splits, offsets, {"orders": ["a.json"]}, late={"hours": 7}, flush=True))
+    _cohort(store).agree(Decision(2, 1001.5, splits, offsets, {"orders": ["a.json"]}, flush=True, marks=Marks({"hours": 7})))
     return store.written[decision_name(1, 2)]
 
 
