@@ -162,3 +162,13 @@ def test_versions_are_numbers_from_1_up() -> None:
 def test_what_replicas_say_is_read_from_json() -> None:
     assert from_json(json.loads(golden("decision.json"))).rows == 3
     assert Said.from_bytes(golden("sign.json").replace(b'"format":1', b'"format":2')) is None
+
+
+def test_the_page_of_formats_names_every_field_that_is_stored() -> None:
+    page = (FOLDER.parents[2] / "docs" / "formats.md").read_text()
+    for name in (name for name in GOLDEN if name.endswith(".json") and name != "supervisor.json"):
+        fields = json.loads(golden(name))
+        missing = [field for field in fields if f"`{field}`" not in page and f'"{field}"' not in page]
+        assert not missing, f"{name}: docs/formats.md does not name {', '.join(missing)}"
+    for kind in {json.loads(golden(name))["kind"] for name in GOLDEN if name.startswith("entry-")}:
+        assert f"| `{kind}` |" in page
