@@ -17,6 +17,7 @@ import polars as pl
 
 from meander.errors import FlowError
 from meander.familiar.values import named
+from meander.plan.code import NO_CODE, Code
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,9 +108,9 @@ class Agg:
         """What its state means. Two aggregates of equal memory can go on with each other's state; how it is shown may differ."""
         return self.call()
 
-    def code(self) -> tuple[Any, ...]:
+    def code(self) -> Code:
         """The Python code that decides its results beside ``describe``; none for a built-in one. For digests."""
-        return ()
+        return NO_CODE
 
     def _finish(self) -> pl.Expr:
         raise NotImplementedError
