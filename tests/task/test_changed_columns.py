@@ -77,7 +77,7 @@ def test_a_column_that_came_is_null_in_files_from_before_and_a_restart_of_the_ed
     all_of(local)
     write(tmp_path / "in", "b", before("bob"), format)  # written before, read after
     write(tmp_path / "in", "c", after("cyd"), format)
-    effects = applied(local, md.Become(orders(tmp_path, NEW, format).plan())).effects
+    effects = applied(local, md.Become(orders(tmp_path, NEW, format))).effects
     assert (effects["go_on"], effects["restarts"], effects["drops"]) == (["orders"], [], [])
     assert effects["schemas"]["orders"] == ["+country String"]
     all_of(local)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import polars as pl
 
 from meander.errors import FlowError
+from meander.familiar.values import named
 from meander.plan.code import NO_CODE, Code, read_code
 from meander.plan.joins import Matching
 from meander.plan.operators import Operator, expect_inputs
@@ -169,5 +170,5 @@ def as_processor(given: object) -> Processor:
         except TypeError as error:
             raise FlowError(f"process: {given!r} cannot be made without arguments ({error}); give an object of it") from error
     if not isinstance(given, Processor):
-        raise FlowError(f"process: {given!r} is no processor; write a subclass of md.Processor")
+        raise FlowError(f"process: {named(given)} is no processor; write a subclass of md.Processor")
     return given

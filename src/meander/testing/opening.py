@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from meander.clock import Clock
 from meander.epochs import tables
@@ -20,7 +20,7 @@ from meander.epochs.parts import Parts
 from meander.epochs.probation import Trial
 from meander.epochs.resumption import plan_before, put_plan, put_started, resume_plan
 from meander.epochs.tasks import TaskRunner
-from meander.plan.graph import Plan
+from meander.plan.change.become import HasPlan
 from meander.replicate.follow import Follower
 from meander.replicate.membership import Cohort
 from meander.settings import Settings
@@ -29,12 +29,6 @@ from meander.state.stores.contract import Store
 from meander.task.physical import Compiled, compile_plan
 from meander.testing.jobs import LocalJobs
 from meander.testing.merges import MergeAtOnce
-
-
-class Planned(Protocol):
-    """What can be run: a flow."""
-
-    def plan(self) -> Plan: ...
 
 
 @dataclass
@@ -50,7 +44,7 @@ class Opened:
 
 
 def open_flow(
-    flow: Planned,
+    flow: HasPlan,
     store: Store,
     clock: Clock,
     settings: Settings,

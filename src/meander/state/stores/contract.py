@@ -225,6 +225,9 @@ _shared_memory: dict[str, Path] = {}
 def open_store(url: str | Path) -> Store:
     """The store at a URL: a path or ``file://…``, ``s3://bucket/prefix``, ``redis://host:port/db/prefix``, or ``memory://name`` (a folder
     in memory, gone with this process)."""
+    given: object = url
+    if not isinstance(given, str | Path) or not str(given).strip():
+        raise ConfigError(f"store {url!r}: a folder or an address is needed, such as 'state/' or 's3://bucket/prefix'")
     text = str(url)
     parts = urlsplit(text)
     if parts.scheme == "memory":
@@ -260,7 +263,7 @@ def open_store(url: str | Path) -> Store:
 
 @contextlib.contextmanager
 def _explained(extra: str) -> Iterator[None]:
-    """Clients are optional: who has no S3 needs no client for it."""
+    """Clients are optional: a user without S3 needs no client for it."""
     try:
         yield
     except ModuleNotFoundError as error:
