@@ -18,12 +18,12 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
-from meander.clock import Clock
 from meander.connect.spark_stream import SparkStreamSource
 from meander.coordinate.marks import evictions
 from meander.epochs.events import Listeners, LoopEvents
 from meander.epochs.in_force import InForce
 from meander.epochs.maintenance import Housekeeping
+from meander.epochs.options import Tenure
 from meander.epochs.parts import Parts, in_force
 from meander.epochs.probation import Trial, Trials
 from meander.epochs.resumption import adopt_plan, put_known, put_plan
@@ -48,7 +48,6 @@ from meander.settings import seconds
 from meander.state.history import read_history, read_record
 from meander.state.log import Log
 from meander.state.manifest import Json, Manifest, operator_of
-from meander.state.stores.contract import Store
 from meander.task.physical import Compiled, compile_plan
 
 _LOG = logging.getLogger("meander")
@@ -127,13 +126,11 @@ class Modifiable(Protocol):
 class Modifier(LoopEvents):
     """Modifications of one run."""
 
-    def __init__(
-        self, loop: Modifiable, store: Store, clock: Clock, plan: Plan, given: Plan, make_parts: MakeParts, edited: bool = False
-    ) -> None:
+    def __init__(self, loop: Modifiable, tenure: Tenure, plan: Plan, *, given: Plan, make_parts: MakeParts, edited: bool = False) -> None:
         """To be made before the loop recovers: siblings may change the plan meanwhile. ``given`` is the flow as it was started;
         ``edited``: it was never in force here, and ``plan`` goes on until it is applied.
         """
-        self._loop, self._store, self._clock, self._make_parts = loop, store, clock, make_parts
+        self._loop, self._store, self._clock, self._make_parts = loop, tenure.store, tenure.clock, make_parts
         self.plan = plan
         """The one in force."""
         self._given, self._edited = given, edited
