@@ -31,7 +31,7 @@ from meander.epochs.input import Input
 from meander.epochs.parts import Parts, in_force
 from meander.epochs.setup import NOTHING, Once, Rewritten, Setup
 from meander.epochs.siblings import Siblings
-from meander.errors import ConfigError, Fenced, MeanderError, Rejected, Retryable, Unavailable
+from meander.errors import Fenced, MeanderError, Rejected, Retryable, SparkGone, Unavailable
 from meander.plan.change.options import Guard
 from meander.state.log import Log
 from meander.state.manifest import Json, Manifest, operator_of
@@ -212,6 +212,9 @@ class Trials:
         except Fenced:
             trial.done.set_exception(Rejected("another run has taken the store over: nothing was changed"))
             raise
+        except SparkGone as error:  # it says nothing about the change, which has no verdict and can be asked for again
+            trial.done.set_exception(error)
+            raise
         except Exception as error:
             why = _why(error)
             if before is not None:
@@ -258,7 +261,7 @@ class Trials:
         loop, now, began = self._loop, self._loop.in_force, self._clock.monotonic()
         try:
             outcome = self._watched(trial, decision)
-        except (Fenced, Unavailable, ConfigError):  # a store that is away, or a Spark that is gone, says nothing about the change
+        except (Fenced, Unavailable, SparkGone):  # these say nothing about the change
             raise
         except Exception as error:
             why = _why(error)
@@ -303,9 +306,9 @@ class Trials:
             try:
                 return _within(deadline - self._clock.monotonic(), lambda: attempts.run(decision, most=1), attempts.runner.abandon)
             except Retryable:
+                attempts.runner.recover()  # where Spark is gone it says so
                 if attempt == _ATTEMPTS - 1:
                     raise
-                attempts.runner.recover()
         raise AssertionError("unreachable")
 
     def _ask(self, guard: Guard, old: Outcome, new: Outcome) -> None:
