@@ -34,6 +34,10 @@ for _number in (signal.SIGHUP, signal.SIGINT):
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, lambda *_: None)
 
+# Nobody cuts the power while tests run, and a test of twenty epochs would wait for the disk some four hundred times. Where a sync is needed
+# tests/simulation/test_powerloss.py knows: it looks at the calls. Processes that tests start do wait.
+os.fsync = os.fdatasync = lambda fd: None
+
 DRIVER = Path(__file__).parent / "spark" / "child.py"
 NO_JAVA = str(Path(__file__).with_name("no_java"))
 """The home of a Java that refuses to start, and says why."""
