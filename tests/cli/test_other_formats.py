@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.cli.small_store import make_store
+from tests.memory_store import MemoryStore
 
 import meander as md
 from meander import testing
@@ -19,7 +20,7 @@ from meander.errors import ConfigError
 from meander.nexmark.checking import taken_by
 from meander.on_spark import session
 from meander.state.log import Log
-from meander.state.stores.contract import DirStore, MemoryStore
+from meander.state.stores.contract import DirStore
 from meander.state.stores.opening import NAME, check_format, put_format
 
 FLOW = """

@@ -22,6 +22,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet
 from tests.entries import epoch_entry
+from tests.memory_store import MemoryStore
 
 import meander as md
 from meander.clock import FakeClock
@@ -44,7 +45,7 @@ from meander.state.seen import flush_seen, load_seen
 from meander.state.segment import DELETED, HASH, Segment, SegmentRef, encode_blocks, encode_segment
 from meander.state.signs import Said, Sign
 from meander.state.stores import lease, opening
-from meander.state.stores.contract import DirStore, MemoryStore
+from meander.state.stores.contract import DirStore
 from meander.task.evaluate import DeadLetter
 from meander.task.stage import dead_letter_frame, encode_dead_letters
 

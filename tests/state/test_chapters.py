@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.entries import epoch_entry
+from tests.memory_store import MemoryStore
 
 from meander.epochs.compaction import finished_merge, merge_entry, still_holds
 from meander.errors import Corrupted
@@ -38,7 +39,6 @@ from meander.state.segment import (
     rows_of_hashes,
     without_rows,
 )
-from meander.state.stores.contract import MemoryStore
 from meander.state.table import Reach, find, find_all, find_rows
 
 KEY_GROUPS = 4

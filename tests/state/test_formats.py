@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.memory_store import MemoryStore
 from tests.state.golden import FOLDER, GOLDEN
 
 import meander as md
@@ -18,7 +19,6 @@ from meander.state.log import Log, entry_name, read_manifest
 from meander.state.manifest import Manifest
 from meander.state.segment import LATEST, SOONEST
 from meander.state.signs import Said
-from meander.state.stores.contract import MemoryStore
 
 
 def golden(name: str) -> bytes:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests import entries
+from tests.memory_store import MemoryStore
 
 from meander.clock import FakeClock
 from meander.errors import ConfigError, Corrupted, Fenced, Retryable
@@ -15,7 +16,6 @@ from meander.state import log as log_module
 from meander.state.formats import SNAPSHOT
 from meander.state.log import Log, entry_name, newest_generation, read_manifest
 from meander.state.manifest import Manifest
-from meander.state.stores.contract import MemoryStore
 from meander.state.stores.opening import NAME, check_format
 
 

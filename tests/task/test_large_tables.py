@@ -443,7 +443,7 @@ def test_an_executor_fetches_a_table_once_and_maps_it_from_its_cache(tmp_path: P
     executor_cache = mock.Mock(folder=tmp_path, cache=Cache(tmp_path / "cache"))
     reads: list[str] = []
     store = DirStore(tmp_path / "state")
-    compiled, marks = CompiledPlans().unpack(local.loop.attempts.runner._packed), local.loop.in_force.plan["tables"]
+    compiled, marks = CompiledPlans().unpack(local.loop.attempts.runner._program.packed), local.loop.in_force.plan["tables"]
     lookup = lookups_of(compiled.plan)["cities"]
     with mock.patch.object(store, "map", side_effect=lambda name: (reads.append(name), DirStore.map(store, name))[1]):
         for _ in range(2):  # two workers
