@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -17,6 +17,9 @@ import polars as pl
 
 from meander.errors import FlowError
 from meander.familiar.values import named
+
+OF_A_COLUMN: Mapping[str, Any] = {"called": {"expr": "expression"}, "sql": "column"}
+"""How aggregates are stored: ``@stored("sum", **OF_A_COLUMN)``. What they are of may have been written as SQL."""
 
 
 @dataclass(frozen=True, eq=False)

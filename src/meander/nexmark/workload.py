@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meander.errors import ConfigError
+from meander.stored import stored
 
 I64 = npt.NDArray[np.int64]
 
@@ -27,6 +28,7 @@ HOT_EVERY = 100
 _FASTEST = 1_000_000
 
 
+@stored("nexmark_workload")
 @dataclass(frozen=True)
 class Workload:
     """What a Nexmark stream is like; the defaults are the suite's."""

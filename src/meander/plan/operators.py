@@ -22,6 +22,7 @@ from meander.plan.code import code_of
 from meander.plan.computed import check_row_local
 from meander.plan.rowlocal import batch_dependence
 from meander.plan.schemas import KEY_TYPES, is_key_type, missing_column, show_schema
+from meander.stored import stored
 
 BatchFunction = Callable[[pl.DataFrame], pl.DataFrame]
 
@@ -45,6 +46,7 @@ class Operator(Protocol):
         """Hex over the Python code it calls; empty where it has none. For digests."""
 
 
+@stored("source")
 @dataclass(frozen=True, eq=False)
 class SourceOp:
     kind: ClassVar[str] = "source"
@@ -90,6 +92,7 @@ class SourceOp:
         return ""
 
 
+@stored("filter", sql="text")
 @dataclass(frozen=True, eq=False)
 class Filter:
     """Keeps the rows where the predicate is true; false and null rows go."""
@@ -128,6 +131,7 @@ class Filter:
         return ""
 
 
+@stored("with_columns", called={"exprs": "expressions"}, sql="sql")
 @dataclass(frozen=True, eq=False)
 class WithColumns:
     """Adds columns, or replaces those of the same name."""
@@ -136,6 +140,8 @@ class WithColumns:
     stateful: ClassVar[bool] = False
     exprs: tuple[pl.Expr, ...]
     text: str | None = None
+    sql: tuple[str | None, ...] = ()
+    """Per expression, the SQL text that the user wrote, where it was SQL: what is stored."""
 
     def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
         (schema,) = expect_inputs(self.kind, name, inputs, 1)
@@ -154,6 +160,7 @@ class WithColumns:
         return ""
 
 
+@stored("select", called={"exprs": "expressions"}, sql="sql")
 @dataclass(frozen=True, eq=False)
 class Select:
     """Keeps exactly the given columns."""
@@ -162,6 +169,8 @@ class Select:
     stateful: ClassVar[bool] = False
     exprs: tuple[pl.Expr, ...]
     text: str | None = None
+    sql: tuple[str | None, ...] = ()
+    """Per expression, the SQL text that the user wrote, where it was SQL: what is stored."""
 
     def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
         (schema,) = expect_inputs(self.kind, name, inputs, 1)
@@ -188,6 +197,7 @@ class Select:
         return ""
 
 
+@stored("map_batches", called={"fn": "function"})
 @dataclass(frozen=True, eq=False)
 class MapBatches:
     """A Python function from frame to frame.
@@ -251,6 +261,7 @@ class MapBatches:
         return code_of(self.fn)
 
 
+@stored("union")
 @dataclass(frozen=True, eq=False)
 class Union:
     """All rows of all inputs; columns are in the order of the first."""
@@ -281,6 +292,7 @@ class Union:
         return ""
 
 
+@stored("aggregate", called={"aggs": "aggregates"})
 @dataclass(frozen=True, eq=False)
 class Aggregate:
     """One state row per key; emits the key and the new values of every key touched in an epoch. Without a key, one row of all."""
@@ -310,6 +322,7 @@ class Aggregate:
         return code_of(codes) if any(codes) else ""
 
 
+@stored("sink")
 @dataclass(frozen=True, eq=False)
 class SinkOp:
     kind: ClassVar[str] = "sink"
