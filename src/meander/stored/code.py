@@ -143,6 +143,15 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         self._to_data = to_data
         self._public = _public_names()
 
+    def reducer_override(self, thing: Any) -> Any:
+        """A class keeps the order of its members, by which a processor's variables are known; cloudpickle sorts them by name."""
+        found = super().reducer_override(thing)
+        if isinstance(thing, type) and isinstance(found, tuple) and len(found) > 2 and isinstance(found[2], tuple):
+            members, slots = found[2]
+            ordered = {name: members[name] for name in vars(thing) if name in members}
+            found = (*found[:2], ({**ordered, **members}, slots), *found[3:])
+        return found
+
     def persistent_id(self, thing: Any) -> tuple[str, str] | None:
         if isinstance(thing, type | FunctionType):
             name = self._public.get(id(thing))

@@ -49,12 +49,14 @@ def stored(
     that have another name in stores, so that a field can be renamed. Of any other class ``called`` has all parameters: by the argument's
     name, the attribute with its value. ``sql`` is the attribute with the text that expressions were written as.
 
+    A dataclass also shows itself by its kind and parameters from then on.
+
     >>> @stored("example", called={"size": "length"})
     ... @dataclass(frozen=True)
     ... class Example:
     ...     size: int
-    >>> kind_named("example").values_of(Example(3))
-    {'length': 3}
+    >>> kind_named("example").values_of(Example(3)), Example(3)
+    ({'length': 3}, example(length=3))
     >>> _forget("example")
     """
 
@@ -71,9 +73,19 @@ def stored(
         if kind in _by_name:
             raise ValueError(f"kind {kind!r} is that of {_by_name[kind].type.__qualname__}; {found.__qualname__} needs another")
         _by_name[kind] = _by_type[found] = Kind(kind, found, parameters, arguments, sql)
+        if "__dataclass_params__" in vars(found) and found.__dataclass_params__.repr:  # type: ignore[attr-defined]
+            setattr(found, "__repr__", _shown)  # noqa: B010  # digests of plans have it in them, and must not change with a class's name
         return found
 
     return register
+
+
+def _shown(thing: Any) -> str:
+    """``side_time(column='ts', shift=0)``: as a dataclass shows itself, by kind and parameters."""
+    kind = _by_type.get(type(thing))
+    names = {} if kind is None else {attribute: name for name, attribute in kind.parameters.items()}
+    shown = [f"{names.get(f.name, f.name)}={getattr(thing, f.name)!r}" for f in dataclasses.fields(thing) if f.repr]
+    return f"{type(thing).__qualname__ if kind is None else kind.name}({', '.join(shown)})"
 
 
 def kind_named(name: str) -> Kind | None:
