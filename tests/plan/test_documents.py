@@ -178,7 +178,7 @@ def test_code_comes_with_what_it_does_and_what_wrote_it() -> None:
     written = json.loads(write_plan(with_function(lambda frame: frame.select("key")), "stored"))
     code = written["operators"][1]["operator"]["function"]["$code"]
     assert code["written_by"].keys() == {"python", "meander", "polars", "cloudpickle"}
-    assert code["does"] == with_function(lambda frame: frame.select("key")).node("mine").op.code()
+    assert code["does"] == with_function(lambda frame: frame.select("key")).node("mine").code.digest
 
 
 RENAMED = """
@@ -191,16 +191,16 @@ from tests.everything import everything
 from tests.local import Local
 from tests.pickles import code_in, imports_in
 
-moved = types.ModuleType("moved")
-sys.modules["moved"] = moved
+moved = types.ModuleType("meander.moved")
+sys.modules["meander.moved"] = meander.moved = moved
 for number, kind in enumerate(all_kinds()):
     found, name = kind.type, f"Renamed{number}"
-    found.__module__, found.__name__, found.__qualname__ = "moved", name, name
+    found.__module__, found.__name__, found.__qualname__ = "meander.moved", name, name
     setattr(moved, name, found)
 
 folder = Path(sys.argv[1])
 local = Local(everything(folder), folder / "state", 1)
-assert "packed" in local.loop.plan, local.loop.plan
+assert "packed" in local.loop.in_force.plan
 assert local.modifier.plan.node("large").op.text == "v > 3"
 assert local.step()
 assert meander.read_state(folder / "state", "totals").num_rows

@@ -114,7 +114,7 @@ def malicious(path: Path) -> dict[str, Any]:
     return {"$code": {**code, "pickle": base64.b64encode(data).decode()}}
 
 
-AGGREGATOR = {"kind": "aggregator", "column": None, "label": None, "expression": None}
+AGGREGATOR = {"kind": "aggregator", "column": None, "label": None, "expression": None, "written": None}
 
 
 def _totals(readers: dict[str, Any]) -> Any:

@@ -35,7 +35,9 @@ def write_plan(plan: Plan, purpose: str, spare: Collection[str] = ()) -> bytes:
                 raise _cannot_be(purpose, node, error) from error
             described = Writer().write(SinkOp(for_tasks(node.op.sink)))
         columns = write_schema(plan.schema(node.name))
-        operators.append({"name": node.name, "inputs": list(node.inputs), "columns": columns, "operator": described})
+        operators.append(
+            {"name": node.name, "inputs": list(node.inputs), "columns": columns, "operator": described, "code": Writer().write(node.code)}
+        )
     retired = {name: list(columns) for name, columns in plan.retired.items()}
     return write_document({"flow": plan.flow, "version": plan.version, "operators": operators, "retired": retired})
 
@@ -48,7 +50,7 @@ def read_plan(data: bytes, what: str) -> Plan:
         name = described["name"]
         reader = Reader(f"{what}: operator '{name}'", run_code=True)
         op: Operator = reader.read(described["operator"])
-        nodes.append(Node(name, op, tuple(described["inputs"])))
+        nodes.append(Node(name, op, tuple(described["inputs"]), reader.read(described["code"])))
         schemas[name] = read_schema(described["columns"])
     return _as_it_was(document, tuple(nodes), schemas)
 

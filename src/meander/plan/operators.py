@@ -18,7 +18,7 @@ from meander.aggregates import Agg
 from meander.connect.sink import ChecksColumns, Sink
 from meander.connect.source import Batch, ChangesColumns, Source
 from meander.errors import FlowError
-from meander.plan.code import code_of
+from meander.plan.code import NO_CODE, Code, read_code, together
 from meander.plan.computed import check_row_local
 from meander.plan.rowlocal import batch_dependence
 from meander.plan.schemas import KEY_TYPES, is_key_type, missing_column, show_schema
@@ -42,8 +42,8 @@ class Operator(Protocol):
     def canonical(self) -> str:
         """Everything but its code and its columns that decides what the operator does: equal text, same results. For digests."""
 
-    def code(self) -> str:
-        """Hex over the Python code it calls; empty where it has none. For digests."""
+    def code(self) -> Code:
+        """The Python code that it calls, as it is now. ``Node.code`` keeps it."""
 
 
 @stored("source")
@@ -88,8 +88,8 @@ class SourceOp:
     def canonical(self) -> str:
         return self.source.canonical()
 
-    def code(self) -> str:
-        return ""
+    def code(self) -> Code:
+        return NO_CODE
 
 
 @stored("filter", sql="text")
@@ -127,8 +127,8 @@ class Filter:
     def canonical(self) -> str:
         return _serial((self.predicate,))
 
-    def code(self) -> str:
-        return ""
+    def code(self) -> Code:
+        return NO_CODE
 
 
 @stored("with_columns", called={"exprs": "expressions"}, sql="sql")
@@ -156,8 +156,8 @@ class WithColumns:
     def canonical(self) -> str:
         return _serial(self.exprs)
 
-    def code(self) -> str:
-        return ""
+    def code(self) -> Code:
+        return NO_CODE
 
 
 @stored("select", called={"exprs": "expressions"}, sql="sql")
@@ -193,11 +193,11 @@ class Select:
     def canonical(self) -> str:
         return _serial(self.exprs)
 
-    def code(self) -> str:
-        return ""
+    def code(self) -> Code:
+        return NO_CODE
 
 
-@stored("map_batches", called={"fn": "function"})
+@stored("map_batches", called={"fn": "function", "written": "code"})
 @dataclass(frozen=True, eq=False)
 class MapBatches:
     """A Python function from frame to frame.
@@ -217,6 +217,8 @@ class MapBatches:
     """Whether it takes any other columns along, row by row: an operator of ours, that may give a row none or several."""
     learned: bool = False
     """Whether the schema is what the function did to a frame without rows: where its input changes, it is learned again."""
+    written: Code | None = None
+    """The function's code as it was read where it was written; None there."""
 
     def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
         (schema,) = expect_inputs(self.kind, name, inputs, 1)
@@ -257,8 +259,11 @@ class MapBatches:
     def canonical(self) -> str:
         return f"{self.row_local} {self.deterministic}"
 
-    def code(self) -> str:
-        return code_of(self.fn)
+    def code(self) -> Code:
+        return self.written or read_code(self.fn)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "written": self.code()}
 
 
 @stored("union")
@@ -288,8 +293,8 @@ class Union:
     def canonical(self) -> str:
         return "union"
 
-    def code(self) -> str:
-        return ""
+    def code(self) -> Code:
+        return NO_CODE
 
 
 @stored("aggregate", called={"aggs": "aggregates"})
@@ -317,9 +322,8 @@ class Aggregate:
     def canonical(self) -> str:
         return f"{list(self.keys)} {[agg.describe() for agg in self.aggs]}"
 
-    def code(self) -> str:
-        codes = [agg.code() for agg in self.aggs]
-        return code_of(codes) if any(codes) else ""
+    def code(self) -> Code:
+        return together([agg.code() for agg in self.aggs])
 
 
 @stored("sink")
@@ -341,8 +345,8 @@ class SinkOp:
     def canonical(self) -> str:
         return self.sink.canonical()
 
-    def code(self) -> str:
-        return ""
+    def code(self) -> Code:
+        return NO_CODE
 
 
 def aggregated(keys: tuple[str, ...], aggs: tuple[Agg, ...], schema: pl.Schema, name: str) -> pl.Schema:

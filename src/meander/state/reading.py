@@ -34,7 +34,7 @@ def read_dead_letters(store: str | Path) -> pa.Table:
             f"store {opened.url} is no folder: read the folder that was the flow's dead_letters=, with pl.read_parquet('folder/*')"
         )
     if read_manifest(opened).position < 0:
-        raise ConfigError(f"store {opened.url}: there is no flow in it")
+        raise ConfigError(f"store {opened.url}: there is no flow in it; give what was given to flow.start(...)")
     found = sorted(folder.glob("*.parquet")) if folder.exists() else []
     schema = pa.schema([("epoch", pa.int64()), *((n, pa.large_string()) for n in ("operator", "position", "reason", "content"))])
     tables = [pyarrow.parquet.read_table(path).cast(schema) for path in found]

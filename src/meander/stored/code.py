@@ -21,12 +21,14 @@ import cloudpickle
 import polars as pl
 
 from meander.errors import ConfigError, Corrupted
-from meander.plan.code import code_of
+from meander.plan.code import Code, code_of
+from meander.stored.kinds import stored
 
 Json = dict[str, Any]
 ToData = Callable[[Any], Any]
 _OURS = __name__.split(".")[0]
 _flows: set[str] = set()
+stored("code")(Code)  # here, since it is a leaf that imports nothing of ours
 
 
 def written_by_users(package: str) -> None:
@@ -54,7 +56,7 @@ def pack(thing: Any, to_data: ToData) -> Json:
         _Pickler(out, to_data).dump(thing)
     return {
         "name": getattr(thing, "__qualname__", type(thing).__qualname__),
-        "does": code_of(_parts_of(thing) if isinstance(thing, type) else thing),
+        "does": code_of(thing),
         "written_by": versions(),
         "sha256": hashlib.sha256(out.getvalue()).hexdigest(),
         "pickle": base64.b64encode(out.getvalue()).decode(),
@@ -144,12 +146,18 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         self._public = _public_names()
 
     def reducer_override(self, thing: Any) -> Any:
-        """A class keeps the order of its members, by which a processor's variables are known; cloudpickle sorts them by name."""
+        """As cloudpickle has it, with two differences in classes.
+
+        Members keep their order, by which a processor's variables are known: cloudpickle sorts them by name. And a class is a new one
+        wherever it is read: cloudpickle would give its members to the class of the same process that it was made of.
+        """
         found = super().reducer_override(thing)
         if isinstance(thing, type) and isinstance(found, tuple) and len(found) > 2 and isinstance(found[2], tuple):
             members, slots = found[2]
             ordered = {name: members[name] for name in vars(thing) if name in members}
-            found = (*found[:2], ({**ordered, **members}, slots), *found[3:])
+            tracked = cloudpickle.cloudpickle._DYNAMIC_CLASS_TRACKER_BY_CLASS.get(thing)
+            arguments = tuple(None if one is not None and one is tracked else one for one in found[1])
+            found = (found[0], arguments, ({**ordered, **members}, slots), *found[3:])
         return found
 
     def persistent_id(self, thing: Any) -> tuple[str, str] | None:
@@ -168,15 +176,6 @@ class _Unpickler(pickle.Unpickler):
     def persistent_load(self, found: Any) -> Any:
         kind, content = found
         return getattr(sys.modules[_OURS], content) if kind == "public" else self._from_data(json.loads(content))
-
-
-def _parts_of(kind: type) -> list[Any]:
-    """What a class of a user's does: its functions, and those of its bases that are the user's, too."""
-    return [
-        [one.__qualname__, sorted((name, member) for name, member in vars(one).items() if isinstance(member, FunctionType))]
-        for one in kind.__mro__
-        if is_users_own(one.__module__)
-    ]
 
 
 def _public_names() -> dict[int, str]:

@@ -28,8 +28,9 @@ class Kind:
     """The attribute with the SQL text that its expressions may have been written as."""
 
     def values_of(self, thing: object) -> dict[str, Any]:
-        """The parameters of an object, by stored name."""
-        return {name: getattr(thing, attribute) for name, attribute in self.parameters.items()}
+        """The parameters of an object, by stored name. What an object says of itself when it is copied counts, as in pickling."""
+        state: Any = thing.__getstate__() or {}
+        return {name: state[attribute] for name, attribute in self.parameters.items()}
 
     def make(self, values: Mapping[str, Any]) -> Any:
         """An object with these parameters."""
@@ -73,6 +74,7 @@ def stored(
         if kind in _by_name:
             raise ValueError(f"kind {kind!r} is that of {_by_name[kind].type.__qualname__}; {found.__qualname__} needs another")
         _by_name[kind] = _by_type[found] = Kind(kind, found, parameters, arguments, sql)
+        setattr(found, "__stored__", _by_name[kind])  # noqa: B010  # for plan/code.py, which imports nothing of ours
         if "__dataclass_params__" in vars(found) and found.__dataclass_params__.repr:  # type: ignore[attr-defined]
             setattr(found, "__repr__", _shown)  # noqa: B010  # digests of plans have it in them, and must not change with a class's name
         return found

@@ -14,6 +14,7 @@ import polars as pl
 import pyarrow as pa
 
 from meander.errors import ConfigError, Corrupted, Retryable
+from meander.plan.schemas import did_you_mean
 from meander.state.log import no_such_epoch, read_manifest
 from meander.state.manifest import Manifest, Table, operator_of
 from meander.state.reading import map_segments, merge_rows, missing_segment, plan_name
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from meander.task.operators.contract import Reader
 
 _ATTEMPTS = 5
+_GIVE = "give what was given to flow.start(...)"
 _REFUSAL = (
     "which has to run to show this state. Where you trust the store, allow it: md.read_state(..., run_code=True), or "
     "`meander state ... --run-code`"
@@ -85,11 +87,12 @@ def _tables(store: Store, manifest: Manifest, operator: str) -> dict[str, Table]
     if found and operator_of(operator) == operator:
         return found
     if manifest.position < 0:
-        raise ConfigError(f"store {store.url}: there is no flow in it")
+        raise ConfigError(f"store {store.url}: there is no flow in it; {_GIVE}")
     if manifest.epoch == 0 or operator in manifest.routing:
         raise ConfigError(f"store {store.url}: operator '{operator}' has no state yet at epoch {manifest.epoch}")
-    known = ", ".join(sorted({operator_of(name) for name in manifest.tables})) or "none"
-    raise ConfigError(f"store {store.url}: there is no stateful operator '{operator}'; there are: {known}")
+    known = sorted({operator_of(name) for name in manifest.tables})
+    there = f"there are: {', '.join(known) or 'none'}{did_you_mean(operator, known)}"
+    raise ConfigError(f"store {store.url}: there is no stateful operator '{operator}'; {there}")
 
 
 def _finish(store: Store, manifest: Manifest, operator: str, tables: Mapping[str, pl.DataFrame], run_code: bool) -> pl.DataFrame:
