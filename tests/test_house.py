@@ -22,7 +22,7 @@ LONGEST_FILE = 640
 BANNED_NAMES = {"utils", "util", "helpers", "helper", "common", "core", "base", "manager", "misc"}
 
 # A room is a module or a package directly under meander; "meander" itself is the public face.
-GROUND = {"errors", "clock", "durable", "settings", "metrics", "outcomes", "processes", "familiar"}
+GROUND = {"errors", "clock", "durable", "settings", "metrics", "outcomes", "processes", "familiar", "stored"}
 VOCABULARY = {"aggregates", "sketches", "processor"}
 BELOW_TASK = GROUND | VOCABULARY | {"plan", "state", "connect", "coordinate"}
 BELOW_RUN = BELOW_TASK | {"task", "cache", "worker", "epochs", "control", "modifying", "replicate", "on_spark", "status"}
@@ -39,6 +39,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "outcomes": set(),
     "processes": set(),
     "familiar": set(),  # the names of other libraries, for messages
+    "stored": {"errors"},  # how descriptions become data: every room registers its own
     "sketches": GROUND,
     "aggregates": GROUND | {"sketches"},
     "processor": GROUND,

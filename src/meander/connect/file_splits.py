@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from meander.connect.file_discovery import Discovery, Found, Grown
 from meander.connect.source import Choice, Split
 from meander.errors import Corrupted, Retryable
+from meander.stored import stored
 
 SPLIT_ROWS = 1_000_000
 SPLIT_BYTES = 64 << 20
@@ -32,6 +33,7 @@ ARCHIVE = "_archive"
 _SAMPLE = 64 << 10
 
 
+@stored("files_limits")
 @dataclass(frozen=True)
 class Limits:
     """The most that one epoch takes; at least one split is always taken."""

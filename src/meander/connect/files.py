@@ -40,10 +40,12 @@ from meander.connect.source import Batch
 from meander.errors import ConfigError, FlowError
 from meander.familiar.values import named, no_path
 from meander.plan.schemas import did_you_mean
+from meander.stored import stored
 
 _PYTHON: dict[object, str] = {int: "long", float: "double", bool: "boolean", bytes: "binary"}
 
 
+@stored("files")
 @dataclass(frozen=True)
 class FilesSource:
     """A folder of files of one format and one schema."""

@@ -27,6 +27,7 @@ from meander.plan.joins import JoinLatest
 from meander.plan.operators import Aggregate, Filter, MapBatches, Operator, Select, SinkOp, Union, WithColumns, expect_inputs
 from meander.plan.rowwise import RANK, Latest, Top
 from meander.plan.tables import JoinStatic
+from meander.stored import stored
 
 if TYPE_CHECKING:
     from meander.plan.graph import Node
@@ -53,6 +54,7 @@ class Changes:
         return "changes" if self.key is None else f"changes by {', '.join(self.key)}" if self.key else "changes of one row"
 
 
+@stored("changes")
 @dataclass(frozen=True, eq=False)
 class Changelog:
     """Makes of changes rows of their own: those that have come and those that are gone, with a column that says which."""

@@ -22,6 +22,7 @@ from meander.plan.operators import Filter, expect_inputs
 from meander.plan.schemas import KEY_TYPES, is_key_type, missing_column
 from meander.plan.sessions import RowSession
 from meander.plan.windows import Session, Window, micros, show_duration, signed_micros
+from meander.stored import stored
 
 HOWS = ("inner", "left", "right", "full")
 FILTERING = ("semi", "anti")
@@ -29,6 +30,7 @@ FILTERING = ("semi", "anti")
 Columns = str | Sequence[str]
 
 
+@stored("matching")
 @dataclass(frozen=True)
 class Matching:
     """The columns of two sides that must be equal, and the names of a join's output columns.
@@ -91,6 +93,7 @@ class Matching:
         return f"{self}, nulls equal" if self.nulls_equal else f"{self}"
 
 
+@stored("side_time")
 @dataclass(frozen=True)
 class SideTime:
     """The time of one side's rows."""
@@ -103,6 +106,7 @@ class SideTime:
             raise FlowError(f"{what}: the time of its input: {missing_column(self.column, schema)}")
 
 
+@stored("join")
 @dataclass(frozen=True, eq=False)
 class Join:
     """Rows of two streams with equal keys: within a bound of time, in the same window, or whenever they come."""
@@ -213,6 +217,7 @@ class Join:
         return NO_CODE
 
 
+@stored("join_latest")
 @dataclass(frozen=True, eq=False)
 class JoinLatest:
     """Rows of the left, each with the right side's newest row of its key: the last that has arrived, or the last by event time."""

@@ -26,6 +26,7 @@ from meander.plan.content import content_digest
 from meander.plan.joins import Matching
 from meander.plan.operators import MapBatches, expect_inputs
 from meander.plan.schemas import show_schema
+from meander.stored import stored
 
 Table = pl.DataFrame | str | Path | Callable[[], pl.DataFrame]
 HOWS = ("inner", "left", "semi", "anti")
@@ -39,6 +40,7 @@ Find = Callable[[pl.DataFrame], pl.DataFrame]
 _carrying = contextvars.ContextVar("carrying", default=False)
 
 
+@stored("table")
 @dataclass(eq=False)
 class Lookup:
     """The table, and the join of a frame of rows with it."""
@@ -89,6 +91,7 @@ class Lookup:
         return {**self.__dict__, "_table": None}
 
 
+@stored("stored_table", without=("frame", "find"))
 @dataclass(eq=False)
 class StoredLookup(Lookup):
     """A table that is too large to travel with the plan. ``digest`` is over its content."""
@@ -138,6 +141,7 @@ def carrying_tables() -> Iterator[None]:
         _carrying.reset(before)
 
 
+@stored("join_static", called={"fn": "function", "written": "code"})
 @dataclass(frozen=True, eq=False)
 class JoinStatic(MapBatches):
     """Rows with those of a table that have an equal key."""

@@ -28,6 +28,7 @@ from meander.state.grouping import Index
 from meander.state.hashing import Hashes
 from meander.state.segment import HASH, SOONEST
 from meander.state.table import Kept
+from meander.stored import stored
 from meander.task.operators.contract import Emitted, Intake, Mask, Partial, Stateful
 from meander.task.operators.joins.conditions import holds, refuse
 from meander.task.operators.joins.pairing import Keys, Numbers, distinct, number_keys, numbered, pair_up, stretches, times_of
@@ -358,6 +359,7 @@ class Joining(Stateful):
                 workspace.closed = max(workspace.closed, last - side.over(0))
 
 
+@stored("join_state")
 @dataclass(frozen=True)
 class JoinReader:
     """Shows the rows that wait for others: ``__side`` says whose they are, the columns are called as behind the join."""
