@@ -12,6 +12,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from tests.local import Local, Script, constants
+from tests.memory_store import MemoryStore
 
 import meander as md
 from meander.clock import FakeClock
@@ -23,7 +24,7 @@ from meander.on_spark.jobs import failure_of
 from meander.plan.change.modify import Remove, Replace
 from meander.state import log as log_module
 from meander.state.log import Log
-from meander.state.stores.contract import DirStore, MemoryStore
+from meander.state.stores.contract import DirStore
 
 COLUMNS = {"k": pl.Int64(), "v": pl.Int64()}
 EPOCHS = 5

@@ -505,12 +505,13 @@ def _code(plan: Plan, effects: Effects) -> dict[str, Json]:
     """The changed operators' texts: a function's source where it can be had, and the hash of what runs in any case."""
     found: dict[str, Json] = {}
     for name in sorted(effects.touched):
-        op = plan.node(name).op
-        source = op.describe()
+        node = plan.node(name)
+        op, source = node.op, node.op.describe()
         if isinstance(op, MapBatches):
             with contextlib.suppress(OSError, TypeError):
                 source = inspect.getsource(op.fn)
-        found[name] = {"kind": op.kind, "source": source, "hash": op.code() or hashlib.sha256(op.canonical().encode()).hexdigest()[:32]}
+        digest = node.code.digest or hashlib.sha256(op.canonical().encode()).hexdigest()[:32]
+        found[name] = {"kind": op.kind, "source": source, "hash": digest}
     return found
 
 
