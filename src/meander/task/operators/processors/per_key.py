@@ -9,6 +9,7 @@ check after each.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from operator import attrgetter
@@ -53,15 +54,14 @@ class State:
             setattr(self, name, variable.fresh())
 
 
-_kinds: dict[tuple[str, ...], type[Any]] = {}
-
-
 def state_kind(variables: Mapping[str, Variable]) -> type[Any]:
     """A class with these attributes and no others, so that a mistyped name is an error."""
-    names = tuple(variables)
-    if names not in _kinds:
-        _kinds[names] = dataclasses.make_dataclass("State", names, bases=(State,), slots=True, eq=False)
-    return type("State", (_kinds[names],), {"__slots__": (), "_variables": dict(variables)})
+    return type("State", (_with_slots(tuple(variables)),), {"__slots__": (), "_variables": dict(variables)})
+
+
+@functools.cache
+def _with_slots(names: tuple[str, ...]) -> type[Any]:
+    return dataclasses.make_dataclass("State", names, bases=(State,), slots=True, eq=False)
 
 
 class Pending:
