@@ -162,6 +162,25 @@ def test_the_oracle_shares_nothing_with_what_it_judges() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_a_worker_holds_nothing_in_modules() -> None:
+    """All that stays from task to task is in a ``Worker``: a run in process has one of its own, and no other run sees it."""
+    wrong = []
+    for file in FILES:
+        if room(module_name(file)) not in {"worker", "task", "cache"}:
+            continue
+        tree = ast.parse(file.read_text(), str(file))
+        wrong += [f"{file.name}:{node.lineno} has a global statement" for node in ast.walk(tree) if isinstance(node, ast.Global)]
+        for node in tree.body:
+            if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
+                continue
+            names = [
+                target.id for target in (node.targets if isinstance(node, ast.Assign) else [node.target]) if isinstance(target, ast.Name)
+            ]
+            if isinstance(node.value, ast.Call | ast.Dict | ast.List | ast.Set) and any(name.strip("_").islower() for name in names):
+                wrong.append(f"{file.name}:{node.lineno} holds {', '.join(names)}")
+    assert not wrong, "\n".join(wrong)
+
+
 def test_every_room_but_one_is_imported_without_spark() -> None:
     """In a process of its own: here something may have imported it already. The benchmarks have peers that are Spark's."""
     code = f"""
