@@ -41,6 +41,7 @@ def test_a_page_shows_what_its_program_prints(page: str, tmp_path: Path) -> None
     assert output.strip() in done.stdout
 
 
+@pytest.mark.many
 def test_the_tests_on_the_page_about_testing_pass(tmp_path: Path) -> None:
     """The first block is a whole file of tests; the others begin where it ends."""
     whole, *others = re.findall(r"```python\n(.*?)```", (DOCS / "testing-flows.md").read_text(), re.DOTALL)

@@ -45,6 +45,7 @@ def test_an_example_shows_what_it_promises(name: str, tmp_path: Path) -> None:
         assert promise in done.stdout
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("name", sorted(TESTS))
 def test_an_example_of_tests_passes(name: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--basetemp={tmp_path / 'pytest'}", f"examples/{name}"]
