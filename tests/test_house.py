@@ -25,7 +25,7 @@ BANNED_NAMES = {"utils", "util", "helpers", "helper", "common", "core", "base", 
 GROUND = {"errors", "clock", "durable", "settings", "metrics", "outcomes", "processes", "familiar"}
 VOCABULARY = {"aggregates", "sketches", "processor"}
 BELOW_TASK = GROUND | VOCABULARY | {"plan", "state", "connect", "coordinate"}
-BELOW_RUN = BELOW_TASK | {"task", "cache", "worker", "epochs", "replicate", "on_spark", "status", "control"}
+BELOW_RUN = BELOW_TASK | {"task", "cache", "worker", "epochs", "control", "modifying", "replicate", "on_spark", "status"}
 BELOW_FLOW = BELOW_RUN | {"run"}
 EVERYTHING_BUT_THE_TOP = BELOW_FLOW | {"starting", "flow", "testing", "meander"}
 
@@ -50,10 +50,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cache": BELOW_TASK | {"task"},
     "epochs": BELOW_TASK | {"task", "cache"},
     "status": BELOW_TASK | {"task", "cache", "epochs"},
-    "worker": BELOW_TASK | {"task", "cache"},  # what runs in Spark's Python workers
-    "replicate": BELOW_TASK | {"task", "cache", "epochs"},
-    "on_spark": BELOW_TASK | {"task", "cache", "worker", "epochs", "replicate"},
     "control": GROUND,  # knows a running flow by its protocol alone: a run serves itself, and tests serve a fake
+    "modifying": BELOW_TASK | {"task", "cache", "epochs"},  # the verbs that a run and replicas have in common
+    "worker": BELOW_TASK | {"task", "cache"},  # what runs in Spark's Python workers
+    "replicate": BELOW_TASK | {"task", "cache", "epochs", "control", "modifying"},  # a handle asks its replicas over HTTP
+    "on_spark": BELOW_TASK | {"task", "cache", "worker", "epochs", "control", "modifying", "replicate"},
     "run": BELOW_RUN,
     "starting": BELOW_FLOW,
     "flow": BELOW_FLOW | {"starting"},
@@ -64,7 +65,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli": EVERYTHING_BUT_THE_TOP | {"nexmark", "bench"},
 }
 # Leaves that import nothing of ours: anyone may use them, whatever room they stand in.
-LEAVES = {"meander.state.hashing", "meander.plan.code", "meander.plan.schemas"}
+LEAVES = {"meander.state.hashing", "meander.plan.code", "meander.plan.reach", "meander.plan.syntax", "meander.plan.schemas"}
 PLAN_SEES_OF_CONNECT = {"meander.connect.source", "meander.connect.sink"}
 MAY_IMPORT_SPARK = {"on_spark", "bench"}
 # The oracle knows what a source is, to read what a run took, and nothing else that takes part in an answer.

@@ -68,11 +68,16 @@ with flow.start("state/", spark="local[2]", trigger="1s", autoscale=md.autoscale
     print(progress.rows_in, rescaled.moved, migrated.epoch, modified.epoch, effects.to_json(), run.status()["epoch"])
 
 replicas: md.Replicas = flow.start("state/", replicas=2, replication="leader")
+by_all: md.Rescaled = replicas.rescale("totals", 4)
+changed: md.Modified = replicas.replace("filter_1", md.filter("amount > 10"), timeout="10s")
+said: md.Effects = replicas.modify([md.Become(flow)], dry_run=True)
+moved: md.Migrated = replicas.migrate("totals", "1", replica="b")
+print(replicas.modifications(), replicas.serve(port=0).url, by_all.moved, changed.epoch, said.version, moved.epoch)
 """
 WRONG = {
     'flow.start("state/", paralelism=2)': "call-overload",
     'flow.start("state/", state_mode="hybird")': "call-overload",
-    'flow.start("state/", replicas=2).rescale("totals", 2)': "attr-defined",
+    'flow.start("state/", replicas=2).process_available()': "attr-defined",
     'flow.source("a", md.generator("key_value")).groupBy("k")': "attr-defined",
     "md.groupBy": "attr-defined",
     'run = flow.start("state/"); run.replace("a", md.filter("b > 1"), drop_stat=True)': "call-overload",

@@ -8,19 +8,19 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from meander.clock import Clock, SystemClock
 from meander.coordinate.migration import check_strategy
 from meander.coordinate.routing import check_slots, slots_of
 from meander.errors import ConfigError, Rejected, Retryable
-from meander.familiar.names import RUN, Suggests
+from meander.familiar.names import RUN
+from meander.modifying import Modifiable, Planned, Wish
 from meander.outcomes import Migrated, Progress, Rescaled
 from meander.plan.change.as_json import changes_told
-from meander.plan.change.become import Become
 from meander.plan.change.effects import Effects
-from meander.plan.change.modify import Change, Given, Insert, Remove, Replace, StateFunction, StateRules
-from meander.plan.change.options import ForAll, ForOne, Guard
+from meander.plan.change.modify import StateRules
+from meander.plan.schemas import did_you_mean
 from meander.settings import Settings, Strategy, seconds
 from meander.status import show_epoch, show_executors, show_holding, show_operators, show_scaling, show_stages
 
@@ -42,15 +42,7 @@ what is said here to standard error."""
 _TOLD = ("dry_run", "request_id", "author", "drop_state", "backfill", "timeout")
 
 
-class Planned(Protocol):
-    """What can be started: a flow."""
-
-    name: str
-
-    def plan(self) -> Plan: ...
-
-
-class Run(Suggests):
+class Run(Modifiable):
     """A running flow: ask it, change it, stop it.
 
     The flow runs in a thread of its own (unless ``trigger=None``: then only in ``process_available``). A failure stops it, is said on
@@ -83,7 +75,6 @@ class Run(Suggests):
         self._stepping = threading.RLock()
         self._changing = threading.Lock()
         self._stop = threading.Event()
-        loop.stops = self._stop.is_set
         self._wake = threading.Event()
         self._failure: BaseException | None = None
         self._told = False
@@ -148,114 +139,22 @@ class Run(Suggests):
             operator, before, parallelism, moved.groups, strategy, moved.epoch, fetched, tuple(moved.failures), moved.from_store
         )
 
-    @overload
-    def replace(
-        self, name: str, operator: Given, resume: bool | None = None, *, dry_run: Literal[True], **options: Unpack[ForOne]
-    ) -> Effects: ...
-    @overload
-    def replace(self, name: str, operator: Given, resume: bool | None = None, **options: Unpack[ForOne]) -> Modified: ...
-    def replace(self, name: str, operator: Given, resume: bool | None = None, **options: Any) -> Modified | Effects:
-        """Put another operator, source or sink in the place of one, while the flow runs: ``run.replace("positive", md.filter("a > 10"))``.
-
-        ``resume`` is for sources: whether the new one goes on where the old one is. For the options see ``modify``.
-        """
-        done: Modified | Effects = self.modify([Replace(name, operator, resume)], **_for_one(name, options))
-        return done
-
-    @overload
-    def insert(
-        self,
-        name: str,
-        operator: Given,
-        after: str,
-        before: str | Sequence[str] | None = None,
-        *,
-        dry_run: Literal[True],
-        **options: Unpack[ForOne],
-    ) -> Effects: ...
-    @overload
-    def insert(
-        self, name: str, operator: Given, after: str, before: str | Sequence[str] | None = None, **options: Unpack[ForOne]
-    ) -> Modified: ...
-    def insert(
-        self, name: str, operator: Given, after: str, before: str | Sequence[str] | None = None, **options: Any
-    ) -> Modified | Effects:
-        """Put a new operator behind ``after``, in front of all that read it or only of ``before``; a sink there is a tap.
-
-        Example: ``run.insert("large", md.filter("amount > 100"), after="orders")``.
-        """
-        done: Modified | Effects = self.modify([Insert(name, operator, after, before)], **_for_one(name, options))
-        return done
-
-    @overload
-    def remove(self, name: str, *, dry_run: Literal[True], **options: Unpack[ForOne]) -> Effects: ...
-    @overload
-    def remove(self, name: str, **options: Unpack[ForOne]) -> Modified: ...
-    def remove(self, name: str, **options: Any) -> Modified | Effects:
-        """Take an operator out: operators that read it read its input instead. One that keeps state needs ``drop_state=True``.
-
-        Example: ``run.remove("large")``.
-        """
-        done: Modified | Effects = self.modify([Remove(name)], **_for_one(name, options))
-        return done
-
-    @overload
-    def modify(self, changes: Sequence[Change], *, dry_run: Literal[True], **options: Unpack[ForAll]) -> Effects: ...
-    @overload
-    def modify(self, changes: Sequence[Change], **options: Unpack[ForAll]) -> Modified: ...
-    def modify(
-        self,
-        changes: Sequence[Change],
-        *,
-        dry_run: bool = False,
-        request_id: str | None = None,
-        author: str = "",
-        drop_state: bool | str | Sequence[str] = False,
-        upgrade: Mapping[str, StateFunction] | None = None,
-        backfill: Mapping[str, Mapping[str, Any]] | None = None,
-        guard: Guard | None = None,
-        timeout: float | str | None = "60s",
-    ) -> Modified | Effects:
-        """Several changes (``md.Replace``, ``md.Insert``, ``md.Remove``) as one, in force with the next epoch, or not at all.
-
-        That epoch is on probation: if changed code fails in it, takes longer than ``timeout``, or ``guard(before, after)``, given the
-        output of its input under both plans (a frame per sink), returns something false, the old plan runs it instead, and Rejected is
-        raised with the reason. ``dry_run`` only says what would happen. A request that is repeated with its ``request_id`` is done once.
-
-        ``drop_state`` names operators whose state may go (True: whatever cannot go on with it); ``upgrade`` has for an operator a
-        function from its state rows to the new ones; ``backfill`` the values of new aggregates for keys from before.
-
-        Example: ``run.modify([md.Remove("large"), md.Replace("clean", md.filter("amount > 0"))])``.
-        """
-        rules = StateRules(drop_state, upgrade or {}, backfill or {})
+    def _modify(self, wish: Wish) -> Modified | Effects:
+        rules = StateRules(wish.drop_state, wish.upgrade, wish.backfill)
         modifier = self._modifier
         assert modifier is not None
-        if dry_run:
-            return modifier.dry_run(changes, rules)
+        if wish.dry_run:
+            return modifier.dry_run(wish.changes, rules)
         self._check()
-        identity = request_id or self._clock.new_id()
+        identity, limit = wish.request_id or self._clock.new_id(), seconds(wish.timeout)
         with self._changing:
             known = modifier.known(identity)
             if known is not None:
                 return known
-            modifier.dry_run(changes, rules)  # what cannot be is refused before an epoch waits for it
-            request = modifier.request(identity, changes, rules, author, guard, seconds(timeout) or 3600.0)
-            trial = self._between_epochs(lambda: modifier.propose(request), timeout)
-            return self._await(trial, seconds(timeout))
-
-    @overload
-    def apply(self, flow: Planned, resume: bool | None = None, *, dry_run: Literal[True], **options: Unpack[ForAll]) -> Effects: ...
-    @overload
-    def apply(self, flow: Planned, resume: bool | None = None, **options: Unpack[ForAll]) -> Modified: ...
-    def apply(self, flow: Planned, resume: bool | None = None, **options: Any) -> Modified | Effects:
-        """Become another version of the flow: all that differs, as one change.
-
-        ``resume`` is for sources that differ in more than their columns: whether they go on where the ones before are.
-
-        Example: ``run.apply(edited_flow)``.
-        """
-        done: Modified | Effects = self.modify([Become(flow.plan(), resume)], **options)
-        return done
+            modifier.dry_run(wish.changes, rules)  # what cannot be is refused before an epoch waits for it
+            request = modifier.request(identity, wish.changes, rules, wish.author, wish.guard, limit or 3600.0)
+            trial = self._between_epochs(lambda: modifier.propose(request), wish.timeout)
+            return self._await(trial, limit)
 
     def modify_as_told(self, told: Mapping[str, Any], code: bytes | None = None) -> dict[str, Any]:
         """The same for changes as plain data (see ``plan.change.as_json``), or as ``code``; the answer is plain data, too.
@@ -297,7 +196,8 @@ class Run(Suggests):
         routing = self._loop.routing
         for name in names:
             if name not in routing:
-                raise ConfigError(f"there is no stateful operator '{name}' to migrate; there are: {', '.join(sorted(routing)) or 'none'}")
+                there = f"there are: {', '.join(sorted(routing)) or 'none'}{did_you_mean(name, routing)}"
+                raise ConfigError(f"there is no stateful operator '{name}' to migrate; {there}")
         check_strategy(strategy)
         began = self._clock.monotonic()
         with self._changing:
@@ -341,7 +241,7 @@ class Run(Suggests):
             "rows_out": manifest.totals.get("rows_out", 0),
             "dead_letters": manifest.totals.get("dead_letters", 0),
             "late_rows": manifest.totals.get("late_rows", 0),
-            "waiting": 0 if self._closed else self._loop.waiting(),
+            "waiting": 0 if self._closed else self._loop.input.waiting(),
             "rows_per_second": rows / sum(spent) if spent and sum(spent) else 0.0,
             "epoch_seconds": sorted(spent)[len(spent) // 2] if spent else 0.0,
             "operators": show_operators(manifest, self._loop.routing),
@@ -384,14 +284,14 @@ class Run(Suggests):
 
         Example: ``run.push_metrics("http://127.0.0.1:9091")``.
         """
-        from meander.control.push import Pusher
+        from meander.control.push import push_run
 
         if self._pusher is not None:
             raise ConfigError(f"the metrics of flow '{self.name}' are pushed to {self._pusher.gateway} already")
         interval = seconds(every)
         if not interval:
             raise ConfigError(f"push_metrics(every={every!r}): a duration is needed, such as '10s'")
-        self._pusher = Pusher(self, gateway, interval, self._clock, self._settings.replica)
+        self._pusher = push_run(self, gateway, interval, self._clock, self._settings.replica)
 
     def on_epoch(self, listener: Callable[[EpochDone], None]) -> None:
         """Call a function after every epoch, in the flow's thread. For progress displays and measurements.
@@ -451,7 +351,7 @@ class Run(Suggests):
         self._check()
         if self._closed:
             raise ConfigError(f"flow '{self.name}' is stopped; start it again with flow.start(...)")
-        done = self._loop.between_epochs(change)
+        done = self._loop.requests.put(change)
         self._wake.set()
         limit = seconds(timeout)
         deadline = None if limit is None else self._clock.monotonic() + limit
@@ -461,7 +361,7 @@ class Run(Suggests):
                 raise Retryable(f"flow '{self.name}': the running epoch has not ended within {timeout}; nothing was changed")
             if self._stepping.acquire(timeout=0.02):  # nobody steps: between two epochs is now
                 try:
-                    self._loop.make_changes()
+                    self._loop.requests.perform()
                 finally:
                     self._stepping.release()
         return done.result()
@@ -554,17 +454,6 @@ class Run(Suggests):
             for close in reversed(self._on_close):
                 rest.callback(close)
             self._driver.stop()
-
-
-def _for_one(name: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Options for one operator as those of a whole modification."""
-    found = dict(options)
-    if found.get("drop_state") is True:
-        found["drop_state"] = [name]
-    for option in ("upgrade", "backfill"):
-        if found.get(option) is not None:
-            found[option] = {name: found[option]}
-    return found
 
 
 def _last_words(name: str, failure: BaseException, before: int, after: int) -> str:

@@ -66,6 +66,10 @@ class FakeRun:
             "plan": ["filter 'people' differs"],
             "schemas": {},
             "state": {"counts": "kept"},
+            "drops": [],
+            "restarts": [],
+            "go_on": [],
+            "chance": {},
         }
         if told.get("dry_run"):
             return effects

@@ -14,7 +14,7 @@ from tests.cli.test_control_commands import free_port
 from tests.control.fake_run import FakeRun
 
 from meander.clock import SystemClock
-from meander.control.push import Pusher
+from meander.control.push import push_run
 from meander.errors import ConfigError
 
 
@@ -57,7 +57,7 @@ def gateway() -> Iterator[Gateway]:
 
 def test_epochs_arrive_under_the_flows_own_group_and_the_last_push_has_the_last_epoch(gateway: Gateway) -> None:
     run = FakeRun()
-    pusher = Pusher(run, gateway.address, 0.02, SystemClock())
+    pusher = push_run(run, gateway.address, 0.02, SystemClock())
     run.epoch(now=time.time())
     deadline = time.monotonic() + 10
     while gateway.pushes < 2 and time.monotonic() < deadline:
@@ -73,14 +73,14 @@ def test_epochs_arrive_under_the_flows_own_group_and_the_last_push_has_the_last_
 
 def test_replicas_do_not_overwrite_each_other(gateway: Gateway) -> None:
     for name in ("a", "b"):
-        Pusher(FakeRun(), gateway.address, 3600, SystemClock(), name).close()
+        push_run(FakeRun(), gateway.address, 3600, SystemClock(), name).close()
     assert sorted(gateway.groups) == [f"/metrics/job/meander/flow/edits/replica/{name}" for name in ("a", "b")]
 
 
 def test_a_gateway_that_does_not_answer_is_said_once_and_holds_nobody_up(caplog: pytest.LogCaptureFixture) -> None:
     run = FakeRun()
     with caplog.at_level(logging.WARNING, "meander"):
-        pusher = Pusher(run, f"http://127.0.0.1:{free_port()}", 0.01, SystemClock())
+        pusher = push_run(run, f"http://127.0.0.1:{free_port()}", 0.01, SystemClock())
         run.epoch(now=time.time())
         time.sleep(0.2)
         began = time.monotonic()
@@ -92,4 +92,4 @@ def test_a_gateway_that_does_not_answer_is_said_once_and_holds_nobody_up(caplog:
 
 def test_what_is_no_address_is_refused() -> None:
     with pytest.raises(ConfigError, match="write its address, such as"):
-        Pusher(FakeRun(), "ftp://somewhere", 1.0, SystemClock())
+        push_run(FakeRun(), "ftp://somewhere", 1.0, SystemClock())

@@ -64,6 +64,12 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: md.parquet(3), r"parquet: 3 is not the path of a folder"),  # type: ignore[arg-type]
     (lambda: md.files(".", "json", {"a": "lnog"}), r"unknown type 'lnog'; .* did you mean 'long'\?"),
     (lambda: md.files(".", "json", {"a": float}), r"is not a type; give a name such as 'double' or a Polars type"),
+    (lambda: keyed().process(lambda row: row), r"process: a lambda is no processor; write a subclass of md.Processor"),  # type: ignore[arg-type]
+    (lambda: orders().sink("o", md.discard()).start(), r"say where its state goes, a folder .* flow.start\('state/'\)"),  # type: ignore[call-overload]
+    (lambda: orders().sink("o", md.discard()).start(""), r"store '': a folder or an address is needed, such as 'state/'"),
+    (lambda: md.read_state(None, "totals"), r"store None: a folder or an address is needed"),  # type: ignore[arg-type]
+    (lambda: md.read_state("/no/such/store", "totals"), r"there is no flow in it; give what was given to flow.start"),
+    (lambda: md.Become(3), r"md.Become\(3\): give the flow as it is to be, as in md.Become\(flow\)"),  # type: ignore[arg-type]
     (lambda: md.generator("wikpedia"), r"unknown kind; .* did you mean 'wikipedia'\?"),
 ]  # fmt: skip
 

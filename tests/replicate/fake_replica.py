@@ -36,7 +36,7 @@ def main() -> None:
         }
         if behaviour != "mute":
             with open(os.path.join(place, name), "w") as out:
-                out.write(json.dumps({**said, "url": None, "at": time.time()}))
+                out.write(json.dumps({**said, "url": os.environ.get("FAKE_REPLICAS_URL"), "at": time.time()}))
         time.sleep(0.05)
         if behaviour == "finish" and number == 10:
             record("finished")

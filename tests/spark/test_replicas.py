@@ -172,3 +172,89 @@ def test_a_flow_of_a_script_runs_in_replicas_and_its_rows_come_back(tmp_path: Pa
     logs = "".join(log.read_text()[-1500:] for log in (tmp_path / "state" / "logs").glob("*.log"))
     assert done.returncode == 0, done.stdout + done.stderr + logs
     assert done.stdout.strip() == "ok stopped"
+
+
+CHANGED_IN_PYTHON = """
+import sys, time
+import polars as pl
+import meander as md
+from meander.control.client import Client
+
+
+def tenfold(frame):
+    return frame.with_columns(pl.col("id") * 10)
+
+
+if __name__ == "__main__":
+    out = md.memory()
+    flow = md.Flow("changed")
+    rows = flow.source("rows", md.files(sys.argv[1], schema={"id": "long", "key": "long"}, settle=0))
+    kept = rows.filter("id >= 0", name="kept")
+    kept.sink("out", out)
+    kept.key_by("key").aggregate(md.count().alias("n"), name="counts").sink("counted", md.discard())
+    with flow.start(sys.argv[2], replicas=2, spark="local[1]", parallelism=1, trigger="200ms") as run:
+        deadline = time.time() + 250
+
+        def until(condition):
+            while not condition():
+                assert time.time() < deadline, run
+                time.sleep(0.2)
+
+        until(lambda: sum(one["state"] == "running" for one in run.replicas) == 2 and out.table().num_rows == 100)
+        moved = run.rescale("counts", 3)
+        assert (moved.before, moved.after) == (1, 3), moved
+        pl.DataFrame({"id": [100], "key": [1]}).write_parquet(sys.argv[1] + "/more.parquet")
+        done = run.insert("tenfold", md.map_batches(tenfold, deterministic=True), after="kept", before="out", timeout="60s")
+        assert isinstance(done, md.Modified), done
+        pl.DataFrame({"id": [101], "key": [1]}).write_parquet(sys.argv[1] + "/last.parquet")
+        until(lambda: 1010 in out.frame()["id"].to_list())
+        server = run.serve(port=0)
+        assert Client(server.url).status()["operators"]["counts"]["parallelism"] == 3
+        until(lambda: all(f'replica="{one}"' in Client(server.url).metrics() for one in "ab"))
+        assert [one["verdict"] for one in run.modifications()] == ["in force"], run.modifications()
+        run.evacuate("driver", replica="b")
+    print("ok", md.read_state(sys.argv[2], "counts").to_pydict())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_handle_changes_all_its_replicas(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    pl.DataFrame({"id": range(100), "key": [0] * 100}).write_parquet(tmp_path / "in" / "first.parquet")
+    (tmp_path / "script.py").write_text(CHANGED_IN_PYTHON)
+    command = [sys.executable, "script.py", str(tmp_path / "in"), str(tmp_path / "state")]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=500, check=False)
+    logs = "".join(log.read_text()[-1500:] for log in (tmp_path / "state" / "logs").glob("*.log"))
+    assert done.returncode == 0, done.stdout + done.stderr + logs
+    assert done.stdout.startswith("ok {'key': [0, 1], 'n': [100, 2]}"), done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_code_token_of_the_command_line_reaches_replicas(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    pl.DataFrame({"id": range(100), "key": [0] * 100}).write_parquet(tmp_path / "in" / "first.parquet")
+    flow, store, secret = tmp_path / "flow.py", str(tmp_path / "state"), "secret-code-token"
+    flow.write_text(FLOW.format(input=str(tmp_path / "in"), out=str(tmp_path / "out")))
+    (tmp_path / "fixes.py").write_text("def same(frame):\n    return frame\n")
+    words = ["run", str(flow), "--store", store, "--replicas", "2", "--http", "0", "--code-token", secret, "--master", "local[1]"]
+    with (tmp_path / "run.txt").open("w") as err:
+        run = subprocess.Popen([*MEANDER, *words], stdout=err, stderr=err)
+    try:
+
+        def urls() -> list[str]:
+            assert run.poll() is None, (tmp_path / "run.txt").read_text()
+            done = subprocess.run([*MEANDER, "replicas", store, "--json"], capture_output=True, text=True, check=False)
+            return [one["url"] for one in json.loads(done.stdout)["replicas"] if one["url"]] if done.returncode == 0 else []
+
+        until(lambda: len(urls()) == 2)
+        change = ["insert", "same", "--code", str(tmp_path / "fixes.py:same"), "--after", "rows", "--url", urls()[1]]
+        done = subprocess.run([*MEANDER, *change], capture_output=True, text=True, timeout=200, check=False)
+        assert done.returncode != 0
+        assert "need the code token" in done.stderr
+        meander(*change, "--token", secret)
+        assert secret not in " ".join((tmp_path / "run.txt").read_text())
+    finally:
+        run.send_signal(signal.SIGTERM)
+        assert run.wait(90) == 0, (tmp_path / "run.txt").read_text()

@@ -1,8 +1,9 @@
-"""One replica's process: a flow on a Spark of its own, beside others on the same store, until its input ends or it is told to stop.
+"""One replica's process: a flow on a Spark of its own, beside other replicas on the same store,
+until its input ends or it is stopped.
 
-A supervisor starts it: by ``meander run FLOW.py --replica a``, or, for a flow that was started from Python, by
-``python -m meander.cli.replica PACKED --name a``. It shows no progress: the supervisor does. How it ends it writes down for whoever
-watches it.
+A supervisor starts it: by ``meander run FLOW.py --replica a``, or, for a flow that was started from
+Python, by ``python -m meander.cli.replica PACKED --name a``. It shows no progress: the supervisor
+does. It writes the reason of its end into a file for the supervisor.
 """
 
 from __future__ import annotations
@@ -18,11 +19,14 @@ from typing import TYPE_CHECKING, Any
 from meander.cli.interruption import Stop
 from meander.cli.parser import Parser
 from meander.cli.run import available
+from meander.clock import SystemClock
 from meander.replicate.process import recorded
+from meander.replicate.reach import Tokens
 
 if TYPE_CHECKING:
+    from meander.modifying import Planned
     from meander.plan.graph import Plan
-    from meander.run import Planned, Run
+    from meander.run import Run
 
 
 @dataclass
@@ -91,7 +95,13 @@ def command(arguments: argparse.Namespace) -> int:
         options = {**packed["options"], "takeover": arguments.takeover}
         if options.get("latency_file") is not None:
             options["latency_file"] = f"{options['latency_file']}.{arguments.name}"
-        return be_replica(said, flow, packed["store"], arguments.name, options, lambda: md.spark(**spark))
+
+        def serve(run: Run, stop: Stop) -> None:
+            """For the handle, which changes the flow by way of any replica."""
+            tokens = Tokens.kept_in(Path(packed["tokens"]), SystemClock())
+            run.serve(port=0, token=tokens.changes, on_stop=stop.wanted.set, code_token=tokens.code)
+
+        return be_replica(said, flow, packed["store"], arguments.name, options, lambda: md.spark(**spark), prepare=serve)
 
 
 def main() -> int:

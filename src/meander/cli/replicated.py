@@ -84,7 +84,7 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """What cannot be is said before a process is started."""
+    """Raises for options that contradict each other, before a process is started."""
     if arguments.replicas < 1:
         raise ConfigError(f"--replicas {arguments.replicas}: at least 1")
     if arguments.autoscale is not None:

@@ -62,7 +62,7 @@ def register(commands: Commands) -> None:
 
 
 def add_flow_options(parser: Parser) -> None:
-    """What is said of a flow by every command that runs one."""
+    """The options of every command that runs a flow."""
     parser.add_argument("file", metavar="FLOW.py", help="a Python file that defines `flow`, or a function flow()")
     parser.add_argument(
         "--store", metavar="URL", help="where state and log are: a folder, s3://… or redis://… (default: meander-state/<flow's name>)"
@@ -108,7 +108,7 @@ def add_replica_options(parser: Parser) -> None:
 
 
 def add_server_options(parser: Parser) -> None:
-    """Who may reach the HTTP API."""
+    """The options for access to the HTTP API."""
     parser.add_argument("--host", default="127.0.0.1", metavar="H", help="where HTTP listens; another than 127.0.0.1 needs a token")
     parser.add_argument("--token", metavar="T", help="what changes over HTTP must bring (default: MEANDER_TOKEN)")
     parser.add_argument(
@@ -161,7 +161,7 @@ def _run_replica(arguments: argparse.Namespace) -> int:
 
 
 def check_server(arguments: argparse.Namespace, port: int | None) -> None:
-    """What cannot be served is said before Spark is waited for."""
+    """Raises for an address that cannot be served, before Spark is started."""
     if port is None:
         return
     from meander.control.guard import policy
@@ -246,7 +246,7 @@ def start_options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _applied(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What ``flow.start`` is told of an edited file."""
+    """The option ``apply`` of ``flow.start``, from the command line."""
     dropped = drop_state(arguments)
     if not arguments.apply:
         for option, given in (("--drop-state", dropped), ("--resume", arguments.resume), ("--restart", arguments.resume is False)):

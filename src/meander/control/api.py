@@ -1,4 +1,5 @@
-"""The HTTP API of one running flow. Requests in, the run's own verbs out; what a request may do is ``guard``'s decision.
+"""The HTTP API of one running flow. Turns requests into verbs of the run; ``guard`` decides what a
+request may do.
 
 | request | does |
 | --- | --- |
@@ -95,8 +96,17 @@ class Rescaled(BaseModel):
     fetched_from_store: int = Field(0, description="how many of the fetched bytes came from the store, and not from other executors")
 
 
-def make_app(run: Running, policy: Policy, clock: Clock, on_stop: Callable[[], object] | None = None) -> FastAPI:
-    """The application that serves one run. ``on_stop`` is what POST /stop does, in a thread of its own; by default ``run.stop``."""
+def make_app(
+    run: Running,
+    policy: Policy,
+    clock: Clock,
+    on_stop: Callable[[], object] | None = None,
+    gather: Callable[[], bytes] | None = None,
+) -> FastAPI:
+    """The application that serves one run. ``on_stop`` is what POST /stop does, in a thread of its own; by default ``run.stop``.
+
+    ``gather`` gives the metrics where other processes run the epochs; by default they are those of the run's own.
+    """
     app = FastAPI(
         title=f"Meander: flow '{run.name}'",
         description="Ask a running flow, and change it while it runs. Errors are application/problem+json.",
@@ -118,7 +128,8 @@ def make_app(run: Running, policy: Policy, clock: Clock, on_stop: Callable[[], o
 
     @app.get("/metrics", summary="Numbers for Prometheus", tags=["ask"])
     def get_metrics() -> Response:
-        return Response(exposition.text(run.status()), headers={"Content-Type": CONTENT_TYPE})
+        text = exposition.text(run.status()) if gather is None else gather()
+        return Response(text, headers={"Content-Type": CONTENT_TYPE})
 
     @app.get("/scale", summary="Another number of slots for a stage", tags=["change"], responses=problem_answers)
     def get_scale(
@@ -261,7 +272,8 @@ def _as_response(problem: Problem) -> Response:
 
 
 def _quietly(stop: Callable[[], object]) -> None:
-    """A run that failed raises when it is stopped; whoever waits for it is told, and this thread is nobody."""
+    """Stop the run and ignore its error: a failed run raises when it is stopped, and the thread
+    that waits for the run gets that error anyway."""
     try:
         stop()
     except Exception:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from http.client import HTTPException
 from typing import Any
 from urllib.parse import urlsplit
@@ -43,8 +45,19 @@ class Client:
         return self._ask("POST", "/rescale", {"operator": operator, "parallelism": parallelism, "strategy": strategy})
 
     def modify(self, body: dict[str, Any]) -> dict[str, Any]:
-        """See POST /modify for what a body has."""
+        """The body is that of POST /modify."""
         return self._ask("POST", "/modify", body, timeout=2 * float(body.get("timeout", 60.0)) + 30.0)
+
+    def modify_as_told(self, told: Mapping[str, Any], code: bytes | None = None) -> dict[str, Any]:
+        """``Running.modify_as_told``, in the process of the flow. ``code`` needs the code token."""
+        body = {name: value for name, value in told.items() if value is not None}
+        if code is not None:
+            body["code"] = base64.b64encode(code).decode()
+        return self.modify(body)
+
+    def metrics(self) -> str:
+        """The text of GET /metrics."""
+        return self._read("GET", "/metrics", timeout=5.0).decode()
 
     def modifications(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self._ask("GET", "/modifications", timeout=30.0)["modifications"]
@@ -63,6 +76,13 @@ class Client:
         return self._ask("POST", "/stop")
 
     def _ask(self, method: str, path: str, body: dict[str, Any] | None = None, timeout: float = _TIMEOUT) -> dict[str, Any]:
+        try:
+            answer: dict[str, Any] = json.loads(self._read(method, path, body, timeout))
+        except ValueError:
+            raise ConfigError(f"what answers at {self.url} is not a control plane; give the right address with --url") from None
+        return answer
+
+    def _read(self, method: str, path: str, body: dict[str, Any] | None = None, timeout: float = _TIMEOUT) -> bytes:
         headers = {"Accept": "application/json"}
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"
@@ -72,8 +92,8 @@ class Client:
         request = urllib.request.Request(self.url + path, data=data, headers=headers, method=method)
         try:
             with self._opener.open(request, timeout=timeout) as response:
-                answer: dict[str, Any] = json.loads(response.read())
-                return answer
+                found: bytes = response.read()
+                return found
         except urllib.error.HTTPError as error:
             raise to_error(_problem(error)) from None
         except (urllib.error.URLError, HTTPException, ConnectionError) as error:
@@ -88,8 +108,6 @@ class Client:
             ) from None
         except TimeoutError:
             raise Retryable(f"the control plane at {self.url} did not answer in time; look at `meander status`, then try again") from None
-        except ValueError:
-            raise ConfigError(f"what answers at {self.url} is not a control plane; give the right address with --url") from None
 
 
 def _problem(error: urllib.error.HTTPError) -> dict[str, Any]:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable, Iterable
 from urllib.parse import urlsplit
 
-from prometheus_client import push_to_gateway
+from prometheus_client import CollectorRegistry, push_to_gateway
 
 from meander.clock import Clock
 from meander.control.exposition import Exposition
@@ -22,18 +23,19 @@ _LOG = logging.getLogger("meander")
 _PATIENCE = 5.0
 
 
+Group = tuple[dict[str, str], CollectorRegistry]
+"""Metrics, and what a gateway keeps them by."""
+
+
 class Pusher:
     """Pushes from the moment it is made until it is closed.
 
     One group per flow, ``/metrics/job/meander/flow/<name>``; each replica has its own, ``…/replica/<name>``.
     """
 
-    def __init__(self, run: Running, gateway: str, every: float, clock: Clock, replica: str | None = None) -> None:
+    def __init__(self, flow: str, gateway: str, every: float, collect: Callable[[], Iterable[Group]]) -> None:
         self.gateway = check_gateway(gateway)
-        self._run, self._every = run, every
-        self._group = {"flow": run.name} if replica is None else {"flow": run.name, "replica": replica}
-        self._exposition = Exposition(run.name, clock)
-        run.on_epoch(self._exposition)
+        self._flow, self._every, self._collect = flow, every, collect
         self._silent = False
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._repeat, name="meander-push", daemon=True)
@@ -51,15 +53,23 @@ class Pusher:
 
     def _push(self) -> None:
         try:
-            registry = self._exposition.registry(self._run.status())
-            push_to_gateway(self.gateway, JOB, registry, self._group, timeout=_PATIENCE)
+            for group, registry in self._collect():
+                push_to_gateway(self.gateway, JOB, registry, group, timeout=_PATIENCE)
             self._silent = False
         except Exception as error:  # whatever it is, the flow's business comes first
             if not self._silent:
                 _LOG.warning(
-                    f"metrics of flow '{self._run.name}' cannot be pushed to {self.gateway}: {error}; tried again every {self._every:g} s"
+                    f"metrics of flow '{self._flow}' cannot be pushed to {self.gateway}: {error}; tried again every {self._every:g} s"
                 )
             self._silent = True
+
+
+def push_run(run: Running, gateway: str, every: float, clock: Clock, replica: str | None = None) -> Pusher:
+    """Push the metrics of a run in this process."""
+    group = {"flow": run.name} if replica is None else {"flow": run.name, "replica": replica}
+    exposition = Exposition(run.name, clock)
+    run.on_epoch(exposition)
+    return Pusher(run.name, gateway, every, lambda: [(group, exposition.registry(run.status()))])
 
 
 def check_gateway(gateway: str) -> str:

@@ -31,8 +31,9 @@ class Server:
         clock: Clock,
         on_stop: Callable[[], object] | None = None,
         code_token: str | None = None,
+        gather: Callable[[], bytes] | None = None,
     ) -> None:
-        app = make_app(run, policy(host, token, code_token), clock, on_stop)
+        app = make_app(run, policy(host, token, code_token), clock, on_stop, gather)
         self._socket = listen(host, port)
         self.port: int = self._socket.getsockname()[1]
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{self.port}"

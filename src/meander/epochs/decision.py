@@ -1,4 +1,4 @@
-"""What an epoch is made of: the decision that it runs on, and the outcome that its tasks report. Plain data."""
+"""The parts of an epoch: its decision, and the outcome that its tasks report. Plain data."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from meander.clock import Clock
 from meander.connect.source import Split
 from meander.coordinate.capacity import StageFacts
+from meander.coordinate.marks import Marks
 from meander.state.manifest import Json, Manifest
 
 
@@ -24,10 +26,10 @@ class Decision:
     offsets: dict[str, Json]
     seen: dict[str, list[str]] = field(default_factory=dict)
     batch: Json | None = None
-    late: dict[str, int] = field(default_factory=dict)
-    """Per operator that follows time, the mark up to which everything had closed before this epoch."""
     flush: bool = False
     """Close everything."""
+    marks: Marks = field(default_factory=Marks)
+    """Where the epoch is in time. Of an epoch that is decided ahead, ``late`` alone is known before its turn."""
 
     @property
     def rows(self) -> int:
@@ -40,7 +42,8 @@ class Decision:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an epoch's tasks wrote: the new segments per table, the staged files per sink, and what was counted."""
+    """The output of an epoch's tasks: the new segments per table, the staged files per sink, and
+    the counters."""
 
     segments: dict[str, list[Any]]
     staged: dict[str, list[Json]]
@@ -49,13 +52,13 @@ class Outcome:
     units: dict[int, int] = field(default_factory=dict)
     """Rows that were in each split."""
     stages: tuple[StageFacts, ...] = ()
-    """What each level did."""
+    """The work of each stage."""
     records: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Per stage, the rows that came into it and those that it handed on."""
     heard: dict[str, dict[str, int]] = field(default_factory=dict)
     """Per watermark and partition, the largest event time."""
     closed: dict[str, int] = field(default_factory=dict)
-    """After a flush: per operator, the last of what it has closed; see ``Stateful.floor``."""
+    """After a flush: per operator, the last time that it has closed; see ``Stateful.floor``."""
     load: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)
     """Per stateful operator, the seconds of work that each key group was."""
     tried: frozenset[str] = frozenset()
@@ -75,9 +78,24 @@ class Outcome:
             yield from (file["name"] for file in files)
 
 
+class Laps:
+    """The seconds that each step of an epoch takes."""
+
+    def __init__(self, clock: Clock, began: float) -> None:
+        self._clock, self._began = clock, began
+        self.seconds: dict[str, float] = {}
+
+    def end(self, step: str) -> None:
+        """A step is over, and the next one begins."""
+        now = self._clock.monotonic()
+        self.seconds[step] = now - self._began
+        self._began = now
+
+
 @dataclass(frozen=True)
 class EpochDone:
-    """What listeners are told after each epoch: ``run.on_epoch(lambda done: print(done.epoch))`` prints that of a ``md.EpochDone``."""
+    """The report of an epoch, for listeners: ``run.on_epoch(lambda done: print(done.epoch))``
+    prints the number from each ``md.EpochDone``."""
 
     epoch: int
     decision: Decision

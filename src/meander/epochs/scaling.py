@@ -1,7 +1,8 @@
-"""What the autoscaler is told of every epoch, and doing what it says. The decisions themselves are ``coordinate``'s.
+"""Passes the facts of every epoch to the autoscaler, and carries its decisions out. The decisions
+themselves are in ``coordinate``.
 
-Where executors may be requested (``crew.py``), slots that need more of them wait until these are introduced; those that fewer slots leave
-without work are drained and released.
+If executors may be requested (``crew.py``), slots that need more executors wait until these are
+introduced; executors without slots are drained and released.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from meander.coordinate.capacity import EpochFacts, StageFacts, offered_rate
 from meander.coordinate.routing import rebalance, slots_of
 from meander.epochs.crew import Crew
 from meander.epochs.decision import EpochDone
+from meander.epochs.events import LoopEvents
 from meander.epochs.loop import Loop
 from meander.settings import Autoscale
 
@@ -27,7 +29,8 @@ _IDLE_EVERY = 1.0
 
 @dataclass
 class LoadMeter:
-    """What each key group of each operator costs, lately: seconds of work per epoch, older epochs counting less and less."""
+    """The recent load of each key group of each operator: seconds of work per epoch, with less and
+    less weight for older epochs."""
 
     load: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)
 
@@ -41,7 +44,7 @@ class LoadMeter:
         return None if found is None or not found.any() else found.tolist()
 
 
-class Autoscaler:
+class Autoscaler(LoopEvents):
     """Listens to a loop's epochs, and reroutes its operators when the load asks for it. In the loop's own thread, between two epochs."""
 
     def __init__(
@@ -67,15 +70,15 @@ class Autoscaler:
         """The newest decision, for status."""
 
     def restage(self, stages: Mapping[str, tuple[str, ...]]) -> None:
-        """Another plan is in force: what was decided for the stages of the old one is forgotten."""
+        """Another plan is in force: forget the decisions for the stages of the old one."""
         self._stages, self._pending, self._memory, self._facts = stages, {}, Memory(), None
 
     @property
     def executors(self) -> list[str]:
-        """What was done about executors, lately."""
+        """The latest actions on executors."""
         return [] if self._crew is None else self._crew.events
 
-    def __call__(self, done: EpochDone) -> None:
+    def epoch_done(self, done: EpochDone) -> None:
         records = done.outcome.counts.get("rows_in", 0)
         self._tell(sum(done.seconds.values()), records, done.outcome.stages, done.manifest.key_groups)
 
@@ -87,7 +90,7 @@ class Autoscaler:
 
     def _tell(self, seconds: float, records: int, stages: tuple[StageFacts, ...], key_groups: int) -> None:
         now = self._clock.monotonic()
-        waiting = self._loop.waiting()
+        waiting = self._loop.input.waiting()
         before, backlog = self._last or (now - seconds, waiting)
         self._last = (now, waiting)
         self._facts = EpochFacts(

@@ -11,7 +11,7 @@ from dataclasses import replace
 import polars as pl
 
 from meander.clock import Clock
-from meander.epochs.probation import Rewritten
+from meander.epochs.setup import Rewritten
 from meander.errors import FlowError
 from meander.plan.change.layout import layout_of
 from meander.plan.graph import Plan
@@ -32,7 +32,7 @@ def rewrite_tables(
     upgrades: Mapping[str, Callable[[pl.DataFrame], pl.DataFrame]],
     gone: tuple[str, ...],
 ) -> Rewritten:
-    """Tables as the new plan finds them; what is written for it counts only if its epoch is committed."""
+    """The tables for the new plan. Segments written for it count only if its epoch is committed."""
     tables: dict[str, Table] = {}
     for name, table in manifest.tables.items():
         if name in upgrades:

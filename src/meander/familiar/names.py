@@ -146,6 +146,7 @@ RUN: Mapping[str, str] = {
 MODULE: Mapping[str, str] = {
     **dict.fromkeys(("col", "lit", "when", "expr", "element", "DataFrame", "struct", "concat_str"),
         "expressions are SQL text or Polars': import polars as pl, and write pl.{name}(...)"),
+    **dict.fromkeys(("F", "functions", "sql"), "expressions are SQL text, as in .filter('amount > 0'), or Polars': import polars as pl"),
     **dict.fromkeys(("window", "windows", "hop", "tumble", "hopping", "session_window"),
         "write md.tumbling('10s'), md.sliding('10s', '2s') or md.session('30s')"),
     **dict.fromkeys(("read_parquet", "scan_parquet", "read_json", "read_csv", "json", "csv", "read", "readStream", "file", "folder"),
@@ -182,7 +183,8 @@ MODULE: Mapping[str, str] = {
 
 
 def unknown_name(owner: str, name: str, instead: Mapping[str, str], known: Iterable[str], columns: Iterable[str] = ()) -> AttributeError:
-    """The error for a name that is not there: what to write where that is known, else what is like it.
+    """The error for an unknown name. It gives the name to write instead if that is known, otherwise
+    similar names.
 
     >>> print(unknown_name("'Run' object", "wait", RUN, ["stop"]))
     'Run' object has no attribute 'wait': write run.await_termination()

@@ -1,13 +1,15 @@
 """Introducing executors to a flow, beside its epochs.
 
-The first Python task on an executor is slow: PySpark's daemon starts, a worker is forked and imports Polars, Arrow and this package, the
-store is opened, the steward starts. An epoch that met such an executor would take seconds. So an executor is *introduced* first: one
-small task per core, pinned there, does all of that, from a thread of the driver's that no epoch waits for. Then it takes part in an
-exchange with others, for which its JVM loads classes and connects. ``Placement`` has slots and source tasks run only where that is done, as
-long as there is such a place.
+The first Python task on an executor is slow: PySpark's daemon starts, a worker is forked and
+imports Polars, Arrow and this package, the store is opened, the steward starts. An epoch with a
+task on such an executor would take seconds. So an executor is *introduced* first: one small task
+per core, pinned there, does all of that, started by a thread of the driver that no epoch waits for.
+Then it takes part in an exchange with others, for which its JVM loads classes and connects.
+``Placement`` uses only introduced executors for slots and source tasks, as long as there are any.
 
-An introduction is forgotten: PySpark ends workers that had nothing to do for a minute. Who has no slots is introduced again before that.
-An executor that does not see the store is never introduced, and it is said why.
+An introduction wears off: PySpark ends workers that were idle for a minute. An executor without
+slots is introduced again before that. An executor that does not see the store is never introduced,
+and the log says why.
 """
 
 from __future__ import annotations
@@ -22,7 +24,6 @@ from dataclasses import dataclass
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
 
-from meander import worker
 from meander.cache.reader import this_executor
 from meander.cache.tables import bring
 from meander.clock import Clock
@@ -32,7 +33,7 @@ from meander.on_spark.jobs import SparkJobs
 from meander.on_spark.probe import AWAY, look, put_probe
 from meander.state.stores.contract import Store
 from meander.task.messages import Common
-from meander.task.physical import unpack_plan
+from meander.worker import Worker
 
 _LOG = logging.getLogger("meander")
 _LOOK_EVERY = 1.0
@@ -48,7 +49,7 @@ _FORGOTTEN_AFTER = 40.0
 
 @dataclass(frozen=True)
 class Hello:
-    """What the driver tells an executor that is introduced."""
+    """The message of the driver to an executor that is introduced."""
 
     common: Common
     probe: str
@@ -57,7 +58,7 @@ class Hello:
 
 @dataclass(frozen=True)
 class Answer:
-    """What one of its workers says."""
+    """The answer of one of its workers."""
 
     executor: str | None
     """Where it ran, which need not be where it should have; None where the system does not tell."""
@@ -66,11 +67,13 @@ class Answer:
 
 
 def introduce(_: int, messages: Iterable[bytes]) -> Iterator[bytes]:
-    """In a worker. That this can be called at all means that everything is imported; what is opened here is found open by the epochs."""
+    """Runs in a worker. To call this function imports everything that epochs need; the store that
+    is opened here stays open for them."""
     (message,) = list(messages)
     hello: Hello = pickle.loads(message)
+    worker = Worker.here()
     store, executor_cache = worker.settle_in(hello.common)
-    unpack_plan(hello.common.plan)  # which imports what the user's functions need
+    worker.plans.unpack(hello.common.plan)  # which imports what the user's functions need
     bring(hello.common.tables, store, executor_cache)
     steward = None if executor_cache is None else executor_cache.wait_for_steward(_STEWARD)
     yield pickle.dumps(Answer(this_executor(), look(store, hello.probe), steward), protocol=5)

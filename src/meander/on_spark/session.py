@@ -1,4 +1,5 @@
-"""Spark sessions with the settings Meander wants, and what can be learnt of a session. Only place that starts Spark."""
+"""Spark sessions with the settings that Meander needs, and facts about a session. The only place
+that starts Spark."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from meander.epochs.placement import Executor
-from meander.errors import ConfigError, Retryable
+from meander.errors import ConfigError, Retryable, SparkGone
 from meander.familiar.values import no_session
 
 SETTINGS = {
@@ -87,7 +88,7 @@ def session_options(given: object) -> dict[str, str]:
 
 
 def _reason(error: Exception) -> str | None:
-    """What a JVM says for itself, and what to do; None where it is not Spark's start that failed."""
+    """The reason that a JVM gives, and what to do; None if it was not Spark's start that failed."""
     if not isinstance(error, Py4JJavaError):
         return None
     text = _said(error)
@@ -104,10 +105,11 @@ def _said(error: Py4JError) -> str:
 
 @contextmanager
 def _without_greetings() -> Iterator[None]:
-    """Standard error through a filter while a JVM is started: its greetings and what PySpark's workers complain of when it ends (see
-    ``worth_saying``) are swallowed, whatever else it says is passed on.
+    """Send standard error through a filter while a JVM is started: it drops the JVM's greetings and
+    the complaints of PySpark's workers at its end (see ``worth_saying``), and passes the rest on.
 
-    The JVM inherits the filter's end and keeps it; this process has its own back afterwards.
+    The JVM inherits the filter's input and keeps it; this process gets its own standard error back
+    afterwards.
     """
     if SparkContext._gateway is not None:  # the JVM is there already, and has greeted
         yield
@@ -137,10 +139,12 @@ def _pass_on(reading: int, terminal: int) -> None:
 
 
 def worth_saying(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """What a JVM and its Python workers say, without greetings, and without the last words of idle workers.
+    """The output of a JVM and its Python workers, without greetings, and without the last messages
+    of idle workers.
 
-    Such a worker reads the end of its socket when Spark stops, takes that for an error, cannot report it, and prints where it was if the
-    daemon does not end it before. Nothing of a flow's is in that traceback: it begins and ends in PySpark's daemon.
+    When Spark stops, such a worker reads the end of its socket, takes that for an error, cannot
+    report it, and prints a traceback if the daemon does not end it before. No code of a flow is in
+    that traceback: it begins and ends in PySpark's daemon.
     """
     traceback: list[bytes] = []
     for line in lines:
@@ -171,11 +175,11 @@ def prepare_context(context: SparkContext) -> None:
 
 @contextmanager
 def answering(otherwise: str) -> Iterator[None]:
-    """Calls into Spark: Retryable where one fails, and ConfigError where its JVM has ended, which does not come back."""
+    """Calls into Spark: Retryable where one fails, and SparkGone where its JVM has ended, which does not come back."""
     try:
         yield
     except Py4JNetworkError as error:
-        raise ConfigError(_GONE.format("has ended: its JVM does not answer")) from error
+        raise SparkGone(_GONE.format("has ended: its JVM does not answer")) from error
     except Py4JError as error:
         raise Retryable(f"Spark {otherwise}: {_said(error)}") from error
 
@@ -183,10 +187,10 @@ def answering(otherwise: str) -> Iterator[None]:
 def executors(context: SparkContext) -> dict[str, Executor]:
     """The live executors, by id: the location hint that pins a task to each, and its cores.
 
-    Retryable where Spark cannot say. ConfigError where it is gone: a context that was stopped, or whose JVM has ended, does not come back.
+    Retryable where Spark cannot say. SparkGone where it is gone: a context that was stopped, or whose JVM has ended, does not come back.
     """
     if context._jsc is None:
-        raise ConfigError(_GONE.format("was stopped"))
+        raise SparkGone(_GONE.format("was stopped"))
     with answering("does not say which executors there are"):
         jvm, jsc = context._jvm, context._jsc.sc()
         assert jvm is not None

@@ -10,6 +10,7 @@ import polars as pl
 
 from meander.aggregates import Agg
 from meander.errors import FlowError
+from meander.plan.code import Code
 from meander.plan.operators import Aggregate, aggregated, expect_inputs
 
 NUMBER = "window_number"
@@ -39,7 +40,8 @@ class CountWindow:
 def count_window(size: int, step: int | None = None) -> CountWindow:
     """Windows of ``size`` rows of a key, in the order of their arrival; with ``step`` one begins every so many rows.
 
-    A window comes when it is full. What is not full stays in the state, also at a flush.
+    A window is emitted when it is full. Windows that are not full stay in the state, also at a
+    flush.
 
     >>> count_window(100).describe(), count_window(100, step=10).panes
     ('count_window(100)', 10)
@@ -88,7 +90,7 @@ class CountAggregate:
     def canonical(self) -> str:
         return f"{list(self.keys)} {self.window} {[agg.describe() for agg in self.aggs]}"
 
-    def code(self) -> str:
+    def code(self) -> Code:
         return Aggregate(self.keys, self.aggs).code()
 
 

@@ -1,4 +1,5 @@
-"""Operators of event time, and which column is a stream's time. What they do to rows is in ``task.operators``."""
+"""Operators of event time, and the column that is a stream's time. Their work on rows is in
+``task.operators``."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from meander.aggregates import Agg
 from meander.aggregates.by_time import follows_order
 from meander.errors import FlowError
 from meander.familiar.values import no_column_name
+from meander.plan.code import NO_CODE, Code
 from meander.plan.operators import Aggregate, Select, Union, aggregated, expect_inputs
 from meander.plan.schemas import missing_column, show_schema
 from meander.plan.sessions import RowSession
@@ -37,7 +39,8 @@ class Time:
 
 @runtime_checkable
 class KeepsTime(Protocol):
-    """A stateful operator whose rows have a time. One that does not say so gives out rows without."""
+    """A stateful operator whose output rows have a time. Operators without this protocol emit rows
+    without one."""
 
     def time_after(self, inputs: Sequence[Time | None]) -> Time | None:
         """The time of the rows that leave it, given that of the rows of each input."""
@@ -53,7 +56,8 @@ class HasLate(Protocol):
 
 @runtime_checkable
 class GoesByTime(Protocol):
-    """A stateful operator that was told the time of its input when it was made, and is told again when what stands before it changes."""
+    """A stateful operator that is made with the time of its input, and is made again when that time
+    changes."""
 
     @property
     def by_event_time(self) -> bool: ...
@@ -96,8 +100,8 @@ class Watermark:
         ahead = "" if self.max_ahead is None else f" {self.max_ahead}"
         return f"{self.column} {self.grace} {self.idle}{ahead}"
 
-    def code(self) -> str:
-        return ""
+    def code(self) -> Code:
+        return NO_CODE
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,7 +162,7 @@ class WindowAggregate:
     def canonical(self) -> str:
         return f"{list(self.keys)} {self.window} {self.time} {self.shift} {self.emit} {self.lateness} {[a.describe() for a in self.aggs]}"
 
-    def code(self) -> str:
+    def code(self) -> Code:
         return Aggregate(self.keys, self.aggs).code()
 
 
@@ -187,7 +191,7 @@ class Late:
     stateful: ClassVar[bool] = False
     operator: str
     side: int = 0
-    """Which of its inputs."""
+    """The number of the input."""
 
     def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
         (schema,) = expect_inputs(self.kind, name, inputs, 1)
@@ -199,8 +203,8 @@ class Late:
     def canonical(self) -> str:
         return f"{self.operator} {self.side}" if self.side else self.operator
 
-    def code(self) -> str:
-        return ""
+    def code(self) -> Code:
+        return NO_CODE
 
 
 def time_of(nodes: Sequence[Node], schemas: Mapping[str, pl.Schema], name: str) -> Time | None:
@@ -232,7 +236,7 @@ def time_of(nodes: Sequence[Node], schemas: Mapping[str, pl.Schema], name: str) 
 
 
 def make_time(column: str, dtype: pl.DataType) -> str:
-    """How a column becomes a time, for who reads a message.
+    """The way to make a column a time, for messages.
 
     >>> make_time("ts", pl.String())
     "cast it first, as in .with_columns(pl.col('ts').str.to_datetime('%Y-%m-%d %H:%M:%S'))"

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from meander.errors import BadInput, FlowError
 from meander.familiar.values import no_table
-from meander.plan.code import code_of
+from meander.plan.code import Code, code_of
 from meander.plan.content import content_digest
 from meander.plan.joins import Matching
 from meander.plan.operators import MapBatches, expect_inputs
@@ -41,7 +41,7 @@ _carrying = contextvars.ContextVar("carrying", default=False)
 
 @dataclass(eq=False)
 class Lookup:
-    """The table, and what is done with it to a frame of rows."""
+    """The table, and the join of a frame of rows with it."""
 
     matching: Matching
     how: str
@@ -106,7 +106,7 @@ class StoredLookup(Lookup):
         return self.matching.right_on if self.how in ("semi", "anti") else tuple(self.schema)
 
     def identity(self) -> str:
-        """What is stored, in a word: the same rows, found by the same keys."""
+        """The identity of the stored table: equal for the same rows, found by the same keys."""
         said = f"{_FORMAT} {self.digest} {self.matching.right_on} {self.matching.nulls_equal} {self.kept}"
         return hashlib.sha256(said.encode()).hexdigest()[:32]
 
@@ -161,15 +161,16 @@ class JoinStatic(MapBatches):
 
     @property
     def is_of_the_flow(self) -> bool:
-        """Whether its rows are a part of the flow, as a frame is. What a file or a function gives is taken at each start, as it is then."""
+        """Whether its rows are a part of the flow, as a frame is. The rows of a file or a function
+        are read at each start."""
         return self.lookup.path is None and not self.lookup.made_by
 
     def canonical(self) -> str:
         content = self.lookup.digest if self.is_of_the_flow else ""
         return f"{self.lookup.matching.canonical()} {self.lookup.how} {list(self.lookup.schema.items())} {content}"
 
-    def code(self) -> str:
-        return self.lookup.made_by
+    def code(self) -> Code:
+        return Code(self.lookup.made_by)
 
 
 def join_static(table: Table, matching: Matching, how: str, what: str) -> JoinStatic:

@@ -8,44 +8,50 @@ import os
 import pickle
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from meander.clock import Clock, SystemClock
 from meander.connect.memory import MemorySink
 from meander.connect.sink import shows_table
 from meander.connect.spool import SpoolSink, empty_spool
+from meander.coordinate.migration import check_strategy
+from meander.epochs.modification import Modified
 from meander.errors import ConfigError, Retryable
-from meander.familiar.names import RUN, Suggests
+from meander.familiar.names import RUN
+from meander.modifying import Modifiable, Planned, Wish
+from meander.outcomes import Migrated, Rescaled
+from meander.plan.change.code import pack_coded
+from meander.plan.change.effects import Effects
 from meander.plan.graph import Plan
 from meander.plan.operators import SinkOp
 from meander.plan.tables import carrying_tables
 from meander.replicate.ballot import find_zookeeper
+from meander.replicate.reach import Reach, Tokens
 from meander.replicate.restarts import Patience
+from meander.replicate.served import Served
 from meander.replicate.signals import UNTIL_SIGNALLED
 from meander.replicate.supervisor import Supervisor
-from meander.settings import Settings, seconds
+from meander.settings import Settings, Strategy, seconds
 from meander.state.log import read_manifest
 from meander.state.stores.contract import Store, open_store
 from meander.state.stores.folder import refuse_file
+
+if TYPE_CHECKING:
+    from meander.control.push import Pusher
+    from meander.control.server import Server
 
 _LOG = logging.getLogger("meander")
 _LOOK_EVERY = 0.05
 
 
-class Planned(Protocol):
-    """What can be started: a flow."""
+class Replicas(Modifiable):
+    """Several processes that run one flow, each on a Spark of its own: ask them, change them, change their number, stop them.
 
-    name: str
-
-    def plan(self) -> Plan: ...
-
-
-class Replicas(Suggests):
-    """Several processes that run one flow, each on a Spark of its own: ask them, change their number, stop them.
+    What changes the flow (``rescale``, ``modify``, ``apply`` and so on) is asked of one replica, and in force for all.
 
     This process has no Spark; a thread of it watches the replicas and brings back what dies. They end with it, also where it is told to end
     (SIGTERM, a closed terminal), unless it is killed: then they go on, and the next ``flow.start`` on the store takes them up.
@@ -55,8 +61,14 @@ class Replicas(Suggests):
 
     _instead = RUN
 
-    def __init__(self, name: str, store: Store, supervisor: Supervisor, clock: Clock, at_end: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, name: str, store: Store, supervisor: Supervisor, clock: Clock, tokens: Tokens, at_end: Callable[[], None] = lambda: None
+    ) -> None:
         self.name = name
+        self._reach = Reach(name, supervisor.replicas, tokens, clock)
+        self._served = Served(name, self._reach, self.status, self.stop)
+        self._server: Server | None = None
+        self._pusher: Pusher | None = None
         self._store, self._supervisor, self._clock, self._at_end = store, supervisor, clock, at_end
         self._halt = threading.Event()
         self._told = False
@@ -92,6 +104,88 @@ class Replicas(Suggests):
     def restart(self, name: str | None = None, timeout: float | str | None = None) -> None:
         """Restart one replica, or all, one after the other, each when the one before has caught up: ``replicas.restart("b")``."""
         self._wait(self._supervisor.restart(name), timeout)
+
+    def rescale(self, operator: str, parallelism: int, strategy: Strategy = "hybrid") -> Rescaled:
+        """Give a stateful operator another number of slots, as ``Run.rescale`` does: ``replicas.rescale("totals", 4)``."""
+        check_strategy(strategy)
+        return self._asked().rescale(operator, parallelism, strategy)
+
+    def migrate(
+        self,
+        operators: str | Sequence[str],
+        executor: str,
+        key_groups: Sequence[int] | None = None,
+        strategy: Strategy = "hybrid",
+        *,
+        replica: str | None = None,
+    ) -> Migrated:
+        """Have an executor own stateful operators, or some key groups of them, as ``Run.migrate`` does.
+
+        Each replica has executors of its own: ``replica`` says whose is meant.
+
+        Example: ``replicas.migrate("totals", "1", replica="b")``.
+        """
+        check_strategy(strategy)
+        return self._asked().migrate(names_of(operators), str(executor), key_groups, strategy, replica)
+
+    def evacuate(self, executor: str, *, replica: str | None = None) -> None:
+        """Move all slots away from an executor of a replica, before its machine goes: ``replicas.evacuate("1", replica="b")``."""
+        self._asked().evacuate(str(executor), replica)
+
+    def modifications(self) -> list[dict[str, Any]]:
+        """All modifications that were ever asked for, the oldest first: ``replicas.modifications()[-1]``."""
+        return self._asked().modifications()
+
+    def _modify(self, wish: Wish) -> Modified | Effects:
+        code = pack_coded(wish.changes, wish.upgrade, wish.guard)
+        drops = wish.drop_state if isinstance(wish.drop_state, bool) else names_of(wish.drop_state)
+        told = {
+            "dry_run": wish.dry_run,
+            "request_id": wish.request_id or self._clock.new_id(),
+            "author": wish.author,
+            "drop_state": drops,
+            "backfill": {name: dict(values) for name, values in wish.backfill.items()},
+            "timeout": seconds(wish.timeout) or 3600.0,
+        }
+        done = self._asked().modify_as_told(told, code)
+        return Effects.from_json(done) if wish.dry_run else Modified(**done)
+
+    def serve(
+        self,
+        host: str = "127.0.0.1",
+        port: int = 9008,
+        token: str | None = None,
+        on_stop: Callable[[], object] | None = None,
+        code_token: str | None = None,
+    ) -> Server:
+        """Let the replicas be asked and changed over HTTP, at one address for all, until they are stopped. As ``Run.serve``.
+
+        ``/metrics`` has the numbers of all replicas, each with its name.
+
+        Example: ``replicas.serve(port=9008).url``.
+        """
+        from meander.control.server import Server  # the web framework, which a flow without a server need not wait for
+
+        if self._server is not None:
+            raise ConfigError(f"flow '{self.name}' is served at {self._server.url} already")
+        self._refuse_when_over()
+        self._server = Server(self._served, host, port, token, self._clock, on_stop, code_token, self._served.metrics)
+        return self._server
+
+    def push_metrics(self, gateway: str, every: float | str = "10s") -> None:
+        """Push the metrics of all replicas to a Prometheus Pushgateway while they run, each in a group of its own.
+
+        Example: ``replicas.push_metrics("http://127.0.0.1:9091")``.
+        """
+        from meander.control.push import Pusher
+
+        if self._pusher is not None:
+            raise ConfigError(f"the metrics of flow '{self.name}' are pushed to {self._pusher.gateway} already")
+        interval = seconds(every)
+        if not interval:
+            raise ConfigError(f"push_metrics(every={every!r}): a duration is needed, such as '10s'")
+        self._refuse_when_over()
+        self._pusher = Pusher(self.name, gateway, interval, self._served.registries)
 
     def await_termination(self, timeout: float | str | None = None) -> bool:
         """Wait until the flow has ended: its sources are exhausted. False where the timeout came first. Raises where no replica is left.
@@ -135,12 +229,28 @@ class Replicas(Suggests):
                 return
             self._clock.sleep(_LOOK_EVERY)
 
+    def _asked(self) -> Served:
+        """Whom to ask. Raises what the flow failed with, and where it has ended."""
+        self._check()
+        self._refuse_when_over()
+        return self._served
+
+    def _refuse_when_over(self) -> None:
+        if self._halt.is_set() or self._supervisor.over:
+            raise ConfigError(f"the replicas of flow '{self.name}' have ended; start them again with flow.start(..., replicas=n)")
+
     def _end(self) -> None:
+        pusher, self._pusher = self._pusher, None
+        if pusher is not None:
+            pusher.close()
         self._halt.set()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join()
         self._supervisor.stop()
         atexit.unregister(self._end)
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
         self._at_end()
 
     def _check(self) -> None:
@@ -155,6 +265,14 @@ class Replicas(Suggests):
             return future.result(seconds(timeout))
         except TimeoutError:
             raise Retryable(f"flow '{self.name}': not done within {timeout}; it goes on, and status() shows how far it is") from None
+
+
+def names_of(given: str | Sequence[str]) -> list[str]:
+    """
+    >>> names_of("totals"), names_of(["totals", "best"])
+    (['totals'], ['totals', 'best'])
+    """
+    return [given] if isinstance(given, str) else list(given)
 
 
 def start_replicas(
@@ -174,10 +292,13 @@ def start_replicas(
     with carrying_tables():
         packed, plan_bytes = logs.absolute() / f"{flow.name}.flow", pack_whole(plan, "sent to replicas")
 
+    tokens = logs.absolute() / f"{flow.name}.tokens"
+
     def prepare(adopting: bool) -> Callable[[], None]:
         chosen, let_go = find_zookeeper(settings.get("replication", ""), settings.get("zookeeper"), logs)
         told = settings if chosen is None else {**settings, "zookeeper": chosen}
         content = {"flow": flow.name, "store": place.url, "plan": plan_bytes, "options": told, "spark": session, "path": _path()}
+        content["tokens"] = str(tokens)
         packed.write_bytes(pickle.dumps(content))
         for sink, folder in memories:
             if not adopting:
@@ -192,7 +313,7 @@ def start_replicas(
     except BaseException:
         restore()
         raise
-    handle = Replicas(flow.name, place, supervisor, timekeeper, restore)
+    handle = Replicas(flow.name, place, supervisor, timekeeper, Tokens.kept_in(tokens, timekeeper), restore)
     try:
         handle.await_start()
     except BaseException:

@@ -13,6 +13,7 @@ import pyarrow.parquet
 
 from meander.aggregates import Agg
 from meander.errors import ConfigError, Corrupted, Retryable
+from meander.plan.schemas import did_you_mean
 from meander.state.hashing import in_groups
 from meander.state.log import no_such_epoch, read_manifest
 from meander.state.manifest import Manifest, Table, operator_of
@@ -23,6 +24,7 @@ from meander.state.table import conform, merge_segments
 from meander.state.values import ValueTable, lists_by_key
 
 _ATTEMPTS = 5
+_GIVE = "give what was given to flow.start(...)"
 
 
 def read_state(store: str | Path, operator: str, epoch: int | None = None) -> pa.Table:
@@ -74,7 +76,7 @@ def read_dead_letters(store: str | Path) -> pa.Table:
             f"store {opened.url} is no folder: read the folder that was the flow's dead_letters=, with pl.read_parquet('folder/*')"
         )
     if read_manifest(opened).position < 0:
-        raise ConfigError(f"store {opened.url}: there is no flow in it")
+        raise ConfigError(f"store {opened.url}: there is no flow in it; {_GIVE}")
     found = sorted(folder.glob("*.parquet")) if folder.exists() else []
     schema = pa.schema([("epoch", pa.int64()), *((n, pa.large_string()) for n in ("operator", "position", "reason", "content"))])
     tables = [pyarrow.parquet.read_table(path).cast(schema) for path in found]
@@ -87,11 +89,12 @@ def _tables(store: Store, manifest: Manifest, operator: str) -> dict[str, Table]
     if found and operator_of(operator) == operator:
         return found
     if manifest.position < 0:
-        raise ConfigError(f"store {store.url}: there is no flow in it")
+        raise ConfigError(f"store {store.url}: there is no flow in it; {_GIVE}")
     if manifest.epoch == 0 or operator in manifest.routing:
         raise ConfigError(f"store {store.url}: operator '{operator}' has no state yet at epoch {manifest.epoch}")
-    known = ", ".join(sorted({operator_of(name) for name in manifest.tables})) or "none"
-    raise ConfigError(f"store {store.url}: there is no stateful operator '{operator}'; there are: {known}")
+    known = sorted({operator_of(name) for name in manifest.tables})
+    there = f"there are: {', '.join(known) or 'none'}{did_you_mean(operator, known)}"
+    raise ConfigError(f"store {store.url}: there is no stateful operator '{operator}'; {there}")
 
 
 def read_rows(store: Store, table: Table, key_groups: int) -> pl.DataFrame:

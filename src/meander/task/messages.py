@@ -1,4 +1,4 @@
-"""What the driver tells a task, and what a task reports back. Pickled.
+"""The messages from the driver to a task, and the task's report. Pickled.
 
 A report belongs to one *attempt*: one execution of one task, with a nonce of its own. Everything an attempt writes has the
 nonce in its name, and everything it sends carries its token, so that the driver commits only what one set of attempts
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from meander.coordinate.marks import Marks
 from meander.state.hashing import Hashes
 from meander.state.segment import SegmentRef
 
@@ -25,7 +26,8 @@ Lookup = tuple[Sequence[SegmentRef], Callable[[], Hashes]]
 
 @dataclass(frozen=True)
 class SplitTask:
-    """One split to read: its unit (its place in the decision), its source, and what the source needs to read it."""
+    """One split to read: its unit (its place in the decision), its source, and the source's
+    description of it."""
 
     unit: int
     source: str
@@ -34,7 +36,7 @@ class SplitTask:
 
 @dataclass(frozen=True)
 class Common:
-    """What every task of an epoch is told."""
+    """The part of the message that is equal for every task of an epoch."""
 
     epoch: int
     generation: int
@@ -48,21 +50,15 @@ class Common:
     mode: str = "hybrid"
     """Where reads of state go: see ``cache.reader``."""
     secret: str = ""
-    """What stewards of this run know each other by."""
-    late: Mapping[str, int] = field(default_factory=dict)
-    """Per operator that follows time, the mark (in microseconds) up to which everything had closed before this epoch."""
-    evict: Mapping[str, int] = field(default_factory=dict)
-    """The one up to which things close with it. Not known to what is begun ahead of time."""
-    floors: Mapping[str, int] = field(default_factory=dict)
-    """Of the tables whose rows end, up to where they are over."""
+    """The secret that stewards of this run share."""
+    marks: Marks = field(default_factory=Marks)
+    """Where the epoch is in time. First stages, which may be begun ahead, are told ``late`` alone."""
     now: float = 0.0
     """The decision's time."""
     watched: frozenset[str] = frozenset()
     """Operators on probation: a row on which one of them fails is no dead letter, and neither is any other exception tried again."""
     digests: bool = False
     """Whether replicas compare what they have computed."""
-    quiet: Mapping[str, int] = field(default_factory=dict)
-    """Of the tables whose rows end, up to where none does, where that is known."""
     tables: Mapping[str, Any] = field(default_factory=dict)
     """Per operator that looks rows up in a stored table, where that is: its mark."""
 
@@ -83,7 +79,7 @@ class Control:
 
 @dataclass
 class Report:
-    """What one attempt did."""
+    """The report of one attempt."""
 
     task: Task
     nonce: str
@@ -91,7 +87,7 @@ class Report:
     staged: dict[str, dict[str, Any]] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     units: dict[int, int] = field(default_factory=dict)
-    """Rows that were in each split it answers for: what was estimated is known now."""
+    """The exact number of rows in each of its splits, where the driver had an estimate."""
     seconds: dict[str, float] = field(default_factory=dict)
     groups: dict[str, npt.NDArray[np.int64]] = field(default_factory=dict)
     """Per stateful operator, the rows that came in for each key group."""

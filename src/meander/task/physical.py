@@ -1,4 +1,4 @@
-"""A plan made ready to run: levels, who feeds whom, and its stateful operators.
+"""A plan made ready to run: its stages, the exchanges between them, and its stateful operators.
 
 Compiled once per process and plan, from the plan's pickled bytes; tasks find it by them.
 """
@@ -24,7 +24,7 @@ from meander.task.operators.contract import Stateful
 
 @dataclass(frozen=True)
 class Level:
-    """What one stage's task does, in order."""
+    """The work of one stage's task, in order."""
 
     number: int
     sources: tuple[str, ...]
@@ -76,7 +76,7 @@ class Compiled:
 
     @cached_property
     def tables(self) -> frozenset[str]:
-        """The sinks that show the table of a stream of changes, and get what has come and what is gone."""
+        """The sinks that show the table of a stream of changes, and get added and removed rows."""
         return frozenset(name for name, op in self.sinks.items() if shows_table(op.sink) and name in self.plan.changes)
 
     @cached_property
@@ -126,12 +126,15 @@ def _compile_level(plan: Plan, level_of: dict[str, int], number: int) -> Level:
     )
 
 
-_compiled: dict[bytes, Compiled] = {}
+class CompiledPlans:
+    """The plans that a process runs tasks of, found by their pickled bytes. Not by digest, in which folders and limits do not count."""
 
+    def __init__(self) -> None:
+        self._compiled: dict[bytes, Compiled] = {}
 
-def unpack_plan(packed: bytes) -> Compiled:
-    """The compiled plan of these bytes: unpickled once per process. Not by digest, in which folders and limits do not count."""
-    if packed not in _compiled:
-        _compiled.clear()  # one plan at a time: a modified flow must not pile its past up in every worker
-        _compiled[packed] = compile_plan(unpickle(packed))
-    return _compiled[packed]
+    def unpack(self, packed: bytes) -> Compiled:
+        """The compiled plan of these bytes: unpickled once."""
+        if packed not in self._compiled:
+            self._compiled.clear()  # one plan at a time: a modified flow must not pile its past up in every worker
+            self._compiled[packed] = compile_plan(unpickle(packed))
+        return self._compiled[packed]

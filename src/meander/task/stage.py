@@ -1,7 +1,8 @@
 """One stage's work in one task: rows in, state merged, rows out. Tests call it without a session.
 
-The order of work: read sources or have stateful operators work, run the stateless operators in the plan's order, stage what sinks get,
-and prepare what goes to later stateful operators. What these do is behind one contract: see ``task.operators.contract``.
+The order of work: read sources or run stateful operators, run the stateless operators in the plan's
+order, stage the rows for sinks, and prepare the frames for later stateful operators. Stateful
+operators have one contract: see ``task.operators.contract``.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from meander.plan.sessions import GAP
 from meander.plan.windows import FOREVER, NEVER, show_duration
 from meander.state.hashing import Hashes, key_groups_of
 from meander.state.manifest import operator_of
-from meander.state.segment import DELETED, HASH, SOONEST, Segment, SegmentRef, encode_segment, ends_of
+from meander.state.segment import HASH, SOONEST, Segment, SegmentRef, encode_segment, ends_of
 from meander.state.stores.contract import Store
 from meander.state.table import Kept, conform
 from meander.task.evaluate import DeadLetter, content_of, evaluate
@@ -41,6 +42,7 @@ from meander.task.operators.contract import Emitted, Intake, Partial, Stateful
 from meander.task.operators.folding import one_zero
 from meander.task.operators.workspace import Workspace
 from meander.task.physical import Compiled
+from meander.task.row_digest import digest_of
 from meander.task.rows import Rows, Units, source_unit, state_unit, together
 
 DEAD_LETTERS = "__dead_letters"
@@ -52,7 +54,8 @@ _FOLDED_AT_ONCE = 65_536
 
 @dataclass(frozen=True)
 class Carried:
-    """Rows on their way to a stateless operator of a later stage (a union with what comes out of one)."""
+    """Rows on their way to a stateless operator of a later stage (a union with that stage's
+    output)."""
 
     node: str
     level: int
@@ -61,7 +64,7 @@ class Carried:
 
 @dataclass
 class Outbox:
-    """What a stage's task hands on."""
+    """The frames and reports that a stage's task hands on."""
 
     partials: list[Partial] = field(default_factory=list)
     carried: list[Carried] = field(default_factory=list)
@@ -139,7 +142,8 @@ class StageTask:
         self._fold_small(box, only_groups)
 
     def run_state(self, partials: Iterable[Partial], carried: Iterable[Carried], box: Outbox) -> None:
-        """Level 1 and up: merge partial states with the stored ones, and go on with what changed."""
+        """Level 1 and up: merge partial states with the stored ones, and go on with the changed
+        rows."""
         level = self.control.level
         values: dict[str, list[Rows]] = {}
         arrived: dict[str, list[Partial]] = {name: [] for name in self.compiled.levels[level].keyed}
@@ -219,7 +223,7 @@ class StageTask:
         return None if only_groups is None or keyed.level != 1 else only_groups[keyed.name]
 
     def _before(self, level: int, keyed: Stateful, side: int, rows: Sequence[Rows], keep: int | None, box: Outbox) -> None:
-        """What one input of a stateful operator sends through the exchange."""
+        """The frame that one input of a stateful operator sends through the exchange."""
         common = self.control.common
         intake = Intake(common.key_groups, keep, micros_of(common.now))
         for some in rows:
@@ -230,7 +234,8 @@ class StageTask:
                 self.report.handed_on(level, partial.frame.height)
 
     def _fold_small(self, box: Outbox, only_groups: dict[str, int] | None) -> None:
-        """What small splits send: the same partial states, one per key and unit, from one call for many of them."""
+        """The frames of small splits: the same partial states, one per key and unit, from one call
+        for many splits."""
         began = self.clock.monotonic()
         small, self._small, self._gathered = self._small, {}, 0
         for (operator, side), rows in small.items():
@@ -239,14 +244,15 @@ class StageTask:
         self._spend("fold", began)
 
     def _lookup(self, name: str, arrived: Sequence[Partial]) -> Lookup:
-        """What an operator is going to look up in its table."""
+        """Announce the keys that an operator is going to look up in its table."""
         hashes = [partial.frame.get_column(HASH).to_numpy() for partial in arrived]
         return self.control.segments.get(name, ()), lambda: np.unique(np.concatenate(hashes))
 
     def _work(self, keyed: Stateful, arrived: list[Partial], values: dict[str, list[Rows]]) -> list[Rows]:
-        """A stateful operator's part of the epoch: what has arrived meets what is stored; what changed is written.
+        """A stateful operator's part of the epoch: merge arrived rows with stored ones, and write
+        the changed rows.
 
-        Rows of its side outputs go to ``values``, under the names of those who take them.
+        Rows of its side outputs go to ``values``, under the names of the operators that read them.
         """
         common, name = self.control.common, keyed.name
         began = self.clock.monotonic()
@@ -261,15 +267,15 @@ class StageTask:
 
         mask = groups_of(common.routing[name], self.control.index)
         segments = {table: refs for table, refs in self.control.segments.items() if operator_of(table) == name}
-        late, evict = common.late.get(name, NEVER), common.evict.get(name, NEVER)
+        late, evict = common.marks.late.get(name, NEVER), common.marks.evict.get(name, NEVER)
         found = (self._segments.open, self._segments.scan, self._segments.expect)
         now = micros_of(common.now)
         strict = common.strict or name in common.watched
         kept = keyed.tables()
         workspace = Workspace(
-            name, late, evict, now, mask, common.key_groups, kept, segments, common.floors, *found, lap, common.epoch, strict
+            name, late, evict, now, mask, common.key_groups, kept, segments, common.marks.floors, *found, lap, common.epoch, strict
         )
-        workspace.quiet = common.quiet
+        workspace.quiet = common.marks.quiet
         emitted = keyed.work(workspace, arrived)
         lap("state read")
         for table, rows in workspace.written.items():
@@ -293,7 +299,7 @@ class StageTask:
         if kept.time is None:
             return rows
         common, times = self.control.common, rows.get_column(kept.time).to_numpy()
-        floor = common.floors.get(table, SOONEST)
+        floor = common.marks.floors.get(table, SOONEST)
         if int(times.min()) <= floor:
             raise Corrupted(
                 f"operator '{keyed.name}' writes rows of table '{table}' that end at {int(times.min())}, where it is over up to {floor}"
@@ -320,7 +326,7 @@ class StageTask:
         return found
 
     def _sides(self, keyed: Stateful, emitted: Emitted) -> dict[str, list[Rows]]:
-        """What takes the side outputs of an operator, and their rows."""
+        """The readers of an operator's side outputs, and their rows."""
         found = {}
         for node in self.compiled.levels[self.control.level].stateless:
             if isinstance(node.op, Side) and keyed.name in node.inputs and node.op.output in emitted.sides:
@@ -338,7 +344,7 @@ class StageTask:
             columns = rows.frame.columns
             if keyed.name in self.compiled.gauges:
                 rows = self._gauged(keyed, node.op.side, rows, mine=False)
-            late = keyed.refuses(rows.frame, node.op.side, self.control.common.late[keyed.name])
+            late = keyed.refuses(rows.frame, node.op.side, self.control.common.marks.late[keyed.name])
             rows = rows.filter(pl.Series(np.zeros(rows.frame.height, np.bool_) if late is None else late))
             return rows.with_frame(rows.frame.select(columns))
         assert isinstance(node.op, Watermark)
@@ -372,7 +378,7 @@ class StageTask:
 
     def _in_time(self, keyed: Stateful, side: int, rows: Rows, mine: bool) -> Rows:
         """Without the rows that an operator refuses because they come too late: these are counted, and kept elsewhere."""
-        late = self.control.common.late.get(keyed.name, NEVER)
+        late = self.control.common.marks.late.get(keyed.name, NEVER)
         refused = keyed.refuses(rows.frame, side, late)
         if refused is None or not refused.any():
             if mine and keyed.parted(rows.frame, side, late):
@@ -414,7 +420,8 @@ class StageTask:
         return rows
 
     def _refuse(self, operator: str, rows: Rows, reason: str, mine: bool, bad: bool = False) -> None:
-        """Rows to the dead letters; what is bad, and not only late, stops a strict flow, and a change of the operator."""
+        """Send rows to the dead letters. Bad rows, but not late ones, stop a strict flow, and fail
+        a change of the operator on probation."""
         if bad and (self.control.common.strict or operator in self.control.common.watched):
             raise BadInput(f"operator '{operator}', epoch {self.control.common.epoch}, row {rows.position(0)}: {reason}")
         if mine:
@@ -434,7 +441,8 @@ class StageTask:
     # -- sinks and dead letters -----------------------------------------------------------------------------------
 
     def _for_sink(self, node: Node, rows: Sequence[Rows]) -> list[Rows]:
-        """What a sink gets: of changes the log, or, where it shows their table, what has come and what is gone."""
+        """The rows for a sink: of changes the log or, if the sink shows the table, the added and
+        removed rows."""
         if node.name not in self.compiled.tables:
             return [self._publishable(node, some) for some in rows if some.sign >= 0]
         told = [self._publishable(node, some) for some in rows if some.sign]
@@ -501,33 +509,6 @@ def _as_planned(keyed: Stateful, frame: pl.DataFrame) -> pl.DataFrame:
     """The rows that leave an operator, with the types that the plan says. Slots whose types differ could be committed and not published."""
     assert frame.columns == keyed.schema.names(), f"'{keyed.name}' gives out {frame.columns}, and not {keyed.schema.names()}"
     return conform(frame, keyed.schema)
-
-
-def digest_of(frame: pl.DataFrame) -> int:
-    """A number for rows in any order and however they are divided: those of parts add up to that of the whole.
-
-    >>> rows = pl.DataFrame({"k": [1, 2, 3], "v": ["a", None, "c"]})
-    >>> digest_of(rows) == digest_of(rows[::-1]), digest_of(rows) == (digest_of(rows[:1]) + digest_of(rows[1:])) % (1 << 64)
-    (True, True)
-    >>> digest_of(rows) == digest_of(rows.with_columns(v=pl.lit("a")))
-    False
-    >>> some = rows.with_columns(__deleted=pl.Series([False, True, False]))
-    >>> digest_of(some) == (digest_of(some[:2]) + digest_of(rows[2:])) % (1 << 64), digest_of(some) == digest_of(rows)
-    (True, False)
-    >>> digest_of(some) == digest_of(some.select(reversed(some.columns)))  # their order follows from what a slot has written first
-    True
-    """
-    if DELETED in frame.columns:  # it is there where a slot has deleted something: rows that were not are the same with and without it
-        deleted = frame.get_column(DELETED)
-        gone = _hash_sum(frame.filter(deleted))
-        return (gone + digest_of(frame.filter(~deleted).drop(DELETED))) % (1 << 64)
-    if frame.height == 0 or frame.width == 0:
-        return frame.height
-    return _hash_sum(frame)
-
-
-def _hash_sum(frame: pl.DataFrame) -> int:
-    return int(frame.select(sorted(frame.columns)).hash_rows(seed=0).to_numpy().sum(dtype=np.uint64))
 
 
 def dead_letter_frame(epoch: int, letters: list[DeadLetter]) -> pl.DataFrame:

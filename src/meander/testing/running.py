@@ -16,6 +16,7 @@ from meander.epochs.folders import check_folders
 from meander.epochs.loop import Loop
 from meander.errors import ConfigError
 from meander.metrics import late_count
+from meander.plan.change.become import HasPlan
 from meander.plan.graph import Plan
 from meander.plan.operators import SinkOp
 from meander.plan.pickling import pack_plan, ship_user_modules
@@ -26,12 +27,12 @@ from meander.state.stores.contract import DirStore
 from meander.task.physical import Compiled
 from meander.testing.clock import START, Clock
 from meander.testing.ends import with_ends
-from meander.testing.opening import Opened, Planned, open_flow
+from meander.testing.opening import Opened, open_flow
 from meander.testing.rows import Epochs
 
 
 def run(
-    flow: Planned,
+    flow: HasPlan,
     folder: str | Path,
     *,
     sources: Mapping[str, Source | Epochs] | None = None,
@@ -72,7 +73,7 @@ def run(
 class LocalRun:
     """A flow that runs in this process, epoch by epoch. ``testing.run`` makes one; it is closed at the end of a ``with`` block."""
 
-    def __init__(self, flow: Planned, folder: Path, clock: Clock, settings: Settings) -> None:
+    def __init__(self, flow: HasPlan, folder: Path, clock: Clock, settings: Settings) -> None:
         self.clock = clock
         """The clock of its decisions: ``run.clock.advance("10m")``."""
         self.folder = folder
@@ -110,7 +111,7 @@ class LocalRun:
         no input, as the end of all input does.
         """
         loop = self._loop()
-        loop.look()
+        loop.input.look()
         return loop.step(everything=True, flush=flush)
 
     def run(self, flush: bool = False, epochs: int | None = None) -> int:

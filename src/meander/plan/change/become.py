@@ -6,8 +6,8 @@ also read and write the same place, which a plan's digest leaves out.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 from meander.errors import FlowError
 from meander.plan.change.sources import Sources, is_same
@@ -16,9 +16,16 @@ from meander.plan.operators import Operator, SinkOp, SourceOp
 from meander.plan.tables import JoinStatic
 
 
-@dataclass(frozen=True, eq=False)
+class HasPlan(Protocol):
+    """A flow, as it is written now."""
+
+    def plan(self) -> Plan: ...
+
+
+@dataclass(frozen=True, eq=False, init=False)
 class Become:
-    """All that another flow's plan has, and nothing else: ``md.Become(flow)``, what ``meander apply`` asks for."""
+    """Make the plan equal to that of another flow: ``md.Become(flow)``. ``meander apply`` sends
+    this change."""
 
     plan: Plan
     resume: bool | None = None
@@ -26,12 +33,18 @@ class Become:
 
     Those that differ in their columns alone go on, if nothing is said."""
 
+    def __init__(self, plan: HasPlan | Plan, resume: bool | None = None) -> None:
+        if not isinstance(plan, Plan) and not callable(getattr(plan, "plan", None)):
+            raise FlowError(f"md.Become({plan!r}): give the flow as it is to be, as in md.Become(flow)")
+        object.__setattr__(self, "plan", plan if isinstance(plan, Plan) else plan.plan())
+        object.__setattr__(self, "resume", resume)
+
     def words(self) -> str:
         return "become the flow as it is written now"
 
 
 def become(before: Plan, change: Become) -> tuple[dict[str, Node], Sources]:
-    """The operators of the next version, and what becomes of the sources."""
+    """The operators of the next version, and for each source whether it is continued."""
     after = change.plan
     if after.flow != before.flow:
         raise FlowError(
@@ -46,7 +59,7 @@ def become(before: Plan, change: Become) -> tuple[dict[str, Node], Sources]:
             was = before.node(name).op
             check_ends(name, was, node.op)
             if _is_same(old[name], new[name], was, node.op):
-                node = Node(name, was, node.inputs)
+                node = replace(before.node(name), inputs=node.inputs)
             elif isinstance(was, SourceOp) and isinstance(node.op, SourceOp):
                 node = Node(name, sources.change(name, was, node.op, change.resume), node.inputs)
         nodes[name] = node

@@ -1,4 +1,5 @@
-"""What a modification means, in words and as plain data: for a dry run, for whoever asked, and for the history. Pure."""
+"""The effects of a modification, in words and as plain data: for dry runs, for answers, and for the
+history. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from meander.plan.schemas import show_type
 
 @dataclass(frozen=True)
 class Fate:
-    """What becomes of one operator's state."""
+    """The effect on one operator's state."""
 
     kind: str
     """kept, upgraded, created, dropped, or dropped and begun anew"""
@@ -35,14 +36,15 @@ class Fate:
 
 @dataclass(frozen=True)
 class Effects:
-    """What a modification does to a plan: ``run.remove("large", dry_run=True)`` gives ``md.Effects``."""
+    """The effects of a modification on plan and state: ``run.remove("large", dry_run=True)``
+    returns ``md.Effects``."""
 
     version: int
     """Of the plan that it makes."""
     changes: tuple[str, ...]
-    """What was asked for."""
+    """The requested changes."""
     operators: tuple[str, ...]
-    """What is different in the plan."""
+    """The differences in the plan."""
     schemas: Mapping[str, tuple[str, ...]]
     """Per operator that stays, the columns that differ."""
     state: Mapping[str, Fate]
@@ -75,6 +77,17 @@ class Effects:
             "go_on": sorted(self.go_on),
             "chance": {name: list(calls) for name, calls in self.chance.items()},
         }
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any]) -> Effects:
+        """The effects that ``to_json`` wrote in another process, without the parts that only the
+        flow's own process needs."""
+        columns = {name: tuple(found) for name, found in told["schemas"].items()}
+        state = {name: Fate(words) for name, words in told["state"].items()}
+        chance = {name: tuple(calls) for name, calls in told["chance"].items()}
+        named = (frozenset(told["restarts"]), frozenset(told["go_on"]))
+        said = (tuple(told["changes"]), tuple(told["plan"]), columns, state)
+        return cls(told["version"], *said, restarts=named[0], go_on=named[1], chance=chance)
 
     def __str__(self) -> str:
         lines = [f"plan version {self.version}"]

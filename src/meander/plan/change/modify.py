@@ -1,8 +1,10 @@
-"""Changing a plan: changes as data, and the next version of the plan with all that it means, or a FlowError that says why not. Pure.
+"""Changing a plan: from changes as data to the next version of the plan and its effects, or a
+FlowError with the reason. Pure.
 
-Changes name operators. Several make one modification: they are applied in order, and what comes of all of them is checked as a whole:
-names, graph, the columns of everything downstream, and whether stateful operators can go on with what is stored (see ``layout``).
-Operators that stay keep their order, on which the order of rows depends.
+Changes name operators. Several changes make one modification: they are applied in order, and the
+result is checked as a whole: names, graph, the columns of all operators downstream, and whether
+stateful operators can continue their state (see ``layout``). Operators that stay keep their order,
+since the order of rows depends on it.
 """
 
 from __future__ import annotations
@@ -41,9 +43,10 @@ class Replace:
     name: str
     op: Given
     resume: bool | None = None
-    """For a source: whether it goes on where the old one is (the same input, with other limits) or begins at its beginning.
+    """For a source: whether it continues at the position of the old one (the same input, with other
+    limits) or begins at its beginning.
 
-    One that has other columns and is as it was otherwise goes on, if nothing is said."""
+    By default a source continues if only its columns differ."""
 
     def words(self) -> str:
         return f"replace '{self.name}' by {_kind(self.op)}"
@@ -83,10 +86,11 @@ Change = Replace | Insert | Remove | Become
 
 @dataclass(frozen=True)
 class StateRules:
-    """What is to become of state that cannot simply go on."""
+    """Instructions for state that cannot simply be continued."""
 
     drop: Collection[str] | bool = ()
-    """Operators whose state goes, or the name of one; True for all that could not go on with it otherwise."""
+    """Operators whose state is dropped, or the name of one; True for all that cannot continue their
+    state."""
     upgrade: Mapping[str, StateFunction] = field(default_factory=dict)
     """Per operator, a function from its state rows to those of the new one: key columns and state columns."""
     backfill: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -109,12 +113,12 @@ class StateRules:
 
 
 def _anything(given: Any) -> Any:
-    """What callers may have given, whatever it should be."""
+    """The same value without its type: callers may have passed anything."""
     return given
 
 
 def modify(plan: Plan, changes: Iterable[Change], rules: StateRules | None = None) -> tuple[Plan, Effects]:
-    """The next version of a plan, and what it means."""
+    """The next version of a plan, and the effects of the change."""
     changes, rules = tuple(changes), rules or StateRules()
     if not changes:
         raise FlowError("a modification without changes: give at least one Replace, Insert or Remove")
@@ -185,7 +189,7 @@ def _insert(flow: str, nodes: dict[str, Node], change: Insert) -> dict[str, Node
     found: dict[str, Node] = {}
     for name, node in nodes.items():
         if name in wanted and not isinstance(op, SinkOp | Side):
-            node = Node(name, node.op, tuple(change.name if one == change.after else one for one in node.inputs))
+            node = replace(node, inputs=tuple(change.name if one == change.after else one for one in node.inputs))
         found[name] = node
         if name == change.after:
             found[change.name] = Node(change.name, op, (change.after,))  # type: ignore[arg-type]
@@ -212,7 +216,7 @@ def _remove(nodes: dict[str, Node], node: Node) -> dict[str, Node]:
         raise FlowError(f"remove {node.name!r}: {late!r} is the stream of its late rows; remove that first")
     rest = {name: other for name, other in nodes.items() if name != node.name}
     for name in readers:
-        rest[name] = Node(name, nodes[name].op, tuple(node.inputs[0] if one == node.name else one for one in nodes[name].inputs))
+        rest[name] = replace(nodes[name], inputs=tuple(node.inputs[0] if one == node.name else one for one in nodes[name].inputs))
     return rest
 
 
@@ -255,7 +259,8 @@ def _place(plan: Plan, nodes: Mapping[str, Node]) -> tuple[Node, ...]:
 
 
 def _retimed(node: Node, before: Sequence[Node], schemas: Mapping[str, pl.Schema]) -> Node:
-    """An operator that goes by the time of what stands before it, which may be another than when it was made."""
+    """The operator with the time of its present input, which may differ from the time it was made
+    with."""
     assert isinstance(node.op, GoesByTime)
     times: list[Time] = []
     for name in node.inputs:
@@ -264,7 +269,7 @@ def _retimed(node: Node, before: Sequence[Node], schemas: Mapping[str, pl.Schema
             raise no_time(f"{node.op.kind} {node.name!r}", name, schemas[name])
         times.append(time)
     op: Any = node.op.retimed(times, [schemas[name] for name in node.inputs])
-    return node if vars(op) == vars(node.op) else Node(node.name, op, node.inputs)
+    return node if vars(op) == vars(node.op) else replace(node, op=op)
 
 
 def _late_follow(nodes: Mapping[str, Node]) -> tuple[Node, ...]:
@@ -273,7 +278,7 @@ def _late_follow(nodes: Mapping[str, Node]) -> tuple[Node, ...]:
     for node in nodes.values():
         if isinstance(node.op, Late) and node.op.operator in nodes:
             inputs = nodes[node.op.operator].inputs
-            node = Node(node.name, node.op, (inputs[node.op.side],)) if node.op.side < len(inputs) else node
+            node = replace(node, inputs=(inputs[node.op.side],)) if node.op.side < len(inputs) else node
         found.append(node)
     return tuple(found)
 

@@ -181,50 +181,15 @@ class DirStore:
                 yield prefix + entry.name
 
 
-class MemoryStore:
-    """A dictionary, for tests and simulations inside one process."""
-
-    def __init__(self) -> None:
-        self.url = "memory://"
-        self.objects: dict[str, bytes] = {}
-
-    def get(self, name: str) -> bytes | None:
-        return self.objects.get(name)
-
-    def get_range(self, name: str, start: int, length: int) -> bytes | None:
-        data = self.get(name)
-        return None if data is None else data[start : start + length]
-
-    def map(self, name: str) -> pa.Buffer | None:
-        data = self.get(name)
-        return None if data is None else pa.py_buffer(data)
-
-    def put(self, name: str, data: bytes | pa.Buffer) -> None:
-        self.objects[name] = bytes(memoryview(data))
-
-    def put_if_absent(self, name: str, data: bytes) -> bool:
-        return self.objects.setdefault(name, data) is data
-
-    def list(self, prefix: str) -> list[str]:
-        return [name for name in self.objects if name.startswith(prefix)]
-
-    def delete(self, name: str) -> None:
-        self.objects.pop(name, None)
-
-    def delete_all(self, names: Sequence[str]) -> None:
-        for name in names:
-            self.delete(name)
-
-    def local(self, name: str) -> Path | None:
-        return None
-
-
 _shared_memory: dict[str, Path] = {}
 
 
 def open_store(url: str | Path) -> Store:
     """The store at a URL: a path or ``file://…``, ``s3://bucket/prefix``, ``redis://host:port/db/prefix``, or ``memory://name`` (a folder
     in memory, gone with this process)."""
+    given: object = url
+    if not isinstance(given, str | Path) or not str(given).strip():
+        raise ConfigError(f"store {url!r}: a folder or an address is needed, such as 'state/' or 's3://bucket/prefix'")
     text = str(url)
     parts = urlsplit(text)
     if parts.scheme == "memory":
@@ -260,7 +225,7 @@ def open_store(url: str | Path) -> Store:
 
 @contextlib.contextmanager
 def _explained(extra: str) -> Iterator[None]:
-    """Clients are optional: who has no S3 needs no client for it."""
+    """Clients are optional: a user without S3 needs no client for it."""
     try:
         yield
     except ModuleNotFoundError as error:
