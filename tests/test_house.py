@@ -181,6 +181,7 @@ def test_a_worker_holds_nothing_in_modules() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.many
 def test_every_room_but_one_is_imported_without_spark() -> None:
     """In a process of its own: here something may have imported it already. The benchmarks have peers that are Spark's."""
     code = f"""
@@ -212,6 +213,7 @@ def test_every_public_name_is_there_and_no_other() -> None:
     assert (visible | lazy) - {"annotations", "TYPE_CHECKING", "Any", "import_module"} == set(meander.__all__)
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(PACKAGE)))
 def test_a_file_is_short_enough_to_read(file: Path) -> None:
     length = len(file.read_text().splitlines())

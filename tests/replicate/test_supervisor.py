@@ -32,6 +32,8 @@ from meander.replicate.supervisor import Orders, Supervisor
 from meander.state.signs import Said, place_of
 from meander.state.stores.contract import DirStore
 
+pytestmark = pytest.mark.many  # processes of its own in every test
+
 FAKE = Path(__file__).with_name("fake_replica.py")
 QUICK = Patience(pause=0.05, longest_pause=0.2, well_after=1.0, tries=3, start=5.0, hang=4.0, grace=1.5)
 

@@ -169,6 +169,7 @@ numbers = st.tuples(st.integers(0, 3), st.sampled_from([0.1, 0.2, 1e16, -1e16, 3
 some = st.lists(st.tuples(st.integers(0, 1), st.lists(numbers, max_size=6)), min_size=1, max_size=3)
 
 
+@pytest.mark.many
 @LIMITS
 @given(st.data())
 def test_an_aggregate_without_a_key_is_one_row_and_the_same_at_any_parallelism(
