@@ -18,6 +18,7 @@ from meander import sketches
 from meander.aggregates.contract import Agg, Part
 from meander.aggregates.kinds import ApproximateCountDistinct, Collect, Count, CountDistinct, Extreme, Mean, Quantile, Sum, TopK, Var
 from meander.errors import FlowError
+from meander.plan.code import Code
 
 _INT = pl.Int64()
 CAME, WENT = "came", "went"
@@ -48,7 +49,7 @@ class OverChanges(Agg):
     def memory(self) -> str:
         return f"{self.of.memory()} over changes"
 
-    def code(self) -> tuple[Any, ...]:
+    def code(self) -> Code:
         return self.of.code()
 
     def taken(self, parts: dict[str, Part]) -> list[pl.Expr]:

@@ -17,6 +17,7 @@ import polars as pl
 
 from meander.errors import FlowError
 from meander.familiar.values import named
+from meander.plan.code import NO_CODE, Code
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,9 +112,9 @@ class Agg:
         state; their finished values may differ."""
         return self.call()
 
-    def code(self) -> tuple[Any, ...]:
+    def code(self) -> Code:
         """The Python code that decides its results beside ``describe``; none for a built-in one. For digests."""
-        return ()
+        return NO_CODE
 
     def _finish(self) -> pl.Expr:
         raise NotImplementedError

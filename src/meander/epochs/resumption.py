@@ -13,7 +13,7 @@ from meander.epochs.parts import in_force
 from meander.errors import ConfigError, Corrupted
 from meander.plan.change.layout import owing
 from meander.plan.change.places import elsewhere, is_alike, settle
-from meander.plan.graph import Node, Plan
+from meander.plan.graph import Plan
 from meander.plan.operators import Operator, SinkOp, SourceOp
 from meander.plan.pickling import pack_whole, pickled, unpickle
 from meander.state.manifest import Json, Manifest
@@ -139,7 +139,9 @@ def _graft(modified: Plan, given: Plan, ends: Mapping[str, Operator]) -> Plan:
     for node in modified.nodes:
         name = node.name
         same = name in mine and name not in ends and is_alike(mine[name], theirs[name])
-        nodes.append(Node(name, sources.get(name, given.node(name).op), node.inputs) if same and not node.op.stateful else node)
+        if same and not node.op.stateful:
+            node = replace(given.node(name), op=sources.get(name, given.node(name).op), inputs=node.inputs)
+        nodes.append(node)
     return Plan(modified.version, modified.flow, tuple(nodes), modified.retired)
 
 

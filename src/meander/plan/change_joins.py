@@ -14,6 +14,7 @@ from typing import ClassVar
 import polars as pl
 
 from meander.errors import FlowError
+from meander.plan.code import NO_CODE, Code
 from meander.plan.expressions import Expression, parse, text_of
 from meander.plan.joins import Input, Matching
 from meander.plan.operators import Filter, expect_inputs
@@ -74,8 +75,8 @@ class ChangeJoin:
     def canonical(self) -> str:
         return f"changes {self.matching.canonical()} {self.how} {'' if self.where is None else self.where.canonical()}"
 
-    def code(self) -> str:
-        return ""
+    def code(self) -> Code:
+        return NO_CODE
 
 
 def plan_change_join(

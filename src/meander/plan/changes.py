@@ -20,6 +20,7 @@ from meander.aggregates.changing import over_changes
 from meander.connect.sink import ShowsTable, shows_table
 from meander.errors import FlowError
 from meander.plan.change_joins import ChangeJoin
+from meander.plan.code import NO_CODE, Code
 from meander.plan.computed import with_computed
 from meander.plan.eventtime import END, START, SessionAggregate, Watermark, WindowAggregate
 from meander.plan.joins import JoinLatest
@@ -72,8 +73,8 @@ class Changelog:
     def canonical(self) -> str:
         return self.column
 
-    def code(self) -> str:
-        return ""
+    def code(self) -> Code:
+        return NO_CODE
 
 
 def find_changes(nodes: Iterable[Node], schemas: Mapping[str, pl.Schema]) -> dict[str, Changes]:

@@ -10,6 +10,7 @@ import polars as pl
 
 from meander.aggregates import Agg
 from meander.errors import FlowError
+from meander.plan.code import Code
 from meander.plan.operators import Aggregate, aggregated, expect_inputs
 
 NUMBER = "window_number"
@@ -89,7 +90,7 @@ class CountAggregate:
     def canonical(self) -> str:
         return f"{list(self.keys)} {self.window} {[agg.describe() for agg in self.aggs]}"
 
-    def code(self) -> str:
+    def code(self) -> Code:
         return Aggregate(self.keys, self.aggs).code()
 
 

@@ -13,6 +13,7 @@ from meander.aggregates import Agg
 from meander.aggregates.by_time import follows_order
 from meander.errors import FlowError
 from meander.familiar.values import no_column_name
+from meander.plan.code import NO_CODE, Code
 from meander.plan.operators import Aggregate, Select, Union, aggregated, expect_inputs
 from meander.plan.schemas import missing_column, show_schema
 from meander.plan.sessions import RowSession
@@ -99,8 +100,8 @@ class Watermark:
         ahead = "" if self.max_ahead is None else f" {self.max_ahead}"
         return f"{self.column} {self.grace} {self.idle}{ahead}"
 
-    def code(self) -> str:
-        return ""
+    def code(self) -> Code:
+        return NO_CODE
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,7 +162,7 @@ class WindowAggregate:
     def canonical(self) -> str:
         return f"{list(self.keys)} {self.window} {self.time} {self.shift} {self.emit} {self.lateness} {[a.describe() for a in self.aggs]}"
 
-    def code(self) -> str:
+    def code(self) -> Code:
         return Aggregate(self.keys, self.aggs).code()
 
 
@@ -202,8 +203,8 @@ class Late:
     def canonical(self) -> str:
         return f"{self.operator} {self.side}" if self.side else self.operator
 
-    def code(self) -> str:
-        return ""
+    def code(self) -> Code:
+        return NO_CODE
 
 
 def time_of(nodes: Sequence[Node], schemas: Mapping[str, pl.Schema], name: str) -> Time | None:

@@ -14,6 +14,7 @@ from typing import ClassVar, Self
 import polars as pl
 
 from meander.errors import FlowError
+from meander.plan.code import NO_CODE, Code
 from meander.plan.counts import CountWindow
 from meander.plan.eventtime import END, START, Time, no_time
 from meander.plan.expressions import Expression, parse, text_of
@@ -209,8 +210,8 @@ class Join:
         where = "" if self.where is None else self.where.canonical()
         return f"{self.matching.canonical()} {self.how} {self.times} {self.bounds} {self.window} {self.time} {where}"
 
-    def code(self) -> str:
-        return ""
+    def code(self) -> Code:
+        return NO_CODE
 
 
 @dataclass(frozen=True, eq=False)
@@ -261,8 +262,8 @@ class JoinLatest:
         within = "" if self.tolerance is None else f" {self.tolerance}"
         return f"{self.matching.canonical()} {self.how} {self.times}{within}"
 
-    def code(self) -> str:
-        return ""
+    def code(self) -> Code:
+        return NO_CODE
 
 
 def _side_times(times: Sequence[Time]) -> tuple[SideTime, SideTime]:

@@ -18,7 +18,7 @@ from meander.aggregates import Agg
 from meander.connect.sink import ChecksColumns, Sink
 from meander.connect.source import Batch, ChangesColumns, Source
 from meander.errors import FlowError
-from meander.plan.code import code_of
+from meander.plan.code import NO_CODE, Code, read_code, together
 from meander.plan.computed import check_row_local
 from meander.plan.rowlocal import batch_dependence
 from meander.plan.schemas import KEY_TYPES, is_key_type, missing_column, show_schema
@@ -41,8 +41,8 @@ class Operator(Protocol):
     def canonical(self) -> str:
         """Everything but its code and its columns that decides what the operator does: equal text, same results. For digests."""
 
-    def code(self) -> str:
-        """Hex over the Python code it calls; empty where it has none. For digests."""
+    def code(self) -> Code:
+        """The Python code that it calls, as it is now. ``Node.code`` keeps it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,8 +86,8 @@ class SourceOp:
     def canonical(self) -> str:
         return self.source.canonical()
 
-    def code(self) -> str:
-        return ""
+    def code(self) -> Code:
+        return NO_CODE
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,8 +124,8 @@ class Filter:
     def canonical(self) -> str:
         return _serial((self.predicate,))
 
-    def code(self) -> str:
-        return ""
+    def code(self) -> Code:
+        return NO_CODE
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,8 +150,8 @@ class WithColumns:
     def canonical(self) -> str:
         return _serial(self.exprs)
 
-    def code(self) -> str:
-        return ""
+    def code(self) -> Code:
+        return NO_CODE
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,8 +184,8 @@ class Select:
     def canonical(self) -> str:
         return _serial(self.exprs)
 
-    def code(self) -> str:
-        return ""
+    def code(self) -> Code:
+        return NO_CODE
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,6 +207,8 @@ class MapBatches:
     """Whether it takes any other columns along, row by row: an operator of ours, that may give a row none or several."""
     learned: bool = False
     """Whether the schema is what the function did to a frame without rows: where its input changes, it is learned again."""
+    written: Code | None = None
+    """The function's code as it was read where it was written; None there."""
 
     def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
         (schema,) = expect_inputs(self.kind, name, inputs, 1)
@@ -247,8 +249,11 @@ class MapBatches:
     def canonical(self) -> str:
         return f"{self.row_local} {self.deterministic}"
 
-    def code(self) -> str:
-        return code_of(self.fn)
+    def code(self) -> Code:
+        return self.written or read_code(self.fn)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "written": self.code()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -277,8 +282,8 @@ class Union:
     def canonical(self) -> str:
         return "union"
 
-    def code(self) -> str:
-        return ""
+    def code(self) -> Code:
+        return NO_CODE
 
 
 @dataclass(frozen=True, eq=False)
@@ -305,9 +310,8 @@ class Aggregate:
     def canonical(self) -> str:
         return f"{list(self.keys)} {[agg.describe() for agg in self.aggs]}"
 
-    def code(self) -> str:
-        codes = [agg.code() for agg in self.aggs]
-        return code_of(codes) if any(codes) else ""
+    def code(self) -> Code:
+        return together([agg.code() for agg in self.aggs])
 
 
 @dataclass(frozen=True, eq=False)
@@ -328,8 +332,8 @@ class SinkOp:
     def canonical(self) -> str:
         return self.sink.canonical()
 
-    def code(self) -> str:
-        return ""
+    def code(self) -> Code:
+        return NO_CODE
 
 
 def aggregated(keys: tuple[str, ...], aggs: tuple[Agg, ...], schema: pl.Schema, name: str) -> pl.Schema:

@@ -11,6 +11,7 @@ import polars as pl
 
 from meander.errors import FlowError
 from meander.familiar.values import no_column_name
+from meander.plan.code import NO_CODE, Code
 from meander.plan.operators import MapBatches, Select, expect_inputs
 from meander.plan.schemas import missing_column, show_type
 
@@ -67,8 +68,8 @@ class Explode(MapBatches):
     def canonical(self) -> str:
         return f"{list(self.exploded.columns)} {self.exploded.keep_empty}"
 
-    def code(self) -> str:
-        return ""
+    def code(self) -> Code:
+        return NO_CODE
 
 
 def plan_explode(columns: Sequence[str], keep_empty: bool, what: str) -> Explode:

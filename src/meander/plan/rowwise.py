@@ -10,6 +10,7 @@ from typing import ClassVar, Self
 import polars as pl
 
 from meander.errors import FlowError
+from meander.plan.code import NO_CODE, Code
 from meander.plan.eventtime import END, START, Time
 from meander.plan.operators import expect_inputs
 from meander.plan.schemas import KEY_TYPES, is_key_type, missing_column
@@ -56,8 +57,8 @@ class Deduplicate:
     def canonical(self) -> str:
         return f"{list(self.keys)} {self.ttl} {self.time} {self.shift}"
 
-    def code(self) -> str:
-        return ""
+    def code(self) -> Code:
+        return NO_CODE
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,8 +86,8 @@ class Latest:
     def canonical(self) -> str:
         return f"{list(self.keys)} {list(self.order)}"
 
-    def code(self) -> str:
-        return ""
+    def code(self) -> Code:
+        return NO_CODE
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,8 +120,8 @@ class Top:
     def canonical(self) -> str:
         return f"{list(self.keys)} {self.n} {list(self.by)} {list(self.descending)} {self.ties}"
 
-    def code(self) -> str:
-        return ""
+    def code(self) -> Code:
+        return NO_CODE
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,8 +180,8 @@ class WindowTop:
     def canonical(self) -> str:
         return f"{list(self.keys)} {self.n} {list(self.by)} {list(self.descending)} {self.ties} {self.window} {self.time} {self.shift}"
 
-    def code(self) -> str:
-        return ""
+    def code(self) -> Code:
+        return NO_CODE
 
 
 def check_keys(kind: str, name: str, keys: Sequence[str], schema: pl.Schema) -> None:

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from meander.errors import BadInput, FlowError
 from meander.familiar.values import no_table
-from meander.plan.code import code_of
+from meander.plan.code import Code, code_of
 from meander.plan.content import content_digest
 from meander.plan.joins import Matching
 from meander.plan.operators import MapBatches, expect_inputs
@@ -167,8 +167,8 @@ class JoinStatic(MapBatches):
         content = self.lookup.digest if self.is_of_the_flow else ""
         return f"{self.lookup.matching.canonical()} {self.lookup.how} {list(self.lookup.schema.items())} {content}"
 
-    def code(self) -> str:
-        return self.lookup.made_by
+    def code(self) -> Code:
+        return Code(self.lookup.made_by)
 
 
 def join_static(table: Table, matching: Matching, how: str, what: str) -> JoinStatic:
