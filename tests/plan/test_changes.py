@@ -169,7 +169,9 @@ def test_a_join_of_changes_has_no_bound_and_no_time() -> None:
     totals = stream.key_by("customer").aggregate(md.max("ts").alias("ts"), name="totals")
     timed, other = totals.watermark("ts"), stream.select("customer", "ts AS ts")
     for one, two in ((timed, other), (other, timed)):
-        with pytest.raises(FlowError, match=r"within='1s'; one of its inputs is a stream of changes: a row of it can be removed at any time"):
+        with pytest.raises(
+            FlowError, match=r"within='1s'; one of its inputs is a stream of changes: a row of it can be removed at any time"
+        ):
             one.join(two, on="customer", within="1s")
         with pytest.raises(FlowError, match=r"windows of .*10s.*; one of its inputs is a stream of changes"):
             one.window(TEN).join(two, on="customer")
@@ -259,7 +261,9 @@ def test_an_aggregate_that_cannot_be_exact_over_changes_is_refused(name: str) ->
 def test_a_function_in_front_of_an_aggregate_of_changes_must_be_repeatable() -> None:
     _, stream = begin()
     totals = stream.key_by("customer").aggregate(md.count().alias("n"), name="totals")
-    with pytest.raises(FlowError, match="'clean' is a function that may give another result for the same row next time; say deterministic=True"):
+    with pytest.raises(
+        FlowError, match="'clean' is a function that may give another result for the same row next time; say deterministic=True"
+    ):
         totals.map_batches(keep, name="clean").key_by("n").aggregate(md.count())
     with pytest.raises(FlowError, match="must be row_local"):
         totals.map_batches(keep, name="whole", row_local=False, deterministic=True).key_by("n").aggregate(md.count())
