@@ -8,6 +8,7 @@ A golden file is never written anew: of a later version of a format there is ano
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import socket
 from collections.abc import Callable
@@ -46,6 +47,7 @@ from meander.state.segment import DELETED, HASH, Segment, SegmentRef, encode_blo
 from meander.state.signs import Said, Sign
 from meander.state.stores import lease, opening
 from meander.state.stores.contract import DirStore
+from meander.stored.documents import read_document, write_document
 from meander.task.evaluate import DeadLetter
 from meander.task.stage import dead_letter_frame, encode_dead_letters
 
@@ -442,6 +444,13 @@ GOLDEN: dict[str, Golden] = {
     "verdict.json": _record(formats.VERDICT, verdict="in force", version=2, epoch=2, seconds=0.125, decided=1002.0),
     "verdict-rejected.json": _record(formats.VERDICT, verdict="rejected", epoch=2, why="ValueError: no", decided=1002.0),
     "reversal.json": _record(formats.REVERSAL, verdict="taken back", epoch=3, why="ValueError: no", decided=1003.0),
+    "plan.json": Golden(
+        formats.PLAN,
+        lambda: write_document({"flow": "orders", "version": 1, "operators": [], "retired": {}}),
+        lambda data: {name: value for name, value in read_document(data, "plan 'p'").items() if name != "written_by"},
+        lambda data: list(json.loads(data)),
+    ),
+    "record.json": Golden(formats.RECORD, lambda: formats.RECORD.write({"flow": "orders"}), lambda data: formats.RECORD.read(data, "x")),
     "dead_letters.parquet": Golden(formats.DEAD_LETTERS, _write_letters, _read_letters, parquet_shape),
     "staged-partitioned.bin": Golden(
         formats.PARTITIONED,

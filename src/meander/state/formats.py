@@ -105,10 +105,12 @@ LEASE = Format("lease")
 REQUEST = Format("request of a modification")
 VERDICT = Format("verdict on a modification")
 REVERSAL = Format("reversal of a modification")
+PLAN = Format("plan")
+RECORD = Format("description of a plan")
 DEAD_LETTERS = Format("file of dead letters")
 PARTITIONED = Format("staged file of a partitioned sink")
 
 FORMATS = (
     *(STORE, ENTRY, SNAPSHOT, SEGMENT, PIECE, NAMES, DECISION, DIGESTS, SIGN, SUPERVISOR, WISH, ANSWER, LEASE),
-    *(REQUEST, VERDICT, REVERSAL, DEAD_LETTERS, PARTITIONED),
+    *(REQUEST, VERDICT, REVERSAL, PLAN, RECORD, DEAD_LETTERS, PARTITIONED),
 )
