@@ -1,7 +1,7 @@
 """The code of users in a store: functions and classes, each as one blob that says what it is and which versions have written it.
 
-Unpacking runs code. Whoever calls ``unpack`` trusts where the bytes come from. Nothing of ours is in the bytes: our objects and public
-names stand there under the names that stores have for them.
+Unpacking runs code. Call ``unpack`` only with bytes from a trusted place. Nothing of ours is in the
+bytes: our objects and public names stand there under the names that stores have for them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def written_by_users(package: str) -> None:
 
 
 def versions() -> dict[str, str]:
-    """What decides whether code can be unpacked elsewhere."""
+    """The versions that decide whether code can be unpacked elsewhere."""
     return {
         "python": ".".join(map(str, sys.version_info[:3])),
         "meander": str(getattr(sys.modules[_OURS], "__version__", "unknown")),
