@@ -22,7 +22,7 @@ LONGEST_FILE = 640
 BANNED_NAMES = {"utils", "util", "helpers", "helper", "common", "core", "base", "manager", "misc"}
 
 # A room is a module or a package directly under meander; "meander" itself is the public face.
-GROUND = {"errors", "clock", "durable", "settings", "metrics", "outcomes", "processes", "familiar"}
+GROUND = {"errors", "clock", "durable", "settings", "metrics", "outcomes", "processes", "familiar", "stored"}
 VOCABULARY = {"aggregates", "sketches", "processor"}
 BELOW_TASK = GROUND | VOCABULARY | {"plan", "state", "connect", "coordinate"}
 BELOW_RUN = BELOW_TASK | {"task", "cache", "worker", "epochs", "control", "modifying", "replicate", "on_spark", "status"}
@@ -39,6 +39,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "outcomes": set(),
     "processes": set(),
     "familiar": set(),  # the names of other libraries, for messages
+    "stored": {"errors"},  # how descriptions become data: every room registers its own
     "sketches": GROUND,
     "aggregates": GROUND | {"sketches"},
     "processor": GROUND,
@@ -158,6 +159,25 @@ def test_the_plan_knows_sources_and_sinks_only_by_their_protocols() -> None:
 
 def test_the_oracle_shares_nothing_with_what_it_judges() -> None:
     wrong = [str(found) for found in OUR_IMPORTS if module_name(found.file) in ORACLE and found.module not in ORACLE_SEES]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_a_worker_holds_nothing_in_modules() -> None:
+    """All that stays from task to task is in a ``Worker``: a run in process has one of its own, and no other run sees it."""
+    wrong = []
+    for file in FILES:
+        if room(module_name(file)) not in {"worker", "task", "cache"}:
+            continue
+        tree = ast.parse(file.read_text(), str(file))
+        wrong += [f"{file.name}:{node.lineno} has a global statement" for node in ast.walk(tree) if isinstance(node, ast.Global)]
+        for node in tree.body:
+            if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
+                continue
+            names = [
+                target.id for target in (node.targets if isinstance(node, ast.Assign) else [node.target]) if isinstance(target, ast.Name)
+            ]
+            if isinstance(node.value, ast.Call | ast.Dict | ast.List | ast.Set) and any(name.strip("_").islower() for name in names):
+                wrong.append(f"{file.name}:{node.lineno} holds {', '.join(names)}")
     assert not wrong, "\n".join(wrong)
 
 

@@ -57,7 +57,8 @@ from meander.processor import Processor, list_of, map_of, value
 from meander.replicate.handle import Replicas
 from meander.run import Run
 from meander.settings import Autoscale, autoscale
-from meander.state.reading import read_dead_letters, read_state
+from meander.state.reading import read_dead_letters
+from meander.task.reading import read_state
 
 if TYPE_CHECKING:
     from meander.connect.spark_stream import spark_stream as spark_stream

@@ -20,8 +20,8 @@ from tests.simulation.steady import as_state, expected, go_on, hurry, take_over
 from meander.epochs.tidy import Tidy
 from meander.errors import Retryable
 from meander.state.manifest import Manifest
-from meander.state.reading import read_operator
 from meander.state.stores.contract import DirStore
+from meander.task.reading import read_operator
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
 

@@ -15,8 +15,8 @@ from tests.simulation.steady import as_state, expected, go_on, hurry, take_over
 from meander.epochs.loop import Loop
 from meander.errors import ConfigError, Corrupted, Retryable
 from meander.state.log import entry_name, history, read_manifest, read_snapshot, readable_epochs, snapshot_name, snapshots
-from meander.state.reading import read_operator
 from meander.state.stores.contract import DirStore, Store
+from meander.task.reading import read_operator
 
 FAR = 12
 """Epochs after which nothing that was collectable is left."""

@@ -15,10 +15,11 @@ from typing import Any, ClassVar
 import polars as pl
 
 from meander import sketches
-from meander.aggregates.contract import Agg, Part
+from meander.aggregates.contract import OF_A_COLUMN, Agg, Part
 from meander.aggregates.kinds import ApproximateCountDistinct, Collect, Count, CountDistinct, Extreme, Mean, Quantile, Sum, TopK, Var
 from meander.errors import FlowError
 from meander.plan.code import Code
+from meander.stored import stored
 
 _INT = pl.Int64()
 CAME, WENT = "came", "went"
@@ -57,6 +58,7 @@ class OverChanges(Agg):
         return [(pl.lit(0, part.dtype) - self._state(name)).alias(f"{self.name}.{name}") for name, part in parts.items()]
 
 
+@stored("count_over_changes", **OF_A_COLUMN)
 class Counting(OverChanges):
     """A count: it may as well go down."""
 
@@ -67,6 +69,7 @@ class Counting(OverChanges):
         return self._state("n")
 
 
+@stored("sum_over_changes", **OF_A_COLUMN)
 class Summing(OverChanges):
     """A sum, or a mean, with the number of values: a sum of none is null, and not 0."""
 
@@ -80,6 +83,7 @@ class Summing(OverChanges):
         return some.then(self._state("sum") / self._state("n") if isinstance(self.of, Mean) else self._state("sum"))
 
 
+@stored("quantile_over_changes", **OF_A_COLUMN)
 class Ranking(OverChanges):
     """A quantile: the sketch counts values in buckets, and counts can go down."""
 
@@ -96,6 +100,7 @@ class Ranking(OverChanges):
         return self.of._finish()
 
 
+@stored("values_over_changes", **OF_A_COLUMN)
 class Bag(OverChanges):
     """An aggregate computed from the values that are present: smallest, largest, number of distinct
     ones."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -18,6 +18,9 @@ import polars as pl
 from meander.errors import FlowError
 from meander.familiar.values import named
 from meander.plan.code import NO_CODE, Code
+
+OF_A_COLUMN: Mapping[str, Any] = {"called": {"expr": "expression"}, "sql": "column"}
+"""How aggregates are stored: ``@stored("sum", **OF_A_COLUMN)``. What they are of may have been written as SQL."""
 
 
 @dataclass(frozen=True, eq=False)

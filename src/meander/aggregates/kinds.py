@@ -12,7 +12,8 @@ from typing import ClassVar
 import polars as pl
 
 from meander import sketches
-from meander.aggregates.contract import Agg, Part
+from meander.aggregates.contract import OF_A_COLUMN, Agg, Part
+from meander.stored import stored
 
 _INT = pl.Int64()
 _FLOAT = pl.Float64()
@@ -47,6 +48,7 @@ def _sum_or_null(values: pl.Expr) -> pl.Expr:
     return pl.when(values.count() > 0).then(values.sum())
 
 
+@stored("count", **OF_A_COLUMN)
 class Count(Agg):
     kind = "count"
 
@@ -64,6 +66,7 @@ class Count(Agg):
         return self._state("n")
 
 
+@stored("sum", **OF_A_COLUMN)
 class Sum(Agg):
     kind = "sum"
 
@@ -87,6 +90,7 @@ class Sum(Agg):
         return self._state("sum")
 
 
+@stored("extreme", **OF_A_COLUMN)
 @dataclass(frozen=True, eq=False)
 class Extreme(Agg):
     """min, max, first and last: one column, folded the same way at every step."""
@@ -123,6 +127,7 @@ class Extreme(Agg):
         return f"{self.fold}({self.column})"
 
 
+@stored("mean", **OF_A_COLUMN)
 class Mean(Agg):
     kind = "mean"
 
@@ -141,6 +146,7 @@ class Mean(Agg):
         return self._state("sum").cast(_FLOAT) / self._state("n")
 
 
+@stored("variance", **OF_A_COLUMN)
 @dataclass(frozen=True, eq=False)
 class Var(Agg):
     """Sample variance by Chan's merge of (n, mean, m2): stable where the sum of squares is not."""
@@ -175,6 +181,7 @@ class Var(Agg):
         return f"{'std' if self.root else 'var'}({self.column})"
 
 
+@stored("count_distinct", **OF_A_COLUMN)
 class CountDistinct(Agg):
     """Every value is a row of a table of its own: a value that is there already costs a lookup, whatever else its key has."""
 
@@ -193,6 +200,7 @@ class CountDistinct(Agg):
         return self._state("n")
 
 
+@stored("approximate_count_distinct", **OF_A_COLUMN)
 class ApproximateCountDistinct(Agg):
     kind = "count_distinct"
 
@@ -210,6 +218,7 @@ class ApproximateCountDistinct(Agg):
         return sketches.kmv_estimate(self._state("hashes"))
 
 
+@stored("quantile", **OF_A_COLUMN)
 @dataclass(frozen=True, eq=False)
 class Quantile(Agg):
     kind: ClassVar[str] = "quantile"
@@ -230,6 +239,7 @@ class Quantile(Agg):
         return sketches.buckets_quantile(self._state("buckets"), self.q)
 
 
+@stored("top_k", **OF_A_COLUMN)
 @dataclass(frozen=True, eq=False)
 class TopK(Agg):
     kind: ClassVar[str] = "top_k"
@@ -248,6 +258,7 @@ class TopK(Agg):
         return self._state("values")
 
 
+@stored("collect", **OF_A_COLUMN)
 class Collect(Agg):
     """Every value is a row of a table of its own. A key costs the writing of its new values and the
     reading of all its values when it is emitted."""

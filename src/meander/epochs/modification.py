@@ -26,7 +26,7 @@ from meander.epochs.maintenance import Housekeeping
 from meander.epochs.options import Tenure
 from meander.epochs.parts import Parts, in_force
 from meander.epochs.probation import Trial, Trials
-from meander.epochs.resumption import adopt_plan, put_known, put_plan
+from meander.epochs.resumption import adopt_plan, packed_name, put_known, put_plan
 from meander.epochs.runner import Program
 from meander.epochs.setup import Rewritten, Setup
 from meander.epochs.siblings import Siblings
@@ -39,11 +39,11 @@ from meander.plan.change.layout import owing, untold
 from meander.plan.change.modify import Change, StateRules, modify
 from meander.plan.change.options import Guard
 from meander.plan.change.places import bring, elsewhere
+from meander.plan.documents import write_plan
 from meander.plan.eventtime import time_of
 from meander.plan.graph import Plan
 from meander.plan.joins import JoinLatest
 from meander.plan.operators import MapBatches, SourceOp
-from meander.plan.pickling import pack_whole
 from meander.settings import seconds
 from meander.state.history import read_history, read_record
 from meander.state.log import Log
@@ -199,7 +199,7 @@ class Modifier(LoopEvents):
         planned = self._plan(request.changes, request.rules)
         plan, effects, compiled, program = planned.plan, planned.effects, planned.program.compiled, planned.program
         now = self._loop.log.manifest
-        packed = _packed(planned.packed)
+        packed = packed_name(planned.packed)
         parts = self._make_parts(compiled)
         marks = {"packed": packed, "modification": request.id, "since": now.epoch + 1}
         brought = bring(self._loop.in_force.plan.get("brought", {}), self.plan, plan, self._given)
@@ -238,7 +238,7 @@ class Modifier(LoopEvents):
         wanted = Wanted(planned.plan, in_force_now.plan.get("tables", {}), planned.base)
         generation = self._loop.log.manifest.generation
         tables = wanted.write(self._store, self._clock, generation, epoch, self._loop.housekeeping.written)
-        packed = _packed(planned.packed)
+        packed = packed_name(planned.packed)
         self._store.put_if_absent(packed, planned.packed)
         put_plan(self._store, planned.program.compiled)
         record = {
@@ -338,7 +338,7 @@ class Modifier(LoopEvents):
             if isinstance(node.op, SourceOp) and isinstance(node.op.source, SparkStreamSource) and node.name not in plan.schemas:
                 raise FlowError(f"remove {node.name!r}: a streaming DataFrame has a query and a checkpoint of its own, and stays")
         # A function that only the driver calls is the flow's own, and there at every start, unless it comes with a modification.
-        packed = pack_whole(plan, "stored, and a restart could not go on with it", self.plan.schemas.keys() - effects.touched)
+        packed = write_plan(plan, "stored, and a restart could not go on with it", self.plan.schemas.keys() - effects.touched)
         self._planned = _Planned(self.plan, changes, rules, plan, effects, program, packed)
         return self._planned
 
@@ -380,9 +380,9 @@ class Modifier(LoopEvents):
         """The plan as it is, to go back to: the next start may be that of the edited file. The flow's own was not stored before."""
         if "packed" in self._loop.in_force.plan:
             return
-        former = pack_whole(self.plan, "stored", self.plan.schemas)
-        self._store.put_if_absent(_packed(former), former)
-        self._loop.in_force.mark_packed(_packed(former))
+        former = write_plan(self.plan, "stored", self.plan.schemas)
+        self._store.put_if_absent(packed_name(former), former)
+        self._loop.in_force.mark_packed(packed_name(former))
 
     def _note_debts(self, change: Plan, former: Json) -> Json:
         """The plan before a change, and those before it on probation: each with the operators that owe what the change does not tell."""
@@ -513,10 +513,6 @@ def _code(plan: Plan, effects: Effects) -> dict[str, Json]:
         digest = node.code.digest or hashlib.sha256(op.canonical().encode()).hexdigest()[:32]
         found[name] = {"kind": op.kind, "source": source, "hash": digest}
     return found
-
-
-def _packed(plan: bytes) -> str:
-    return f"plan/{hashlib.sha256(plan).hexdigest()[:32]}.packed"
 
 
 def _request(request_id: str) -> str:

@@ -22,6 +22,7 @@ from meander.plan.code import NO_CODE, Code, read_code, together
 from meander.plan.computed import check_row_local
 from meander.plan.rowlocal import batch_dependence
 from meander.plan.schemas import KEY_TYPES, is_key_type, missing_column, show_schema
+from meander.stored import stored
 
 BatchFunction = Callable[[pl.DataFrame], pl.DataFrame]
 
@@ -45,6 +46,7 @@ class Operator(Protocol):
         """The Python code that it calls, as it is now. ``Node.code`` keeps it."""
 
 
+@stored("source")
 @dataclass(frozen=True, eq=False)
 class SourceOp:
     kind: ClassVar[str] = "source"
@@ -90,6 +92,7 @@ class SourceOp:
         return NO_CODE
 
 
+@stored("filter", sql="text")
 @dataclass(frozen=True, eq=False)
 class Filter:
     """Keeps the rows where the predicate is true; false and null rows go."""
@@ -128,6 +131,7 @@ class Filter:
         return NO_CODE
 
 
+@stored("with_columns", called={"exprs": "expressions"}, sql="sql")
 @dataclass(frozen=True, eq=False)
 class WithColumns:
     """Adds columns, or replaces those of the same name."""
@@ -136,6 +140,8 @@ class WithColumns:
     stateful: ClassVar[bool] = False
     exprs: tuple[pl.Expr, ...]
     text: str | None = None
+    sql: tuple[str | None, ...] = ()
+    """Per expression, the SQL text that the user wrote, where it was SQL: what is stored."""
 
     def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
         (schema,) = expect_inputs(self.kind, name, inputs, 1)
@@ -154,6 +160,7 @@ class WithColumns:
         return NO_CODE
 
 
+@stored("select", called={"exprs": "expressions"}, sql="sql")
 @dataclass(frozen=True, eq=False)
 class Select:
     """Keeps exactly the given columns."""
@@ -162,6 +169,8 @@ class Select:
     stateful: ClassVar[bool] = False
     exprs: tuple[pl.Expr, ...]
     text: str | None = None
+    sql: tuple[str | None, ...] = ()
+    """Per expression, the SQL text that the user wrote, where it was SQL: what is stored."""
 
     def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
         (schema,) = expect_inputs(self.kind, name, inputs, 1)
@@ -188,6 +197,7 @@ class Select:
         return NO_CODE
 
 
+@stored("map_batches", called={"fn": "function", "written": "code"})
 @dataclass(frozen=True, eq=False)
 class MapBatches:
     """A Python function from frame to frame.
@@ -256,6 +266,7 @@ class MapBatches:
         return {**self.__dict__, "written": self.code()}
 
 
+@stored("union")
 @dataclass(frozen=True, eq=False)
 class Union:
     """All rows of all inputs; columns are in the order of the first."""
@@ -286,6 +297,7 @@ class Union:
         return NO_CODE
 
 
+@stored("aggregate", called={"aggs": "aggregates"})
 @dataclass(frozen=True, eq=False)
 class Aggregate:
     """One state row per key; emits the key and the new values of every key touched in an epoch. Without a key, one row of all."""
@@ -314,6 +326,7 @@ class Aggregate:
         return together([agg.code() for agg in self.aggs])
 
 
+@stored("sink")
 @dataclass(frozen=True, eq=False)
 class SinkOp:
     kind: ClassVar[str] = "sink"

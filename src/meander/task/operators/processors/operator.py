@@ -31,6 +31,7 @@ from meander.state.grouping import Index, group_rows
 from meander.state.hashing import Hashes
 from meander.state.segment import DELETED, HASH
 from meander.state.table import Kept, conform
+from meander.stored import stored
 from meander.task.operators.contract import Emitted, Intake, Partial, Stateful
 from meander.task.operators.place import Place
 from meander.task.operators.processors.calls import CallInput, CallOutput, InputColumns, InputRows, default_of, is_default
@@ -65,7 +66,7 @@ class Processing(Stateful):
     follows: Timing
     wakeups: WakeUps
     sides: Mapping[str, pl.Schema]
-    """Of the side outputs that somebody reads, the columns beside the key's."""
+    """The columns, without the key's, of the side outputs that have readers."""
 
     @property
     def timing(self) -> Timing:
@@ -201,7 +202,7 @@ class Processing(Stateful):
     # -- variables that are forgotten -----------------------------------------------------------------------------
 
     def _ttl_now(self, workspace: Workspace) -> int:
-        """A flush closes things; it does not make anybody forget."""
+        """A flush closes things; variables do not expire by it."""
         if self.ttl_clock == "processing":
             return workspace.now
         return workspace.late if workspace.evict == FOREVER else workspace.evict
@@ -296,6 +297,7 @@ def stored_schema(declared: Declaration) -> dict[str, pl.DataType]:
     return {**variables, **declared.beside()}
 
 
+@stored("process_state")
 @dataclass(frozen=True)
 class StateReader:
     """Shows keys and their variables."""
