@@ -162,6 +162,26 @@ def test_the_oracle_shares_nothing_with_what_it_judges() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_a_worker_holds_nothing_in_modules() -> None:
+    """All that stays from task to task is in a ``Worker``: a run in process has one of its own, and no other run sees it."""
+    wrong = []
+    for file in FILES:
+        if room(module_name(file)) not in {"worker", "task", "cache"}:
+            continue
+        tree = ast.parse(file.read_text(), str(file))
+        wrong += [f"{file.name}:{node.lineno} has a global statement" for node in ast.walk(tree) if isinstance(node, ast.Global)]
+        for node in tree.body:
+            if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
+                continue
+            names = [
+                target.id for target in (node.targets if isinstance(node, ast.Assign) else [node.target]) if isinstance(target, ast.Name)
+            ]
+            if isinstance(node.value, ast.Call | ast.Dict | ast.List | ast.Set) and any(name.strip("_").islower() for name in names):
+                wrong.append(f"{file.name}:{node.lineno} holds {', '.join(names)}")
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.many
 def test_every_room_but_one_is_imported_without_spark() -> None:
     """In a process of its own: here something may have imported it already. The benchmarks have peers that are Spark's."""
     code = f"""
@@ -193,6 +213,7 @@ def test_every_public_name_is_there_and_no_other() -> None:
     assert (visible | lazy) - {"annotations", "TYPE_CHECKING", "Any", "import_module"} == set(meander.__all__)
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(PACKAGE)))
 def test_a_file_is_short_enough_to_read(file: Path) -> None:
     length = len(file.read_text().splitlines())

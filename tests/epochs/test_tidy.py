@@ -35,6 +35,7 @@ def hidden(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob(".*"))
 
 
+@pytest.mark.many
 @pytest.mark.parametrize(
     ("nth", "place", "epoch"), [(1, "log/00000000/.", 0), (2, "plan/.", 0), (4, "log/00000001/.", 1), (6, "manifest/.", 3)]
 )
@@ -99,6 +100,7 @@ def kinds(names: list[str]) -> set[str]:
     return {name.split("/")[0] for name in names}
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("after", [False, True], ids=["not deleted", "deleted"])
 @pytest.mark.parametrize("often", [0.3, 1.0])
 def test_a_deletion_that_fails_does_not_stop_the_flow_and_is_made_up_for(
@@ -117,6 +119,7 @@ def test_a_deletion_that_fails_does_not_stop_the_flow_and_is_made_up_for(
     assert set(store.objects) == names_without_trouble(31)
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("kind", ["staged", "segments", "manifest", "log"])
 def test_a_name_that_can_never_be_deleted_keeps_no_other(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     hurry(monkeypatch)

@@ -196,6 +196,7 @@ def test_a_late_snapshot_of_a_replaced_run_does_not_make_its_epoch_readable() ->
     assert as_state(read_operator(store, OPERATOR)) == expected(18)
 
 
+@pytest.mark.many
 def test_a_flow_that_always_overtakes_the_reader_is_told_from_a_broken_store() -> None:
     store = MemoryStore()
     loop = take_over(store)

@@ -64,26 +64,29 @@ class Piece(NamedTuple):
     bytes: int
 
 
+@dataclass(frozen=True)
+class Folder:
+    """A folder of files, and how they are taken."""
+
+    path: str
+    format: str
+    limits: Limits
+    settle: float
+    """Seconds for which a file must not have changed."""
+    archive: bool = False
+    """Whether files are put away when they are read."""
+
+
 class FilesCursor:
     """The files that are taken, and the position inside a file that is taken in part."""
 
-    def __init__(
-        self,
-        folder: str,
-        format: str,
-        limits: Limits,
-        settle: float,
-        partial: dict[str, Any] | None,
-        seen: set[str],
-        throttle: float,
-        archive: bool = False,
-    ) -> None:
-        self._folder = folder
-        self._archive = archive
-        self._format = format
-        self._cut_by = limits  # cuts must not move with the throttle
-        self._limits = limits.throttled(throttle)
-        self._settle = settle
+    def __init__(self, folder: Folder, partial: dict[str, Any] | None, seen: set[str], *, throttle: float) -> None:
+        self._folder = folder.path
+        self._archive = folder.archive
+        self._format = folder.format
+        self._cut_by = folder.limits  # cuts must not move with the throttle
+        self._limits = folder.limits.throttled(throttle)
+        self._settle = folder.settle
         self._partial = partial
         self._waiting: list[Found] = []  # a heap, so that an epoch costs what it takes and not what waits
         self._grown: list[Grown] = []
@@ -91,8 +94,8 @@ class FilesCursor:
         self._before: tuple[dict[str, Any] | None, list[Grown]] = (partial, [])
         """Where the last choice began."""
         self._elsewhere: set[str] = set()
-        """Files that were taken, by somebody else's choice, before they were found here."""
-        self._discovery = Discovery(folder, seen | {partial["name"]} if partial else set(seen))
+        """Files that another replica's choice has taken before they were found here."""
+        self._discovery = Discovery(folder.path, seen | {partial["name"]} if partial else set(seen))
 
     def look(self) -> None:
         self._discovery.look()

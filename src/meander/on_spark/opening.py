@@ -75,7 +75,7 @@ class Opened:
 def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: Settings, edited: Request | None = None) -> Opened:
     """Everything between ``flow.start(...)`` and the first epoch. Nothing in the store is touched before the lock is held.
 
-    What can be refused is refused before a Spark is started, which takes its time. ``edited`` asks that the flow that the store holds
+    Refusals come before a Spark is started, since the start takes seconds. ``edited`` asks that the flow that the store holds
     becomes this one, where it is one that was never in force there.
     """
     own = None if hasattr(session, "sparkContext") else session_options(session)

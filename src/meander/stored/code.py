@@ -1,7 +1,7 @@
 """The code of users in a store: functions and classes, each as one blob that says what it is and which versions have written it.
 
-Unpacking runs code: a caller of ``unpack`` trusts the origin of the bytes. The bytes contain nothing of ours: our objects and public
-names stand there under the names that stores have for them.
+Unpacking runs code. Call ``unpack`` only with bytes from a trusted place. Nothing of ours is in the
+bytes: our objects and public names stand there under the names that stores have for them.
 """
 
 from __future__ import annotations
