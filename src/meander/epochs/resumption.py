@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
+from meander.connect.kinds import register_all
 from meander.connect.spark_stream import SparkStreamSource
 from meander.epochs.parts import in_force
 from meander.errors import ConfigError, Corrupted
@@ -165,6 +166,7 @@ def read_packed(store: Store, name: str, data: bytes) -> Plan:
     """The plan of a stored document; Corrupted where it is not the one that was stored under this name."""
     if name.endswith(".packed") and packed_name(data) != name:
         raise Corrupted(f"store {store.url}: the plan '{name}' is damaged: its content is not the one that its name stands for")
+    register_all()
     return read_plan(data, f"store {store.url}: '{name}'")
 
 
