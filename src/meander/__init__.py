@@ -59,6 +59,7 @@ from meander.run import Run
 from meander.settings import Autoscale, autoscale
 from meander.state.reading import read_dead_letters
 from meander.task.reading import read_state
+from meander.version import VERSION as _VERSION
 
 if TYPE_CHECKING:
     from meander.connect.spark_stream import spark_stream as spark_stream
@@ -66,7 +67,8 @@ if TYPE_CHECKING:
     from meander.epochs.modification import Modified
     from meander.on_spark.session import spark
 
-__version__ = "0.1.0"
+
+__version__ = _VERSION
 
 __all__ = [
     "Agg",

@@ -117,7 +117,7 @@ def test_a_stored_table_gives_what_a_frame_gives_row_for_row(seed: int, tmp_path
     found = pickle.loads(pickle.dumps(stored))
     assert found.frame is None
     pieces = [*lookups.encode_pieces(table.select(found.kept), keys, matching.nulls_equal)]
-    found.find = lookups.LookupTable(pieces, {c: table.schema[c] for c in found.kept}).find
+    found.find = lookups.LookupTable("tables/x", pieces, {c: table.schema[c] for c in found.kept}).find
     at = 0
     while at < rows.height:
         size = rng.randrange(0, 12)

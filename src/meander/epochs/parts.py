@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -14,6 +13,7 @@ from meander.coordinate.routing import rebalance, slots_of, spread
 from meander.coordinate.watermarks import Rule, advance
 from meander.errors import ConfigError
 from meander.plan.change.diff import explain_difference
+from meander.state.formats import RECORD
 from meander.state.manifest import Json, Manifest
 from meander.state.reading import plan_record_name
 from meander.state.stores.contract import Store
@@ -96,8 +96,11 @@ def check_continuity(store: Store, manifest: Manifest, parts: Parts) -> None:
                 "give the operator another name, or use another store"
             )
     if manifest.plan and manifest.plan["digest"] != parts.plan["digest"]:
-        stored = store.get(plan_record_name(manifest.plan["digest"]))
-        difference = explain_difference(json.loads(stored), parts.record) if stored is not None else "in what, the store does not say"
+        name = plan_record_name(manifest.plan["digest"])
+        stored = store.get(name)
+        difference = (
+            explain_difference(RECORD.read(stored, name), parts.record) if stored is not None else "in what, the store does not say"
+        )
         raise ConfigError(
             f"the store holds flow '{manifest.plan['flow']}' as it was (plan {manifest.plan['digest'][:12]}), this one differs "
             f"(plan {parts.plan['digest'][:12]}): {difference}. Start the flow that made the store, or use another store. "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -18,6 +17,7 @@ from meander.plan.change.places import elsewhere, is_alike, settle
 from meander.plan.documents import read_plan, write_plan
 from meander.plan.graph import Plan
 from meander.plan.operators import Operator, SinkOp, SourceOp
+from meander.state.formats import RECORD
 from meander.state.manifest import Json, Manifest
 from meander.state.reading import plan_name, plan_record_name
 from meander.state.stores.contract import Store
@@ -42,7 +42,7 @@ def put_plan(store: Store, compiled: Compiled) -> None:
     """What readers, and flows that differ, need to know of a plan."""
     readers = {name: keyed.reader() for name, keyed in compiled.keyed.items()}
     store.put_if_absent(plan_name(compiled.digest), write_readers(compiled.plan.flow, readers))
-    store.put_if_absent(plan_record_name(compiled.digest), json.dumps(compiled.plan.record()).encode())
+    store.put_if_absent(plan_record_name(compiled.digest), RECORD.write(compiled.plan.record()))
 
 
 def put_known(store: Store, plan: Plan) -> None:
@@ -69,7 +69,7 @@ def plan_before(store: Store, manifest: Manifest, given: Plan) -> tuple[Plan, Js
     if data is None and "packed" in stored:
         name, data = stored["packed"], store.get(stored["packed"])
     if data is None:
-        raise ConfigError(f"store {store.url} does not have the plan that it runs, since an older Meander has started it: {as_it_was}")
+        raise ConfigError(f"store {store.url} has lost the plan that it runs, or was changed from outside: {as_it_was}")
     try:
         modified = owing(read_packed(store, name, data), stored.get("owes", ()))
         plan = _graft(modified, given, elsewhere(modified, given))

@@ -36,8 +36,8 @@ from meander.replicate.signals import UNTIL_SIGNALLED
 from meander.replicate.supervisor import Orders, Supervisor
 from meander.settings import Settings, Strategy, seconds
 from meander.state.log import read_manifest
-from meander.state.stores.contract import Store, open_store
-from meander.state.stores.folder import refuse_file
+from meander.state.stores.contract import Store
+from meander.state.stores.opening import checked_store
 
 if TYPE_CHECKING:
     from meander.control.push import Pusher
@@ -284,8 +284,7 @@ def start_replicas(
         raise ConfigError(f"replicas={replicas!r}: a whole number from 1 up is needed")
     session, settings = _session(spark), _settings(options)
     _check_apply(settings, flow.plan())
-    place, timekeeper = open_store(store), clock or SystemClock()
-    refuse_file(place)
+    place, timekeeper = checked_store(store), clock or SystemClock()
     plan, memories = _spooled(flow.plan(), place)
     logs = place.local("logs") or Path("meander-logs") / flow.name
     with carrying_tables():

@@ -17,6 +17,8 @@ def read_roster(store: Store, clock: Clock) -> dict[str, Any]:
     supervisor = live_supervisor(store, clock)
     known = {one["name"]: one for one in supervisor.get("replicas", ())} if supervisor else {}
     seen = Watch(store, clock).settle()
+    for one in seen.values():
+        one.sign.check()
     epoch = max([read_manifest(store).epoch, *(one.sign.epoch for one in seen.values())])
     keeps = keeper(one.sign for one in seen.values() if one.alive)
     rows = []

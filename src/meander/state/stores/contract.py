@@ -266,11 +266,11 @@ class Lock:
 
 
 def sweep_temporary(store: Store, folder: str) -> None:
-    """Remove the temporary files that processes left in a folder when they died inside a put.
+    """Remove the temporary files that processes left in a folder, or at the root (""), when they died inside a put.
 
     One of a live process is locked and stays, whichever generation it is of. Where locks do not reach its machine, its put
     finds the file gone: it fails, the name is not written, and the caller may try again.
     """
     root = store.local(folder)
     if root is not None:
-        sweep(root)
+        sweep(root, below=bool(folder))
