@@ -84,7 +84,17 @@ WRAPPED = [
     *(f"docs/{name}.md" for name in ("architecture", "benchmarks", "index", "stores", "tutorial")),
     *(
         f"docs/{name}.md"
-        for name in ("changes", "coming-from", "event-time", "glossary", "joins", "modifications", "processor", "testing-flows")
+        for name in (
+            "changes",
+            "coming-from",
+            "event-time",
+            "extending",
+            "glossary",
+            "joins",
+            "modifications",
+            "processor",
+            "testing-flows",
+        )
     ),
 ]
 """Pages whose prose is wrapped; tables and blocks of code are not."""

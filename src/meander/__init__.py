@@ -5,24 +5,9 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from meander.aggregates import (
-    Agg,
-    Aggregator,
-    avg,
-    collect,
-    count,
-    count_distinct,
-    first,
-    last,
-    max,
-    mean,
-    min,
-    quantile,
-    std,
-    sum,
-    top_k,
-    var,
-)
+from meander.aggregates import Agg, Aggregator
+from meander.aggregates import kinds as _aggregates
+from meander.aggregates.kinds import *  # noqa: F403  # its __all__ is the one list of aggregates
 from meander.connect.console import console
 from meander.connect.discard import discard
 from meander.connect.files import files
@@ -91,30 +76,20 @@ __all__ = [
     "WindowedStream",
     "aggregate",
     "autoscale",
-    "avg",
-    "collect",
     "console",
-    "count",
-    "count_distinct",
     "count_window",
     "cumulating",
     "discard",
     "files",
     "filter",
-    "first",
     "foreach_batch",
     "generator",
-    "last",
     "list_of",
     "map_batches",
     "map_of",
-    "max",
-    "mean",
     "memory",
-    "min",
     "parquet",
     "process",
-    "quantile",
     "read_dead_letters",
     "read_state",
     "select",
@@ -122,14 +97,11 @@ __all__ = [
     "side",
     "spark",
     "spark_stream",
-    "std",
-    "sum",
-    "top_k",
     "value",
-    "var",
     "watermark",
     "with_columns",
 ]
+__all__ += _aggregates.__all__
 
 
 _LAZY = {

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from meander.clock import Clock, SystemClock
-from meander.coordinate.migration import check_strategy
+from meander.coordinate.migration import check_strategy, plan_bringing
 from meander.coordinate.routing import check_slots, slots_of
 from meander.errors import ConfigError, Rejected, Retryable
 from meander.familiar.names import RUN
@@ -205,7 +205,7 @@ class Run(Modifiable):
             moved = self._migration.migrate(
                 names, str(executor), key_groups, strategy, lambda switch: self._between_epochs(switch, timeout), seconds(timeout) or 3600.0
             )
-        fetched = moved.ordered if strategy == "hybrid" else moved.from_peers + moved.from_store
+        fetched = moved.ordered if plan_bringing(strategy).rest_after else moved.from_peers + moved.from_store
         return Migrated(
             tuple(names), str(executor), moved.groups, moved.epoch, self._clock.monotonic() - began, fetched, tuple(moved.failures)
         )

@@ -76,7 +76,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "clock": ({"change": "replace", "name": "x", "operator": {"filter": "ts < now()"}}, "the time at which the flow was written"),
     "no SQL": ({"change": "replace", "name": "x", "operator": {"filter": "amount >"}}, "is not an SQL expression"),
     "no text": ({"change": "replace", "name": "x", "operator": {"filter": 7}}, "7 is not SQL text"),
-    "aggregate": ({"change": "replace", "name": "x", "operator": {"aggregate": {"n": "sun(amount)"}}}, "there are count, sum"),
+    "aggregate": ({"change": "replace", "name": "x", "operator": {"aggregate": {"n": "sun(amount)"}}}, "there are avg, collect, count"),
     "argument": ({"change": "replace", "name": "x", "operator": {"aggregate": {"n": "sum()"}}}, "sum takes 1 argument, and has 0"),
     "number": ({"change": "replace", "name": "x", "operator": {"aggregate": {"n": "top_k(a, many)"}}}, "'many' is not a number"),
     "unnamed": ({"change": "replace", "name": "x", "operator": {"aggregate": ["count()"]}}, "name every column"),

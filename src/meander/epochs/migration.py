@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from meander.cache.client import GENTLY, Peer, Unreachable
 from meander.clock import Clock
-from meander.coordinate.migration import plan_bringing, plan_fetches, plan_migration
+from meander.coordinate.migration import Bringing, plan_bringing, plan_fetches, plan_migration
 from meander.coordinate.routing import rebalance, slots_of
 from meander.epochs.loop import Loop
 from meander.epochs.runner import Cluster
@@ -67,18 +67,7 @@ class Migration:
         steps = plan_migration(before, after, strategy if self._needs_fetching else "lazy", load)
         fetching = _Fetching(moved, self._clock.monotonic() + patience)
         for step in steps:
-            table = step.table
-            if step.warm_first:
-                self._warm({operator: table}, fetching, GENTLY, _ROUNDS)
-
-            def switch(table: list[int] = table, wait: bool = step.wait_after) -> int:
-                if wait:
-                    self._loop.housekeeping.finish_merges(fetching.deadline - self._clock.monotonic())
-                    self._warm({operator: table}, fetching, 1.0, 1)
-                self._loop.reroute(operator, table)
-                return self._loop.log.manifest.epoch + 1
-
-            moved.epoch = between(switch)
+            moved.epoch = self._switch({operator: step.table}, step.how, fetching, between)
         return moved
 
     def migrate(
@@ -95,25 +84,32 @@ class Migration:
         tables = {operator: self._towards(operator, executor, groups) for operator in operators}
         moved = Moved(sum(a != b for name, table in tables.items() for a, b in zip(before[name], table, strict=True)))
         fetching = _Fetching(moved, self._clock.monotonic() + patience)
-        bringing = plan_bringing(strategy if self._needs_fetching else "lazy")
-        if bringing.before == "everything":
+        moved.epoch = self._switch(tables, plan_bringing(strategy if self._needs_fetching else "lazy"), fetching, between)
+        return moved
+
+    def _switch(
+        self, tables: Mapping[str, list[int]], how: Bringing, fetching: _Fetching, between: Callable[[Callable[[], int]], int]
+    ) -> int:
+        """Put tables in force, all between the same two epochs, with caches filled around it. The first epoch under them."""
+        old = {name: self._loop.routing[name] for name in tables}
+        if how.before == "everything":
             self._warm(tables, fetching, GENTLY, _ROUNDS)
-        elif bringing.before == "small segments":
+        elif how.before == "small segments":
             self._warm(tables, fetching, _BRISKLY, _BRISK_ROUNDS, _SMALL)
 
         def switch() -> int:
-            if bringing.wait_after:
+            if how.wait_after:
                 self._loop.housekeeping.finish_merges(fetching.deadline - self._clock.monotonic())
                 self._warm(tables, fetching, 1.0, 1)
             for name, table in tables.items():
                 self._loop.reroute(name, table)
             return self._loop.log.manifest.epoch + 1
 
-        moved.epoch = between(switch)
-        if bringing.rest_after:
+        epoch = between(switch)
+        if how.rest_after:
             for name, table in tables.items():
-                self._order(name, before[name], table, fetching, GENTLY)
-        return moved
+                self._order(name, old[name], table, fetching, GENTLY)
+        return epoch
 
     def _towards(self, operator: str, executor: str, groups: Sequence[int] | None) -> list[int]:
         """An operator's table with some key groups, or all, in slots of an executor's; a slot more where it has none."""

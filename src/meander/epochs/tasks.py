@@ -30,6 +30,7 @@ from meander.epochs.runner import Program
 from meander.errors import Retryable
 from meander.plan.pickling import pack_plan
 from meander.plan.windows import NEVER
+from meander.settings import StateMode
 from meander.state.manifest import Json, Manifest, operator_of
 from meander.state.segment import SOONEST
 from meander.task.messages import Common, Control, Report, Seen, SplitTask, Task
@@ -54,7 +55,7 @@ class TaskRunner:
         clock: Clock,
         strict: bool = False,
         small_epochs: bool = True,
-        mode: str = "hybrid",
+        mode: StateMode = "hybrid",
     ) -> None:
         """``look`` says which executors there are at this moment; Retryable where that cannot be known."""
         self._clock = clock

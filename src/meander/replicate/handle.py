@@ -19,7 +19,6 @@ from meander.connect.memory import MemorySink
 from meander.connect.sink import shows_table
 from meander.connect.spool import SpoolSink, empty_spool
 from meander.coordinate.migration import check_strategy
-from meander.epochs.modification import Modified
 from meander.errors import ConfigError, Retryable
 from meander.familiar.names import RUN
 from meander.modifying import Modifiable, Planned, Wish
@@ -43,6 +42,7 @@ from meander.state.stores.folder import refuse_file
 if TYPE_CHECKING:
     from meander.control.push import Pusher
     from meander.control.server import Server
+    from meander.epochs.modification import Modified
 
 _LOG = logging.getLogger("meander")
 _LOOK_EVERY = 0.05
@@ -137,6 +137,8 @@ class Replicas(Modifiable):
         return self._asked().modifications()
 
     def _modify(self, wish: Wish) -> Modified | Effects:
+        from meander.epochs.modification import Modified  # much that writing a flow does not need
+
         code = pack_coded(wish.changes, wish.upgrade, wish.guard)
         drops = wish.drop_state if isinstance(wish.drop_state, bool) else names_of(wish.drop_state)
         told = {

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
-
-from prometheus_client import CollectorRegistry
+from typing import TYPE_CHECKING, Any
 
 from meander.control.client import Client, NothingListens
-from meander.control.gathered import as_registry, as_text
 from meander.errors import MeanderError
 from meander.outcomes import Migrated, Rescaled
 from meander.replicate.reach import Reach
 from meander.settings import Strategy
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
 
 _STATUS_WITHIN = 5.0
 
@@ -65,10 +65,14 @@ class Served:
 
     def metrics(self) -> bytes:
         """Those of all replicas, each with the replica's name."""
+        from meander.control.gathered import as_text  # Prometheus' client, which writing a flow does not need
+
         return as_text(self._texts())
 
     def registries(self) -> Iterator[tuple[dict[str, str], CollectorRegistry]]:
         """The same, replica by replica, for a gateway."""
+        from meander.control.gathered import as_registry
+
         for name, text in self._texts().items():
             yield {"flow": self.name, "replica": name}, as_registry(text)
 

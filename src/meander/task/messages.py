@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from meander.settings import StateMode
 from meander.state.hashing import Hashes
 from meander.state.segment import SegmentRef
 
@@ -45,7 +46,7 @@ class Common:
     slots: tuple[int, ...]
     """Tasks per level."""
     strict: bool = False
-    mode: str = "hybrid"
+    mode: StateMode = "hybrid"
     """Where reads of state go: see ``cache.reader``."""
     secret: str = ""
     """What stewards of this run know each other by."""

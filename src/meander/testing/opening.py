@@ -37,6 +37,7 @@ class Opened:
 
     loop: Loop
     modifier: Modifier
+    runner: TaskRunner
     close: Callable[[], None]
     cohort: Cohort | None = None
     trial: Trial | None = None
@@ -107,4 +108,4 @@ def open_flow(
         loop.close()
         runner.close()
 
-    return Opened(loop, modifier, close, cohort, trial)
+    return Opened(loop, modifier, runner, close, cohort, trial)

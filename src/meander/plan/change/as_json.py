@@ -10,12 +10,12 @@ A change is ``{"change": "replace", "name": "positive", "operator": {"filter": "
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from meander import aggregates
-from meander.aggregates import Agg
+from meander.aggregates import Agg, kinds
 from meander.errors import FlowError
 from meander.plan.change.modify import Change, Given, Insert, Remove, Replace
 from meander.plan.expressions import parse, parse_all, text_of
@@ -24,12 +24,9 @@ from meander.plan.schemas import did_you_mean
 from meander.plan.unplaced import aggregate, watermark
 
 _CALL = re.compile(r"\s*(\w+)\s*\(\s*(.*?)\s*\)\s*")
-_AGGREGATES: dict[str, Callable[..., Agg]] = {
-    name: getattr(aggregates, name)
-    for name in ("count", "sum", "min", "max", "mean", "var", "std", "first", "last", "count_distinct", "quantile", "top_k", "collect")
-}
+_AGGREGATES: dict[str, Callable[..., Agg]] = {name: getattr(kinds, name) for name in kinds.__all__}
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
-_NUMBERED = {"quantile": float, "top_k": int}
+_NUMBERS = {"float": float, "int": int}
 _BESIDE = {"aggregate": {"by", "emit", "lateness"}, "watermark": {"grace", "idle", "max_ahead"}}
 
 
@@ -109,15 +106,26 @@ def agg_told(text: str) -> Agg:
             f"aggregate {text!r}: write it like sum(amount); there are {', '.join(_AGGREGATES)}{did_you_mean(name, _AGGREGATES)}"
         )
     arguments: list[Any] = _arguments(found.group(2))
-    if name in _NUMBERED and len(arguments) == 2:
+    number = _number_of(_AGGREGATES[name])
+    if number is not None and len(arguments) == 2:
         try:
-            arguments[1] = _NUMBERED[name](arguments[1])
+            arguments[1] = number(arguments[1])
         except ValueError as error:
             raise FlowError(f"aggregate {text!r}: {arguments[1]!r} is not a number") from error
-    wanted = 2 if name in _NUMBERED else 1
+    wanted = 1 if number is None else 2
     if len(arguments) != wanted and not (name == "count" and not arguments):
         raise FlowError(f"aggregate {text!r}: {name} takes {wanted} argument{'' if wanted == 1 else 's'}, and has {len(arguments)}")
     return _AGGREGATES[name](*arguments)
+
+
+def _number_of(function: Callable[..., Agg]) -> Callable[[str], float] | None:
+    """The type of the number that an aggregate needs beside its column; None where it needs none.
+
+    >>> _number_of(kinds.quantile), _number_of(kinds.count_distinct)
+    (<class 'float'>, None)
+    """
+    behind = list(inspect.signature(function).parameters.values())[1:]
+    return next((_NUMBERS[str(one.annotation)] for one in behind if one.default is one.empty), None)
 
 
 def _arguments(text: str) -> list[str]:
