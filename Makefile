@@ -9,9 +9,12 @@ STAMP := .venv/.meander-setup
 JAVA = JAVA_HOME="$$(scripts/java.sh)" && export JAVA_HOME &&
 # More for pytest or a benchmark: make test ARGS="-k manifest"
 ARGS ?=
-# Processes that `make test` divides the test files among; each has a Spark of its own.
+# Processes that tests are divided among.
 WORKERS ?= 2
 BENCH ?= throughput
+# Compiled modules are kept, also where the environment says otherwise, as images of containers do: tests start hundreds of processes,
+# and each would compile the package anew.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help
 help: ## print this list
@@ -28,9 +31,14 @@ setup: $(STAMP) ## make .venv from requirements.lock, and find or install Java
 demo: $(STAMP) ## run the demo: about half a minute, set-up aside; ends by itself
 	@$(JAVA) $(BIN)/meander demo $(ARGS)
 
+# A process that has nothing left to do takes tests from the other one.
 .PHONY: test
 test: $(STAMP) ## all tests but the slow and the long ones
-	@$(JAVA) $(BIN)/python -m pytest -m "not slow and not long" -n $(WORKERS) --dist loadfile $(ARGS)
+	@$(JAVA) $(BIN)/python -m pytest -m "not slow and not long" -n $(WORKERS) --dist worksteal $(ARGS)
+
+.PHONY: test-fast
+test-fast: $(STAMP) ## the tests that need no Java: below a minute
+	@$(BIN)/python -m pytest -m "not spark and not slow and not long" -n $(WORKERS) --dist worksteal $(ARGS)
 
 .PHONY: test-servers
 test-servers: $(STAMP) ## get what some tests run against: servers for s3:// and redis://, Prometheus' own parser, real data
@@ -38,10 +46,11 @@ test-servers: $(STAMP) ## get what some tests run against: servers for s3:// and
 	@scripts/promtool.sh
 	@scripts/flights.sh
 
-# Exit 5 says that nothing was selected, which is no failure here.
+# One test at a time for each process, since they take from one second to minutes. Exit 5 says that nothing was selected, which is no
+# failure here.
 .PHONY: test-slow
 test-slow: test-servers ## only the slow tests
-	@$(JAVA) { $(BIN)/python -m pytest -m "slow and not long" $(ARGS) || [ $$? -eq 5 ]; }
+	@$(JAVA) { $(BIN)/python -m pytest -m "slow and not long" -n $(WORKERS) --dist load --maxschedchunk 1 $(ARGS) || [ $$? -eq 5 ]; }
 
 .PHONY: test-all
 test-all: test-servers ## every test

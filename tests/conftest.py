@@ -1,4 +1,4 @@
-"""For all tests: how hypothesis chooses its examples; and servers, started when asked for.
+"""For all tests: how hypothesis chooses its examples; which tests may start Java, and come first; and servers, started when asked for.
 
 Without deadlines, since machines are shared and a slow one has no bug. The same examples every time, so that a change is judged by what it
 changes; ``MEANDER_EXPLORE=1`` tries others.
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -28,6 +29,26 @@ settings.load_profile("meander")
 for _number in (signal.SIGHUP, signal.SIGINT):
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, lambda *_: None)
+
+NO_JAVA = str(Path(__file__).with_name("no_java"))
+"""The home of a Java that refuses to start, and says why."""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests on Spark come first. pytest-xdist gives a process one half of the list, and then what the other has not begun: so one process
+    has all tests on Spark, and one session; and what is left at the end is small."""
+    items.sort(key=lambda item: item.get_closest_marker("spark") is None)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Tests without the marker ``spark`` get no Java: `make test-fast` must be able to leave out all others."""
+    if item.get_closest_marker("spark") is not None:
+        return (yield)
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("JAVA_HOME", NO_JAVA)
+        return (yield)
 
 
 @pytest.fixture(scope="session")

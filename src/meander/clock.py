@@ -1,7 +1,8 @@
 """The only reader of time, randomness and ids.
 
-Whoever needs one of them is given a ``Clock``; lint forbids the other ways. So a simulation with a
-``FakeClock`` replays exactly from its seed, and no result hangs on the machine it was computed on.
+All other code gets them from a ``Clock`` that is passed to it; lint forbids other ways. So a
+simulation with a ``FakeClock`` replays exactly from its seed, and no result depends on the machine
+that computed it.
 """
 
 from __future__ import annotations

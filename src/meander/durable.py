@@ -1,7 +1,9 @@
-"""Files that survive power loss and are never seen half: what the store in a folder and the sinks that write files do alike.
+"""Files that survive power loss and are never seen half; used by the store in a folder and by sinks
+that write files.
 
-A name is durable when its file was synced before it got the name, and its folder after. A folder is durable when the folder above it was
-synced after it was made, whoever made it: a process that finds it there cannot know whether its maker has come to that, or was killed.
+A name is durable when its file was synced before it got the name, and its folder after. A folder is
+durable when the folder above it was synced after it was made. A process that finds a folder must
+sync, too: the process that made it may have been killed before its sync.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from meander.clock import Clock
 _WRITE_AT_ONCE = 16 << 20
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{16}")
 CANNOT_LINK = {errno.EXDEV, errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS}
-"""What a file system says when it cannot link here."""
+"""Error numbers of file systems that cannot make hard links here."""
 _UNNAMED: int | None = getattr(os, "O_TMPFILE", None)
 _NO_UNNAMED = CANNOT_LINK | {errno.EISDIR, errno.EINVAL, errno.ENOENT}
 """And when it has no files without a name, or no /proc to link them from."""
@@ -66,7 +68,8 @@ def make_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def temporary(path: Path, clock: Clock, open_file: Callable[[Path], int]) -> Iterator[tuple[Path, int]]:
-    """A file beside ``path``, locked as long as it is there and its writer lives: a sweep can tell it from what a dead process left."""
+    """A file beside ``path``, locked while its writer lives, so that a sweep can tell it from files
+    that dead processes left."""
     while True:
         staged = path.parent / f".{path.name}.{clock.new_id()}"
         fd = open_file(staged)
@@ -115,7 +118,8 @@ def appear(target: Path, data: bytes, hidden: Path, clock: Clock) -> bool:
         except OSError as error:
             if error.errno not in CANNOT_LINK:
                 raise
-            # No links at all. Who comes second puts a file in place of the first one's in one step, with the same bytes.
+            # No links at all: a second writer replaces the first one's file in one step, with the
+            # same bytes.
             os.rename(staged, target)
         return True
 

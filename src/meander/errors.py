@@ -63,7 +63,8 @@ class Unavailable(Retryable):
     """The store did not answer, refused, or has no room: nothing is wrong with the flow, and waiting helps."""
 
     def __init__(self, message: str = "", refused: bool = False) -> None:
-        """``refused``: what was asked for has had no effect, and will have none. Otherwise it may even arrive late."""
+        """``refused``: the request has had no effect, and will have none. Otherwise it may still
+        take effect later."""
         super().__init__(message)
         self.refused = refused
 

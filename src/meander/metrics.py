@@ -1,7 +1,7 @@
-"""Every metric that Meander has, declared once: name, kind, labels, and what it says.
+"""Every metric of Meander, declared once: name, kind, labels and description.
 
-``Recorder`` keeps the numbers; whoever exposes them (``control``) turns them into text. All of a recorder's counters begin with
-the process: a restart of the driver starts them at 0, as Prometheus expects.
+``Recorder`` keeps the numbers; ``control`` turns them into text. Counters begin with the process: a
+restart of the driver sets them to 0, as Prometheus expects.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ Labels = tuple[str, ...]
 
 @dataclass
 class Recorder:
-    """The numbers of one run. Written by the flow's thread, read by whoever asks."""
+    """The numbers of one run. The flow's thread writes them; any thread may read them."""
 
     numbers: dict[Metric, dict[Labels, float]] = field(default_factory=dict)
     histograms: dict[Metric, dict[Labels, Histogram]] = field(default_factory=dict)
@@ -111,7 +111,7 @@ class Recorder:
             self.numbers.setdefault(metric, {})[labels] = value
 
     def replace(self, metric: Metric, values: Mapping[str, float]) -> None:
-        """A gauge with one label, all of it: what is not named any more is gone."""
+        """Set all values of a gauge with one label; labels that are not in them are removed."""
         with self._lock:
             self.numbers[metric] = {(label,): value for label, value in values.items()}
 

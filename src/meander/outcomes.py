@@ -1,4 +1,4 @@
-"""What a running flow answers when it was asked to do something."""
+"""The answers of a running flow's verbs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Progress(NamedTuple):
-    """What was processed since the last call: ``run.process_available().rows_in`` is of a ``md.Progress``."""
+    """The work done since the last call: ``run.process_available()`` returns a ``md.Progress``."""
 
     epochs: int
     rows_in: int
@@ -15,7 +15,7 @@ class Progress(NamedTuple):
 
 
 class Rescaled(NamedTuple):
-    """A rescaling that is in force: ``run.rescale("totals", 4).moved`` is of a ``md.Rescaled``."""
+    """A rescale that is in force: ``run.rescale("totals", 4)`` returns a ``md.Rescaled``."""
 
     operator: str
     before: int
@@ -28,13 +28,13 @@ class Rescaled(NamedTuple):
     fetched: int = 0
     """Bytes that were brought into the new owners' caches, ahead of their use."""
     failures: tuple[str, ...] = ()
-    """What could not be brought, and is fetched on first use."""
+    """Key groups that could not be brought; they are fetched on first use."""
     fetched_from_store: int = 0
     """How many of the fetched bytes came from the store; the others came from the executors that had them."""
 
 
 class Migrated(NamedTuple):
-    """A migration that is in force: ``run.migrate("totals", "1").epoch`` is of a ``md.Migrated``."""
+    """A migration that is in force: ``run.migrate("totals", "1")`` returns a ``md.Migrated``."""
 
     operators: tuple[str, ...]
     executor: str

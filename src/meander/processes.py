@@ -1,7 +1,9 @@
-"""Which process: its number alone does not tell, since the system gives numbers out again, and machines and containers share them.
+"""The identity of a process. Its number alone is not enough: the system reuses numbers, and
+machines and containers share them.
 
-Whoever signals a process by what it has read somewhere asks here first. Where the system does not tell when a process began (there is
-no ``/proc``), its number and its machine's name are all there is to go by.
+Code that signals a process whose number it has read from a file checks the identity here first. If
+the system does not tell when a process began (there is no ``/proc``), number and machine name are
+all that is compared.
 """
 
 from __future__ import annotations
@@ -72,7 +74,8 @@ class ProcessId:
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process of this machine runs: one that has ended and that nobody has asked for its exit code does not."""
+    """Whether a process of this machine runs. A process that has ended but whose exit code was not
+    collected (a zombie) does not run."""
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):

@@ -20,7 +20,7 @@ _WORDS = {"millisecond": "ms", "sec": "s", "second": "s", "minute": "min", "hour
 
 @dataclass(frozen=True)
 class Settings:
-    """How a flow runs. What it computes is the flow's own business and is not here."""
+    """The options of a run. They do not affect the results of the flow."""
 
     parallelism: int = 2
     """Slots of every stateful operator."""
@@ -111,7 +111,8 @@ def seconds(value: float | str | None) -> float | None:
 
 @dataclass(frozen=True)
 class Autoscale:
-    """How the number of slots follows the load. Made by ``autoscale``, which says what the fields mean.
+    """The rules by which the number of slots follows the load. Made by ``autoscale``, which
+    documents the fields.
 
     Example: ``md.autoscale(min=1, max=8)`` gives a ``md.Autoscale``.
     """
@@ -178,12 +179,14 @@ def autoscale(
     - ``target_utilisation``: the share of the time that slots should be at work; the rest is room for peaks.
     - ``min``, ``max``: slots of a stage, at least and at most.
     - ``band``: nothing happens while the utilisation is within this fraction of the target.
-    - ``sample``: how long is measured for one sample; three in a row must ask for more slots before there are more.
+    - ``sample``: the length of one measurement; three in a row must need more slots before slots
+      are added.
     - ``warmup_epochs``: epochs after a change that are not measured: caches are cold.
     - ``cooldown``: the least time between two changes.
-    - ``shrink_after``: fewer slots must have been enough for so long before there are fewer.
-    - ``catch_up``: how long working off a backlog may take; None does not add slots for a backlog.
-    - ``rescales_per_hour``: the last guard. What it holds back is reported.
+    - ``shrink_after``: slots are removed only after fewer would have been enough for so long.
+    - ``catch_up``: the time in which a backlog should be worked off; None adds no slots for a
+      backlog.
+    - ``rescales_per_hour``: the most changes per hour. A change that it holds back is reported.
     - ``slots_per_executor``: request executors from Spark's cluster manager, and release them to it, so that each has about so many slots
       of the largest stage; an executor's cores are a good number. None leaves the executors as they are.
 

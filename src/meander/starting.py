@@ -22,14 +22,15 @@ if TYPE_CHECKING:
 
 
 class SparkSession(Protocol):
-    """What is needed of a Spark session: its context. Known by this alone, so that writing a flow does not import Spark."""
+    """A Spark session, recognised by its context alone, so that writing a flow does not import
+    Spark."""
 
     @property
     def sparkContext(self) -> Any: ...  # Spark's own name
 
 
 class Apply(TypedDict, total=False):
-    """What may be said of an edited flow that is started: see ``Run.modify`` for what each means."""
+    """The options for the start of an edited flow; ``Run.modify`` documents each."""
 
     resume: bool | None
     drop_state: bool | str | Sequence[str]
@@ -41,7 +42,7 @@ class Apply(TypedDict, total=False):
 
 
 class Startable(Suggests):
-    """What can be started: the part of ``Flow`` that runs it."""
+    """The part of ``Flow`` that starts it."""
 
     name: str
 
@@ -132,41 +133,50 @@ class Startable(Suggests):
         leader_timeout: float | str = 4.0,
         **unknown: Any,
     ) -> Run | Replicas:
-        """Run the flow with its state in ``store``, a folder: a new one, or the one of this flow's last run, after which it goes on.
+        """Run the flow with its state in ``store``: a new store, or the one of this flow's last
+        run, which it then continues.
 
         Returns at once, with a ``Run``: ``flow.start("state/", parallelism=4, trigger="1s")``. Options, all of them by name:
 
-        - ``spark``: the session to run on, or its master, such as ``"local[4]"``, or a dict of the arguments of ``md.spark``; by default a
-          local one on all cores is started. One that is started for the run is ``run.spark``.
-        - ``trigger`` (0): the time between the starts of two epochs, as ``"5 seconds"``, ``"500ms"`` or in seconds; 0 for one epoch
-          after the other; None for only when asked to, by ``run.process_available()``.
+        - ``spark``: the session to run on, or its master, such as ``"local[4]"``, or a dict of the
+          arguments of ``md.spark``; by default a local session on all cores is started. A session
+          that is started for the run is ``run.spark``.
+        - ``trigger`` (0): the time between the starts of two epochs, as ``"5 seconds"``,
+          ``"500ms"`` or in seconds; with 0 epochs follow each other at once; with None epochs run
+          only in calls of ``run.process_available()``.
         - ``parallelism`` (2): the slots of every stateful operator. May differ from that of the last run; results do not depend on it.
         - ``strict`` (False): stop at the first bad row instead of writing it to the dead letters.
         - ``dead_letters``: the folder of the dead letters; by default inside the store, where ``md.read_dead_letters`` looks.
-        - ``apply`` (False): where this flow is an edited version of the one that the store holds, change that one into it, as ``run.apply``
-          does: with the first epoch, on probation. Rejected is raised where it fails, and the store stays with the flow as it was. A
-          dict has the options of ``run.apply``: ``apply={"drop_state": ["totals"]}``. A flow that was in force there before is started
-          as without.
+        - ``apply`` (False): if this flow is an edited version of the one in the store, change that
+          one into it, as ``run.apply`` does: with the first epoch, on probation. If that fails,
+          Rejected is raised and the store keeps the flow as it was. A dict has the options of
+          ``run.apply``: ``apply={"drop_state": ["totals"]}``. A flow that was in force in this
+          store before starts as without this option.
         - ``takeover`` (False): take the store from a run that still looks alive. That run is fenced: it can commit nothing more.
         - ``retain_epochs`` (64): how many past epochs ``md.read_state(..., epoch=n)`` can read.
-        - ``key_groups`` (128): into how many parts keys are divided, a power of two, and the upper limit of the parallelism. It is
-          fixed when a store is made.
+        - ``key_groups`` (128): the number of parts into which keys are divided, a power of two. It
+          is the upper limit of the parallelism, and is fixed when a store is made.
         - ``latency_file``: write one line per event there: when it came in and how long it took, in milliseconds.
-        - ``idle_poll`` (0.2): the time between two looks at sources that had nothing.
+        - ``idle_poll`` (0.2): the seconds between two looks at sources without new input.
         - ``small_epochs`` (True): let an epoch with little input do without the exchange. Results are the same either way.
         - ``work_ahead`` (True): begin the next epoch's first stage while an epoch runs, where input for it is waiting.
-        - ``patience`` (None): how long the run holds while its store does not answer, such as "10min"; None: until it does, or the run
-          is stopped. Then it ends with what was not answered.
+        - ``patience`` (None): how long the run waits for a store that does not answer, such as
+          "10min"; then the run ends with the error. With None it waits until the store answers or
+          the run is stopped.
         - ``autoscale``: let the number of slots follow the load, as ``md.autoscale(target_utilisation=0.7, min=1, max=8)`` says.
-        - ``state_mode`` ("hybrid"): where reads of state go: the executor's cache, then its peers, then the store; "local" reads own
-          copies only, "remote" the store only. What is durable is the same in all of them.
+        - ``state_mode`` ("hybrid"): where tasks read state: the executor's cache, then its peers,
+          then the store; "local" reads own copies only, "remote" the store only. All modes store
+          the same durable state.
         - ``clock``: where time and ids come from, for tests.
-        - ``replicas``: have so many processes run it together, each on a Spark of its own (``spark``: its master, or a dict of the
-          arguments of ``md.spark``), so that the output goes on if one dies. Returns ``Replicas``, which watches them.
-        - ``replication`` ("leaderless"): how replicas agree: who comes first decides, or, with "leader", one that ZooKeeper elects.
-        - ``zookeeper``: where that is, as ``"host:port"``; with ``replicas`` one is started if none is said.
-        - ``leader_timeout`` (4): after so many seconds without a sign of life a leader is replaced.
-        - ``replica``: the name of this run among replicas that somebody else starts.
+        - ``replicas``: the number of processes that run the flow together, each on a Spark of its
+          own (``spark``: its master, or a dict of the arguments of ``md.spark``), so that the
+          output goes on if one dies. Returns ``Replicas``, which watches them.
+        - ``replication`` ("leaderless"): how replicas agree: the first replica to reach an epoch
+          decides it, or, with "leader", the replica that ZooKeeper elects.
+        - ``zookeeper``: its address, as ``"host:port"``; with ``replicas`` and without an address
+          one is started.
+        - ``leader_timeout`` (4): a leader is replaced after so many seconds without a sign of life.
+        - ``replica``: the name of this run among replicas that are started separately.
         """
         given = dict(locals())
         if unknown:
@@ -187,7 +197,7 @@ class Startable(Suggests):
 
 
 def defaults() -> dict[str, Any]:
-    """The options of ``start``, and what each is if nothing is said."""
+    """The options of ``start`` with their default values."""
     parameters = inspect.signature(Startable.start).parameters.values()
     return {parameter.name: parameter.default for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY}
 

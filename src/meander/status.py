@@ -1,4 +1,4 @@
-"""What a status says of stages, operators, executors and epochs."""
+"""The parts of a status: stages, operators, executors and epochs."""
 
 from __future__ import annotations
 
@@ -100,5 +100,5 @@ def _operator(plan: Plan, name: str) -> dict[str, Any]:
 
 
 def show_holding(held: Held | None, now: float) -> dict[str, Any] | None:
-    """What a flow waits for."""
+    """The store or sink that a flow waits for."""
     return None if held is None else {"since": held.since, "seconds": max(0.0, now - held.since), "why": held.why, "tries": held.tries}

@@ -1,10 +1,13 @@
-"""Being told to end twice, as who signals a group of processes does."""
+"""Signals that ask a command to end: twice, as a signal to a group of processes comes; by a closed terminal; and under ``nohup``."""
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
+
+from meander.cli.interruption import Stop
 
 PROGRAM = """
 import time
@@ -32,3 +35,23 @@ def test_what_was_started_is_stopped_though_one_is_told_twice() -> None:
     process.send_signal(signal.SIGTERM)
     assert process.communicate(timeout=20)[0] == "stopped\ninterrupted\n"
     assert process.returncode == 0
+
+
+def test_a_supervisor_stops_when_its_terminal_is_closed_but_not_under_nohup() -> None:
+    number = signal.SIGHUP
+    found = signal.getsignal(number)
+    try:
+        signal.signal(number, signal.SIG_IGN)  # as nohup does
+        stop = Stop()
+        restore = stop.on_signals(hangup=True)
+        os.kill(os.getpid(), number)
+        restore()
+        assert (stop.wanted.is_set(), signal.getsignal(number)) == (False, signal.SIG_IGN)
+        signal.signal(number, signal.SIG_DFL)
+        restore = stop.on_signals(hangup=True)
+        os.kill(os.getpid(), number)
+        os.kill(os.getpid(), number)
+        restore()
+        assert (stop.wanted.is_set(), signal.getsignal(number)) == (True, signal.SIG_DFL)
+    finally:
+        signal.signal(number, found)

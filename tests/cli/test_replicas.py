@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import signal
 import socket
 import subprocess
 import sys
@@ -18,7 +16,7 @@ from tests.cli.small_store import make_store
 from meander.cli.main import build_parser, main
 from meander.cli.progress import make_console
 from meander.cli.replicas import _state, table_of
-from meander.cli.replicated import check, child, on_hangup
+from meander.cli.replicated import check, child
 from meander.cli.run import check_server
 from meander.processes import ProcessId
 from meander.state.signs import Said, place_of
@@ -131,25 +129,6 @@ def test_replicas_lists_who_is_there_and_who_was(tmp_path: Path, capsys: pytest.
     shown = capsys.readouterr().out
     assert "no supervisor" in shown
     assert "running (keeps house)" in shown
-
-
-def test_a_supervisor_stops_when_its_terminal_is_closed_but_not_under_nohup() -> None:
-    number = signal.SIGHUP
-    heard: list[int] = []
-    found = signal.getsignal(number)
-    try:
-        signal.signal(number, signal.SIG_IGN)  # as nohup does
-        restore = on_hangup(lambda: heard.append(1))
-        os.kill(os.getpid(), number)
-        restore()
-        assert (heard, signal.getsignal(number)) == ([], signal.SIG_IGN)
-        signal.signal(number, signal.SIG_DFL)
-        restore = on_hangup(lambda: heard.append(1))
-        os.kill(os.getpid(), number)
-        restore()
-        assert (heard, signal.getsignal(number)) == ([1], signal.SIG_DFL)
-    finally:
-        signal.signal(number, found)
 
 
 @pytest.mark.parametrize("ahead", [-600.0, 600.0])

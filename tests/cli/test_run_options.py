@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from meander.cli.interruption import Stop
 from meander.cli.main import build_parser
 from meander.cli.progress import Meter, Reading, line, percentiles, waiting
-from meander.cli.run import Stop, available, start_options
+from meander.cli.run import available, start_options
 from meander.connect.source import Split
 from meander.errors import ConfigError
 

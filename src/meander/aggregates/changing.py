@@ -1,8 +1,10 @@
 """Aggregates over a stream of changes: states from which rows that are gone can be taken back, exactly.
 
-An aggregate that is given changes sees rows that come and rows that are gone, each of which came before. Its state must be what it would
-be if the latter had never come, to the last bit: otherwise a result would depend on how input is cut into epochs. Integers and decimals
-are subtracted; what needs the values themselves has them in a table, each with its number (a *bag*). Everything else is refused.
+Over changes an aggregate gets added rows and removed rows; every removed row was added before. The
+state must be bit for bit as if the removed rows had never been added: otherwise a result would
+depend on how input is cut into epochs. Integers and decimals are subtracted. An aggregate that
+needs the values themselves keeps them in a table, each with its count (a *bag*). All other
+aggregates are refused.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ CAME, WENT = "came", "went"
 
 @dataclass(frozen=True, eq=False)
 class OverChanges(Agg):
-    """An aggregate as it is over changes. What users know of it is that of ``of``."""
+    """An aggregate over changes. Its name, its columns and its description are those of ``of``."""
 
     of: Agg = None  # type: ignore[assignment]  # dataclasses want a default behind those of Agg
     bag: ClassVar[bool] = False
@@ -93,7 +95,8 @@ class Ranking(OverChanges):
 
 
 class Bag(OverChanges):
-    """What needs the values that are there: the smallest, the largest, how many different ones."""
+    """An aggregate computed from the values that are present: smallest, largest, number of distinct
+    ones."""
 
     bag = True
 

@@ -39,7 +39,8 @@ class Part:
     fold: str | None = None
     lift: tuple[str, str | None] | None = None
     empty: pl.Series | None = None
-    """The state of no rows, where that is not null: what a key has in a column that came with a later version of the plan."""
+    """The state of no rows, where that is not null: the value of existing keys in a column that a
+    later version of the plan added."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,18 +58,20 @@ class Agg:
     column: str | None = None
     label: str | None = None
     expr: pl.Expr | None = None
-    """What the column is, where it is computed: it is there under the name ``column`` when rows are folded."""
+    """The expression of a computed column; when rows are folded, its values are in the column
+    ``column``."""
 
     @classmethod
     def of(cls, column: str | pl.Expr, **options: Any) -> Agg:
-        """Of a column, of SQL text (which is known for what it is when the input's columns are), or of a Polars expression."""
+        """Make it of a column's name, of SQL text or of a Polars expression. Names and SQL text are
+        told apart later, when the input's columns are known."""
         if not isinstance(column, pl.Expr):
             if not isinstance(column, str):
                 raise FlowError(f"{cls.kind}({named(column)}): it is of a column's name, of SQL text, or of a Polars expression")
             return cls(column, **options)
         if column.meta.is_column():
             return cls(column.meta.output_name(), **options)
-        # What Polars shows of an expression is not all of it.
+        # Two expressions can print alike, so the digest is part of the label.
         sign = hashlib.sha256(column.meta.serialize(format="json").encode()).hexdigest()[:8]
         return cls(f"{column} #{sign}", expr=column, **options)
 
@@ -107,7 +110,8 @@ class Agg:
         return f"{self.call()} as {self.name}"
 
     def memory(self) -> str:
-        """What its state means. Two aggregates of equal memory can go on with each other's state; how it is shown may differ."""
+        """A description of its state. Aggregates with equal ``memory`` can continue each other's
+        state; their finished values may differ."""
         return self.call()
 
     def code(self) -> tuple[Any, ...]:

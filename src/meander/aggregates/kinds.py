@@ -313,7 +313,8 @@ class TopK(Agg):
 
 
 class Collect(Agg):
-    """Every value is a row of a table of its own: a key costs what is added to it, and what is read back to emit it."""
+    """Every value is a row of a table of its own. A key costs the writing of its new values and the
+    reading of all its values when it is emitted."""
 
     kind = "collect"
     keeps = "list"

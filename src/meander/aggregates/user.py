@@ -139,7 +139,8 @@ class Custom(Agg):
 
 
 def as_agg(given: Agg | Aggregator) -> Agg:
-    """What the plan holds, of what a user may give."""
+    """The aggregate that the plan holds, made of what a user gave; FlowError if it is no
+    aggregate."""
     if isinstance(given, Agg):
         return given
     if isinstance(given, Aggregator):

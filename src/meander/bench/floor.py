@@ -1,4 +1,5 @@
-"""The floor: what an epoch costs when there is hardly anything to do, Meander beside Spark's own stateful micro-batch.
+"""The floor: the cost of an epoch with hardly any input, Meander beside Spark's own stateful
+micro-batch.
 
 1,000 events per epoch, one file each, epochs back to back. The time of an epoch is from the end of the one before to its own end.
 A JVM gets faster for dozens of small jobs, so the warm-up is long, for all systems alike.
@@ -75,7 +76,7 @@ def _measure(arguments: argparse.Namespace) -> Measure:
 
 
 def split_parts(epoch: Json, whole: float, parallelism: int) -> dict[str, float]:
-    """An epoch's wall time by part, in milliseconds: what the system names, and what lies around that.
+    """An epoch's wall time by part, in milliseconds: the parts that the system names, and the rest.
 
     Of Meander's ``run`` the tasks' own work is known (it happens in ``parallelism`` slots side by side); the rest is Spark's: building
     the job, scheduling, reaching the Python workers, bringing results back. Between epochs are the next decision and the loop.

@@ -1,8 +1,10 @@
-"""What replicas cost: how fast two of them get through a backlog, beside one that has the same cores as each of theirs.
+"""The cost of replicas: the throughput of two replicas over a backlog, beside one run that has the
+same cores as each of them.
 
-All of a replica's processes are bound to its cores, so that nobody takes from anybody. The backlog appears once all are up; its first
-epochs are not counted. Ratios: the replicas' throughput over that of the one. Cores share memory and caches, though: what that costs is
-seen by two runs at the same time that know nothing of each other (``strangers``), each with a backlog of its own.
+All of a replica's processes are bound to its cores, so that no replica takes cores from another.
+The backlog appears once all are up; its first epochs are not counted. Ratios: the replicas'
+throughput over that of the one. Cores share memory and caches, though. Two independent runs at the
+same time (``strangers``), each with a backlog of its own, show the cost of that.
 """
 
 from __future__ import annotations

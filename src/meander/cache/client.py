@@ -1,6 +1,7 @@
 """Talking to stewards: single keys and whole parts of segments from another executor's cache. Flight underneath.
 
-A peer that does not answer costs its timeout once and is left alone for a while: whoever asked reads from the store instead.
+A peer that does not answer costs its timeout once and is not asked again for a while: callers read
+from the store instead.
 """
 
 from __future__ import annotations

@@ -79,7 +79,8 @@ class Cache:
         return sorted(there, key=lambda groups: (-groups.bit_count(), groups))
 
     def drop(self, name: str) -> None:
-        """A segment that nobody needs any more, with its parts. Who has it mapped keeps what it sees."""
+        """Remove a segment that is not needed any more, with its parts. Processes that have it
+        mapped can still read it."""
         self._whole(name).unlink(missing_ok=True)
         shutil.rmtree(self._parts(name), ignore_errors=True)
 
@@ -118,8 +119,8 @@ def _map(path: Path) -> pa.Buffer | None:
 def _write(path: Path, data: bytes | pa.Buffer) -> None:
     """Appear whole or not at all. Not safe against power loss, since a cache may be lost.
 
-    What is large is synced all the same, a piece at a time: the system would write a gigabyte of it at once half a minute later, and
-    whoever syncs a little then waits for all of it.
+    Large files are synced all the same, a piece at a time. Otherwise the system would write a
+    gigabyte at once half a minute later, and any small sync would wait for all of it.
     """
     staged = path.with_name(f".{_CLOCK.new_id()}")
     view = memoryview(data)

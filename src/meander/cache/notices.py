@@ -1,7 +1,8 @@
 """Telling stewards which segments are gone, beside the epochs.
 
-A steward may be slow to answer, or be asked nothing for a while because it was. What it was not told then it is told later, as long as it
-is there: otherwise its cache would keep the dead until it is full.
+A steward may be slow to answer, and is then not contacted for a while. Names that it has missed are
+sent later, as long as the steward lives: otherwise its cache would keep removed segments until it
+is full.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ class Notices:
             if self._closed or not names:
                 return
             self._owed.setdefault(address, deque(maxlen=self._kept)).extend(names)
-            if self._thread.ident is None:  # not begun; one that has ended cannot begin again
+            if self._thread.ident is None:  # not begun; a thread that has ended cannot begin again
                 self._thread.start()
             self._changed.notify()
 
     def only(self, addresses: Collection[str]) -> None:
-        """All others are gone: they are owed nothing."""
+        """Forget the names for all other stewards, which are gone."""
         with self._changed:
             self._owed = {address: names for address, names in self._owed.items() if address in addresses}
 

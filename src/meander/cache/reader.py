@@ -1,11 +1,12 @@
-"""How a task comes by the segments it must look into, and where it leaves the ones it writes.
+"""Opens the segments that a task reads, and stores the segments that it writes.
 
-Where the store is a folder of this machine, segments are mapped from there: the system's page cache is the cache. Elsewhere an executor has
-a cache of its own and a steward. *Modes* differ in where reads go, never in what is durable:
+If the store is a folder of this machine, segments are mapped from there: the system's page cache is
+the cache. With other stores an executor has a cache of its own and a steward. *Modes* differ in
+where tasks read, never in what is durable:
 
 - ``hybrid``: own cache, then single keys from the executor that has the segment in its cache, then the store: small segments whole, once,
   others by ranges
-- ``local``: own cache only; what is not there is copied there first, whole
+- ``local``: own cache only; a missing segment is copied there first, whole
 - ``remote``: the store by ranges, every time
 """
 
@@ -206,7 +207,7 @@ class Cached:
                 self._came(hashes, names, self._heard(partial(Peer.at(holder, self._secret).rows, names, hashes), len(names)))
 
     def scan(self, ref: SegmentRef) -> Segment:
-        """All of its rows that are of our key groups: what is not there is copied."""
+        """All of its rows in our key groups; missing parts are copied first."""
         groups = ref.groups & self._groups
         cached = self._own(ref.name, groups)
         return self._copy(ref, groups) if cached is None else cached
@@ -245,9 +246,10 @@ class Cached:
         return _opened.put(f"{self._cache.folder}/{ref.name}", Segment(ref.name, pa.py_buffer(data) if kept is None else kept))
 
     def _bring_later(self, ref: SegmentRef, groups: int, holder: str | None, share: float) -> None:
-        """Have our own steward bring it, so that the next epochs need not read it from afar again.
+        """Have our own steward fetch it, so that the next epochs need not read it from afar again.
 
-        Nobody has it in a cache, or the one who has was asked for many epochs: whoever was to bring it has not, or died over it.
+        No cache has it, or this worker has read it from another executor for many epochs: the
+        steward that should have fetched it did not, or died while fetching.
         """
         wanted = (ref.name, groups)
         if self._report.steward is None or (holder is None and wanted in _ordered):
@@ -378,7 +380,8 @@ class ExecutorCache:
         return self._address
 
     def _start(self) -> bool:
-        """Whoever gets the lock starts it, and the process inherits the lock: as long as it lives nobody else does."""
+        """The worker that gets the lock starts the steward, and the steward inherits the lock:
+        while it lives no other is started."""
         lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -414,8 +417,10 @@ def _executor_id(process: int | None) -> str:
 
 
 def _executor_process() -> int | None:
-    """A worker's parent is PySpark's daemon, and the daemon's parent is the executor. None where the system does not tell: then there is
-    no steward, since it would not know when to end, and what is not in the cache is read from the store."""
+    """The process of this worker's executor: the worker's parent is PySpark's daemon, and the
+    daemon's parent is the executor. None where the system does not tell. Then there is no steward,
+    since it could not end with its executor, and segments that are not in the cache are read from
+    the store."""
     try:
         return int(Path(f"/proc/{os.getppid()}/stat").read_text().rsplit(")", 1)[1].split()[1])
     except OSError:

@@ -163,7 +163,8 @@ class Steward(flight.FlightServerBase):  # type: ignore[misc]
         return segment
 
     def _bring(self, name: str, size: int, groups: int, holder: str | None, share: float = 1.0) -> None:
-        """One part into the cache: what is not there from who has it, or from the store. Little by little, with pauses."""
+        """Fetch one part into the cache: missing bytes come from another executor or from the
+        store, little by little, with pauses."""
         try:
             pace, stored = Pace(share), None
             for piece in pieces_of(self._cache.missing(name, groups), -(-size // _PIECE)):
@@ -232,9 +233,10 @@ class _Counted:
 
 
 class Pace:
-    """Leaves the cores to the epochs: whoever rests here after every piece of work is at work for a share of the time.
+    """Leaves the cores to the epochs: a thread that rests here after every piece of work uses a
+    share of the time.
 
-    The more others are at work, the longer a piece takes, and the longer the rest is.
+    The busier the machine, the longer a piece takes, and the longer the rest is.
     """
 
     def __init__(self, share: float, clock: Clock | None = None) -> None:

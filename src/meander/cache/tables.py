@@ -75,7 +75,8 @@ def _find(opener: Callable[[], LookupTable], keys: pl.DataFrame) -> pl.DataFrame
 
 
 def bring(marks: Mapping[str, Json], store: Store, executor_cache: ExecutorCache | None) -> None:
-    """Have tables in an executor's cache before an epoch needs them; what is in the way shows when one does."""
+    """Fetch tables into an executor's cache before an epoch needs them. Errors are ignored here:
+    they show when an epoch reads the table."""
     if executor_cache is not None:
         with contextlib.suppress(MeanderError, OSError):
             for name, mark in marks.items():
@@ -108,7 +109,8 @@ def _mapped(operator: str, store: Store, name: str, check: str) -> pa.Buffer:
 
 
 def _cached(operator: str, executor_cache: ExecutorCache, store: Store, name: str, check: str) -> pa.Buffer:
-    """A piece by way of the cache. One worker of the executor fetches it; what is damaged is not kept."""
+    """A piece of a table, through the cache. One worker of the executor fetches it; a damaged copy
+    is not kept."""
     with _alone(executor_cache):
         data = executor_cache.cache.whole(name)
         if data is None or check_of(data) != check:

@@ -98,7 +98,7 @@ class _Cluster:
 
 @contextmanager
 def _standard_error_to(log: Path) -> Iterator[None]:
-    """What is started meanwhile inherits the file: the driver's JVM says there what it has to say."""
+    """Processes started meanwhile inherit the file: the driver's JVM writes its messages there."""
     sys.stderr.flush()
     terminal = os.dup(2)
     with log.open("ab") as out:

@@ -54,8 +54,8 @@ def register(commands: Commands) -> None:
 def command(arguments: argparse.Namespace) -> int:
     import meander as md
     from meander.cli.demo_flow import build_flow
+    from meander.cli.interruption import Stop
     from meander.cli.progress import Lines, Meter, make_console, waiting, watch
-    from meander.cli.run import Stop
 
     folder = Path(arguments.folder)
     workload = prepare(folder, choose_workload(arguments), arguments.keep)

@@ -64,7 +64,7 @@ def build_flow(workload: Workload, output: Path) -> md.Flow:
 
 
 def recount(workload: Workload, progress: Callable[[int], None] = lambda rows: None) -> Counts:
-    """What the flow should have counted."""
+    """The counts that the flow should have."""
     source = workload.source(paced=False)
     edits: Counter[str] = Counter()
     changed: Counter[str] = Counter()
@@ -81,12 +81,12 @@ def recount(workload: Workload, progress: Callable[[int], None] = lambda rows: N
 
 
 def counts_in_state(store: Path) -> Counts:
-    """What the flow's state says."""
+    """The counts in the flow's state."""
     return _counts(pl.DataFrame(md.read_state(store, OPERATOR)))
 
 
 def counts_in_output(output: Path) -> Counts:
-    """What a reader of the published files sees: the last row of each server, in the order of epochs."""
+    """The counts in the published files: the last row of each server, in the order of epochs."""
     files = sorted(output.glob("*.parquet"))  # names begin with the epoch
     if not files:
         return {}

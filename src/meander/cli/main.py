@@ -1,8 +1,9 @@
 """The ``meander`` command: finds the subcommand, runs it, and turns errors into one line and an exit code.
 
-Exit codes: 0 done, 1 something failed that is not the caller's to fix (or a check that did not hold), 2 a wrong call, flow, store
-or input (every MeanderError), 130 interrupted. A command is a module with ``register``: it adds its parser and sets ``command``,
-a function from parsed arguments to exit code. What is slow to import is imported inside that function.
+Exit codes: 0 done, 1 a failure that the caller cannot mend (or a check that did not hold), 2 a
+wrong call, flow, store or input (every MeanderError), 130 interrupted. A command is a module with
+``register``: it adds its parser and sets ``command``, a function from parsed arguments to exit
+code. Modules that are slow to import are imported inside that function.
 """
 
 from __future__ import annotations

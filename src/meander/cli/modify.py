@@ -1,7 +1,8 @@
-"""``meander replace``, ``insert``, ``remove`` and ``modifications``: change what a flow does while it runs, through its control plane.
+"""``meander replace``, ``insert``, ``remove`` and ``modifications``: change a running flow through
+its control plane.
 
-What can be said as SQL text is sent as text, and needs no more than the token. Python code and sinks travel as code, and need the code
-token.
+Changes in SQL text are sent as text, and need only the token. Python code and sinks are sent as
+code, and need the code token.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ def register_modifications(commands: Commands) -> None:
 
 
 def add_change_options(parser: Parser) -> None:
-    """What is said of every change."""
+    """The options of every change."""
     parser.add_argument("--dry-run", action="store_true", help="only say what would happen to the plan, its columns and its state")
     add_drop_state(parser)
     parser.add_argument("--request-id", metavar="ID", help="a request that is repeated with its id is done once")
@@ -101,27 +102,28 @@ def add_change_options(parser: Parser) -> None:
 
 
 def add_drop_state(parser: argparse._ActionsContainer) -> None:
-    """Whose state may go."""
+    """The option for dropping state."""
     parser.add_argument(
         "--drop-state",
         metavar="OPERATOR",
         nargs="?",
         const=True,
         action="append",
-        help="the state of this operator goes; may be repeated; without a name: that of the operator which is changed, or, of a "
-        "whole file, all that cannot go on",
+        help="drop the state of this operator; may be repeated; without a name: of the operator that is changed, or, with a "
+        "whole file, of all operators that cannot continue it",
     )
 
 
 def add_resume(parser: argparse._ActionsContainer) -> None:
-    """What becomes of sources that are others in a whole file."""
+    """The options for sources that differ in a whole file."""
     resume = parser.add_mutually_exclusive_group()
-    resume.add_argument("--resume", action="store_true", default=None, help="sources that differ go on where the ones before are")
+    resume.add_argument("--resume", action="store_true", default=None, help="sources that differ continue where the former ones are")
     resume.add_argument("--restart", dest="resume", action="store_false", help="sources that differ begin at their beginning")
 
 
 def drop_state(arguments: argparse.Namespace, changed: list[str] | None = None) -> bool | list[str]:
-    """Whose state may go; ``changed`` is what is meant where no operator is named."""
+    """The operators whose state may be dropped; ``changed`` are those meant by the option without a
+    name."""
     given = arguments.drop_state or []
     named = [name for name in given if name is not True]
     if True not in given:
@@ -213,7 +215,7 @@ def _number(text: str) -> Any:
 
 
 def _object_of(place: str, by: list[str] | None) -> Any:
-    """What a Python file calls by this name, as an operator."""
+    """The object of this name in a Python file, as an operator."""
     from meander.cli.flow_file import load_names
 
     file, _, name = place.rpartition(":")
@@ -260,7 +262,7 @@ def send(arguments: argparse.Namespace, body: dict[str, Any], changed: list[str]
 
 
 def lines_of(effects: dict[str, Any]) -> list[str]:
-    """What a change does, for people."""
+    """The effects of a change, as lines of text."""
     lines = [f"plan version {effects.get('version', '?')}"]
     lines += [f"  plan: {phrase}" for phrase in effects.get("plan", ())]
     lines += [f"  columns of '{name}': {', '.join(columns)}" for name, columns in effects.get("schemas", {}).items()]

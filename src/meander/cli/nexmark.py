@@ -214,10 +214,10 @@ def _workload(arguments: argparse.Namespace) -> Any:
 
 
 def _run(arguments: argparse.Namespace, tables: dict[str, Any], places: _Places, console: Any) -> dict[str, Any]:
-    """The flow to the end of its input, or to a signal; what it came to in numbers."""
+    """Run the flow to the end of its input, or to a signal; the result in numbers."""
     import meander as md
+    from meander.cli.interruption import Stop
     from meander.cli.progress import Lines, Meter, StatusLine, waiting, watch
-    from meander.cli.run import Stop
     from meander.cli.store_view import refuse_busy
     from meander.nexmark.checking import output
     from meander.nexmark.queries import build

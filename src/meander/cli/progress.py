@@ -39,7 +39,8 @@ _PIPED_COLUMNS = 1000
 
 @dataclass(frozen=True)
 class Reading:
-    """What a meter shows at one moment. Counts are of this run; epoch and state are the flow's."""
+    """The values of a meter at one moment. Counts are of this run; epoch and state are the
+    flow's."""
 
     epoch: int
     epochs: int
@@ -204,7 +205,8 @@ class Lines:
 
 
 class StatusLine:
-    """One line at the bottom of a terminal that is written over; what sinks print goes above it."""
+    """One line at the bottom of a terminal that is overwritten; the output of sinks goes above
+    it."""
 
     def __init__(self, console: Console) -> None:
         self._spinner = Spinner("dots", text=Text("waiting for input"))

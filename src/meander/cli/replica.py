@@ -1,8 +1,9 @@
-"""One replica's process: a flow on a Spark of its own, beside others on the same store, until its input ends or it is told to stop.
+"""One replica's process: a flow on a Spark of its own, beside other replicas on the same store,
+until its input ends or it is stopped.
 
-A supervisor starts it: by ``meander run FLOW.py --replica a``, or, for a flow that was started from Python, by
-``python -m meander.cli.replica PACKED --name a``. It shows no progress: the supervisor does. How it ends it writes down for whoever
-watches it.
+A supervisor starts it: by ``meander run FLOW.py --replica a``, or, for a flow that was started from
+Python, by ``python -m meander.cli.replica PACKED --name a``. It shows no progress: the supervisor
+does. It writes the reason of its end into a file for the supervisor.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from meander.cli.interruption import Stop
 from meander.cli.parser import Parser
-from meander.cli.run import Stop, available
+from meander.cli.run import available
 from meander.clock import SystemClock
 from meander.replicate.process import recorded
 from meander.replicate.reach import Tokens

@@ -1,4 +1,5 @@
-"""``meander replicas``: who runs a flow together; more of them, fewer, and all anew, one after the other."""
+"""``meander replicas``: list the replicas of a flow, change their number, and restart them one
+after the other."""
 
 from __future__ import annotations
 
@@ -56,7 +57,7 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def _meaning(arguments: argparse.Namespace) -> tuple[str, str]:
-    """What to do, and on which store."""
+    """The command, and the store it is for."""
     if arguments.what in _VERBS:
         if arguments.store is None:
             raise ConfigError(f"say of which store: meander replicas {arguments.what} --store state/")

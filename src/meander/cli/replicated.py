@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -28,8 +27,9 @@ _LINE_EVERY = 10.0
 def command(arguments: argparse.Namespace) -> int:
     """Supervise the replicas of a flow file until its input ends or somebody stops it."""
     from meander.cli.flow_file import load_flow
+    from meander.cli.interruption import Stop
     from meander.cli.progress import make_console
-    from meander.cli.run import Stop, start_options
+    from meander.cli.run import start_options
     from meander.clock import SystemClock
     from meander.replicate.ballot import find_zookeeper
     from meander.replicate.supervisor import Supervisor
@@ -55,8 +55,7 @@ def command(arguments: argparse.Namespace) -> int:
         arguments.zookeeper, let_go = find_zookeeper(arguments.replication, arguments.zookeeper, logs)
         return let_go
 
-    restore = stop.on_signals()
-    deaf = on_hangup(stop.wanted.set)
+    restore = stop.on_signals(hangup=True)
     supervisor = Supervisor(
         store,
         clock,
@@ -81,24 +80,11 @@ def command(arguments: argparse.Namespace) -> int:
     finally:
         supervisor.stop()
         restore()
-        deaf()
     return _report(console, arguments, flow, store, url, supervisor, before, time.monotonic() - began)
 
 
-def on_hangup(call: Callable[[], None]) -> Callable[[], None]:
-    """When the terminal is closed; not under ``nohup``, which says that it shall not matter. Returns the way back."""
-    before = signal.getsignal(signal.SIGHUP)
-    if before is not signal.SIG_IGN:
-        signal.signal(signal.SIGHUP, lambda *_: call())
-
-    def restore() -> None:
-        signal.signal(signal.SIGHUP, before)
-
-    return restore
-
-
 def check(arguments: argparse.Namespace) -> None:
-    """What cannot be is said before a process is started."""
+    """Raises for options that contradict each other, before a process is started."""
     if arguments.replicas < 1:
         raise ConfigError(f"--replicas {arguments.replicas}: at least 1")
     if arguments.autoscale is not None:

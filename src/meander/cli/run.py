@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
 import threading
 from collections.abc import Callable
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from meander.cli import wording
+from meander.cli.interruption import Stop
 from meander.cli.modify import add_drop_state, add_resume, drop_state, user
 from meander.cli.parser import Commands, Parser
 from meander.errors import Busy, ConfigError
@@ -63,7 +62,7 @@ def register(commands: Commands) -> None:
 
 
 def add_flow_options(parser: Parser) -> None:
-    """What is said of a flow by every command that runs one."""
+    """The options of every command that runs a flow."""
     parser.add_argument("file", metavar="FLOW.py", help="a Python file that defines `flow`, or a function flow()")
     parser.add_argument(
         "--store", metavar="URL", help="where state and log are: a folder, s3://… or redis://… (default: meander-state/<flow's name>)"
@@ -109,7 +108,7 @@ def add_replica_options(parser: Parser) -> None:
 
 
 def add_server_options(parser: Parser) -> None:
-    """Who may reach the HTTP API."""
+    """The options for access to the HTTP API."""
     parser.add_argument("--host", default="127.0.0.1", metavar="H", help="where HTTP listens; another than 127.0.0.1 needs a token")
     parser.add_argument("--token", metavar="T", help="what changes over HTTP must bring (default: MEANDER_TOKEN)")
     parser.add_argument(
@@ -162,7 +161,7 @@ def _run_replica(arguments: argparse.Namespace) -> int:
 
 
 def check_server(arguments: argparse.Namespace, port: int | None) -> None:
-    """What cannot be served is said before Spark is waited for."""
+    """Raises for an address that cannot be served, before Spark is started."""
     if port is None:
         return
     from meander.control.guard import policy
@@ -247,7 +246,7 @@ def start_options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _applied(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What ``flow.start`` is told of an edited file."""
+    """The option ``apply`` of ``flow.start``, from the command line."""
     dropped = drop_state(arguments)
     if not arguments.apply:
         for option, given in (("--drop-state", dropped), ("--resume", arguments.resume), ("--restart", arguments.resume is False)):
@@ -268,30 +267,6 @@ def bounds(text: str) -> Autoscale:
     if not dash or not least.strip().isdecimal() or not most.strip().isdecimal():
         raise ConfigError(f"--autoscale {text}: write the least and the largest number of slots, such as 1-8")
     return autoscale(min=int(least), max=int(most))
-
-
-class Stop:
-    """The wish to stop, and the signals that express it. A second signal does what it does to any program."""
-
-    def __init__(self) -> None:
-        self.wanted = threading.Event()
-
-    def on_signals(self) -> Callable[[], None]:
-        """Listen to SIGINT and SIGTERM; to be called when Spark is up, since Spark puts a handler of its own. Returns the way back."""
-        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-
-        def restore() -> None:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-        def heard(number: int, frame: FrameType | None) -> None:
-            self.wanted.set()
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-        for number in before:
-            signal.signal(number, heard)
-        return restore
 
 
 class _Stopped(BaseException):

@@ -119,7 +119,7 @@ def _print(status: dict[str, Any], shown_as: str, no_color: bool) -> None:
 
 
 def _print_running(status: dict[str, Any], no_color: bool) -> None:
-    """What a control plane says."""
+    """Print the status that a control plane gives."""
     from rich import box
     from rich.table import Table
 

@@ -1,6 +1,6 @@
-"""What a store says of its flow without owning it: the manifest, and whether a live run holds it.
+"""Reads a store without owning it: its flow's manifest, and whether a live run holds it.
 
-Reads only: nothing is created, changed or left behind, also where there is no store.
+Nothing is created, changed or left behind, also if there is no store.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from meander.state.stores.lease import live_owner
 
 @dataclass(frozen=True)
 class Owner:
-    """Who runs on a store."""
+    """The run that holds a store."""
 
     live: bool
     name: str
-    """What the lock says, such as "process 123"; empty where it says nothing."""
+    """The owner as written in the lock, such as "process 123"; empty if it says nothing."""
 
 
 def open_existing(url: str) -> tuple[Store, Manifest]:

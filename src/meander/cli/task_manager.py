@@ -55,7 +55,7 @@ def register(commands: Commands) -> None:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    from meander.cli.run import Stop
+    from meander.cli.interruption import Stop
     from meander.clock import SystemClock
     from meander.control.client import Client
     from meander.on_spark.standalone import Worker
@@ -105,7 +105,8 @@ def _watch(worker: Worker, master: tuple[str, int], patience: float, wanted: Cal
 
 
 def drain(client: Client, worker: Worker) -> None:
-    """Have the flow's slots moved away from this worker's executors, and wait until they are. What cannot be drained is said."""
+    """Have the flow's slots moved away from this worker's executors, and wait for it. Prints a line
+    if they cannot be drained."""
     from meander.control.client import NothingListens
 
     try:
@@ -122,7 +123,8 @@ def drain(client: Client, worker: Worker) -> None:
 
 
 def _wait_until_empty(client: Client, mine: list[str]) -> None:
-    """Until no slot is here, and what an epoch had begun here ahead of time is over or has had time to be."""
+    """Wait until no slot is here, and until work begun here ahead of time is over or has had time
+    to end."""
     deadline, settled, began = time.monotonic() + _DRAIN, time.monotonic() + _SETTLE, None
     while time.monotonic() < deadline:
         status: dict[str, Any] = client.status()

@@ -63,7 +63,7 @@ def ago(seconds: float) -> str:
 
 
 def as_options(message: str) -> str:
-    """What Python's arguments are called on a command line.
+    """Python's arguments, written as options of a command line.
 
     >>> as_options("give drop_state=['totals', 'best'], or drop_state=True; resume=False begins anew")
     'give --drop-state totals --drop-state best, or --drop-state; --restart begins anew'

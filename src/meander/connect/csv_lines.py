@@ -92,7 +92,8 @@ class CsvParser:
 
 
 def _may_be(text: str, dtype: pl.DataType) -> bool:
-    """False only where parsing would certainly refuse the text: what is set aside here must not depend on its neighbours."""
+    """False only where parsing would certainly refuse the text: whether a line is set aside here
+    must not depend on its neighbours."""
     if isinstance(dtype, _INTEGERS):
         return _INTEGER.fullmatch(text) is not None
     if isinstance(dtype, (pl.Float32, pl.Float64)):

@@ -87,7 +87,8 @@ class Discovery:
             self._thread.start()
 
     def take(self) -> list[list[Found]]:
-        """What was found since the last call, by listing. Raises what the last listing of the thread failed with."""
+        """The files that listings have found since the last call. Raises the error of the thread's
+        last listing, if that failed."""
         if self._failure is not None:
             raise self._failure
         found = []
@@ -107,7 +108,8 @@ class Discovery:
         return told
 
     def forget(self, name: str) -> None:
-        """A file that was found went before it was taken: one that comes under its name is new."""
+        """Forget a file that was removed before it was taken: a later file of the same name is a
+        new one."""
         self._forgotten.append(name)
 
     def close(self) -> None:

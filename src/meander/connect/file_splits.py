@@ -1,8 +1,10 @@
 """Takes the files that ``file_discovery`` finds, oldest first, and cuts them into splits, on the driver: the cursor of the files source.
 
-Guarantees: a file is taken once; (offset, seen) is the cursor's whole place, so that one rebuilt from them goes on exactly there;
-cuts depend on the file and on the source's limits only. A file that is taken in part is in the offset, with the row group or
-byte where it goes on; a file is in ``seen`` from its last split on. An epoch costs what it takes and what is new, not what waits.
+Guarantees: a file is taken once. (offset, seen) is the cursor's whole position: a cursor rebuilt
+from them continues exactly there. Cuts depend only on the file and on the source's limits. The
+offset names the file that is taken in part, with the row group or byte where it continues; a file
+is in ``seen`` from its last split on. The cost of an epoch grows with the files it takes and with
+new files, not with the files that wait.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ _SAMPLE = 64 << 10
 
 @dataclass(frozen=True)
 class Limits:
-    """What one epoch takes at most; at least one split is always taken."""
+    """The most that one epoch takes; at least one split is always taken."""
 
     files: int | None = None
     rows: int | None = None
@@ -61,7 +63,7 @@ class Piece(NamedTuple):
 
 
 class FilesCursor:
-    """Which files are taken, and how far into one that is taken in part."""
+    """The files that are taken, and the position inside a file that is taken in part."""
 
     def __init__(
         self,
@@ -182,7 +184,8 @@ class FilesCursor:
         return self._chosen(splits, done, None, 0) if splits else None
 
     def _told(self, grown: Grown) -> Split:
-        """No rows, but a dead letter: what was added to a file that was taken is not read, and must not go unnoticed."""
+        """A split without rows that becomes a dead letter: data appended to a taken file is not
+        read, and the user must see that."""
         payload = {"path": grown.name, "size": grown.size, "mtime_ns": grown.mtime_ns, "taken_with": grown.before}
         return Split(payload, 1, 0, (grown.mtime_ns / 1e9, grown.mtime_ns / 1e9))
 
@@ -229,7 +232,8 @@ class FilesCursor:
 
     def _put_away(self, name: str) -> None:
         target = os.path.join(self._folder, ARCHIVE, name)
-        # Under a name that is there already something else was archived: neither may be lost, and what was taken is not read again.
+        # The archive has another file of this name: keep both files. The taken one is not read
+        # again, since its name is known.
         if not os.path.lexists(target):
             with contextlib.suppress(FileNotFoundError):  # done before a crash, or its owner took it away
                 os.rename(os.path.join(self._folder, name), target)

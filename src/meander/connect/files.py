@@ -9,12 +9,15 @@ vanishes or changes after it was decided is an error, never other rows; a split 
   what is in the folder when it is called.
 - Names that start with "." or "_" and everything that is not a regular file are ignored; subfolders are not read. A name is
   taken once: a new file under the name of one that was taken is not read.
-- A folder may move between two runs: names are kept relative to it. What was taken stays taken; a file that was taken in part goes
-  on if size and modification time are the same (``mv`` and ``cp -p`` keep them).
-- With ``after="archive"`` a file goes into the subfolder ``_archive`` when its epoch is committed and published, never earlier; where a
-  crash comes between, at the next start. An archived file is never overwritten: one of the same name stays where it is.
-- Columns that are not in the schema are not read. One that a JSON object, a CSV header or a Parquet file lacks is null where its name is in
-  ``optional``; otherwise the row (JSON) or the file (CSV, Parquet) is a dead letter.
+- A folder may move between two runs: names are kept relative to it. A taken file stays taken; a
+  file that was taken in part is continued if its size and modification time are the same (``mv``
+  and ``cp -p`` keep them).
+- With ``after="archive"`` a file goes into the subfolder ``_archive`` when its epoch is committed
+  and published, never earlier; after a crash in between, at the next start. An archived file is
+  never overwritten: a second file of the same name stays where it is.
+- Columns that are not in the schema are not read. A column missing from a JSON object, a CSV header
+  or a Parquet file is null if its name is in ``optional``; otherwise the row (JSON) or the file
+  (CSV, Parquet) is a dead letter.
 - Large Parquet files are cut at row groups, large JSON and CSV files at fixed byte positions. Cuts depend on the file and on
   the source's own limits, never on parallelism. CSV records are lines: a line break inside quotes is not supported.
 """
@@ -89,13 +92,15 @@ def files(
 ) -> FilesSource:
     """A folder of ``"parquet"``, ``"json"`` (one object per line) or ``"csv"`` (with a header) files; subfolders are not read.
 
-    ``schema`` maps columns to types ("string", "double", "long", "timestamp", … or Polars types), or is what Spark takes: text such as
-    ``"customer string, amount double"`` or a StructType. For Parquet it may be left out and is then the first file's.
-    Only these columns are read. Limits bound one epoch; files younger than ``settle`` seconds wait.
-    A JSON field that is absent makes a bad row, and a column that is absent a bad CSV or Parquet file, unless its name is in ``optional``:
-    then it is null. An explicit null is a null.
-    ``after="archive"`` moves a file into the subfolder ``_archive`` when its epoch is committed and published, which keeps the folder
-    small and new files quickly found; nobody else can read all of the folder then. What is in the archive is yours to delete.
+    ``schema`` maps columns to types ("string", "double", "long", "timestamp", … or Polars types),
+    or is what Spark takes: text such as ``"customer string, amount double"`` or a StructType. For
+    Parquet it may be left out and is then the first file's. Only these columns are read. Limits
+    bound one epoch; files younger than ``settle`` seconds wait. A JSON field that is absent makes a
+    bad row, and a column that is absent a bad CSV or Parquet file, unless its name is in
+    ``optional``: then it is null. An explicit null is a null. ``after="archive"`` moves a file into
+    the subfolder ``_archive`` when its epoch is committed and published. This keeps the folder
+    small and the search for new files fast, but other readers no longer find all files in the
+    folder. You may delete files in the archive.
 
     Example: ``md.files("in/", format="json", schema={"customer": "string", "amount": "double"})``.
     """

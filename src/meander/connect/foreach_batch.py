@@ -35,7 +35,8 @@ Function = Callable[[pl.DataFrame, int], None]
 
 @dataclass(frozen=True)
 class ForeachBatchSink:
-    """Calls ``function(frame, epoch)`` once per epoch with rows; see the module for what it must do about repetition."""
+    """Calls ``function(frame, epoch)`` once per epoch with rows; the module's docstring says how to
+    handle repeated epochs."""
 
     function: Function | None
     name: str

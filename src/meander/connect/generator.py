@@ -40,7 +40,7 @@ F64 = npt.NDArray[np.float64]
 
 
 class Generated(Protocol):
-    """What a cursor needs to know of a generated stream, whatever its rows are."""
+    """The part of a generated stream that its cursor needs, whatever the rows are."""
 
     @property
     def events(self) -> int | None:

@@ -79,7 +79,8 @@ class JsonParser:
 
 
 def arrow_type(dtype: pl.DataType) -> pa.DataType:
-    """What pyarrow parses for a Polars type; ``to_schema`` does the rest of the way."""
+    """The type as which pyarrow parses a column of a Polars type; ``to_schema`` converts the
+    result."""
     if isinstance(dtype, pl.Date):
         return pa.string()  # pyarrow's JSON reader takes dates for day numbers
     if isinstance(dtype, pl.Datetime):

@@ -73,7 +73,7 @@ class MemorySink:
             return dict(sorted(self._epochs.items()))
 
     def clear(self) -> None:
-        """Forget the rows but not the epochs: what was published once does not come back."""
+        """Forget the rows but not the epochs: rows that were published once do not come back."""
         with self._lock:
             self._pull()
             self._epochs = {epoch: frame.clear() for epoch, frame in self._epochs.items()}

@@ -1,10 +1,12 @@
 """The memory sink that shows the current table of a stream of changes: ``md.memory(table=True)``, for tests, notebooks and demos.
 
-What was published is the net change of every epoch. A look at the table adds up what has come since the last one, and forgets the pieces,
-so that an epoch costs what it changes and memory holds the table and what nobody has looked at yet, folded whenever that is the larger
-part. Of an append-only stream the table is all its rows.
+Each epoch publishes its net change. Reading the table folds the changes since the last read into
+it. So an epoch costs no more than its changes, and memory holds the table and the changes not yet
+folded; these are also folded whenever they are larger than the table. For an append-only stream the
+table has all rows.
 
-The object belongs to one flow and one store, from their beginning on: one that a flow is given later does not know the rows of before.
+The object belongs to one flow and one store, from their beginning on: a sink that is added to a
+flow later does not have the earlier rows.
 """
 
 from __future__ import annotations

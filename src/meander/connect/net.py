@@ -1,7 +1,9 @@
-"""What an epoch does to a table: its rows that have come and its rows that are gone, as one bag with counts.
+"""The change that an epoch makes to a table: its added rows and its removed rows, as one bag with
+counts.
 
-Tasks stage a bag per slot (``SIGN`` says how often a row has come; below 0: is gone), the driver adds them up. Rows that come and go within
-the epoch cancel, in a task and across tasks, so that the bag depends neither on the slots nor on how often a key was touched.
+Tasks stage a bag per slot, and the driver adds the bags up. ``SIGN`` is the number of times that a
+row was added, or below 0, removed. Rows that are added and removed within the epoch cancel, in a
+task and across tasks. So the bag depends neither on the slots nor on how often a key was touched.
 """
 
 from __future__ import annotations

@@ -5,9 +5,10 @@ and at the end which of them belongs where. Publication writes each into its fol
 partitions, so it can be done again after a crash at any point. Readers that know Hive's folders (Polars, DuckDB, Spark) find the columns
 in the names.
 
-What a path gives a meaning to is written as %XX, and null as ``__HIVE_DEFAULT_PARTITION__``; the same words as text begin with %5F,
-which Spark and DuckDB read as text and Polars as null. Rows with a value that cannot be a folder's name are dead letters: the empty text,
-on which Spark fails, and text that is too long.
+Characters with a meaning in paths are written as %XX, and null as ``__HIVE_DEFAULT_PARTITION__``. A
+text equal to that name is written with %5F in front: Spark and DuckDB read it as text, Polars as
+null. Rows whose value cannot be a folder's name are dead letters: the empty text, on which Spark
+fails, and text that is too long.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ class PartitionedParquetSink(ParquetSink):
 
     def publish(self, epoch: int, files: list[Staged]) -> None:
         root = Path(self.path)
-        if files and not root.is_dir():  # it is not made anew: what is mounted there may be away
+        if files and not root.is_dir():  # never create it: a file system may be mounted there at other times
             raise FileNotFoundError(errno.ENOENT, "the output folder is not there", str(root))
         touched: set[Path] = set()
         for staged in files:
@@ -190,7 +191,8 @@ def _piece(staged: Staged, data: bytes) -> Staged:
 
 
 def _name(value: str | None) -> str:
-    """A value as a part of a path; what a path gives a meaning to is written as %XX, and so is what would look like null.
+    """A value as a part of a path. Characters with a meaning in paths are written as %XX, and so is
+    the first character of a text that would read as null.
 
     >>> _name("10:05"), _name(None), _name("__HIVE_DEFAULT_PARTITION__")
     ('10%3A05', '__HIVE_DEFAULT_PARTITION__', '%5F_HIVE_DEFAULT_PARTITION__')

@@ -1,8 +1,9 @@
-"""What a sink is: how an epoch's rows are staged in the store, and how the staged files are published.
+"""The protocol of sinks: an epoch's rows are staged in the store, and the staged files are
+published.
 
-Tasks encode rows into files that are durable in the store before the epoch commits and that nobody
-sees. After the commit the driver publishes exactly the files the log entry names, in epoch order.
-Publishing is idempotent: recovery publishes the last committed epoch again.
+Tasks encode rows into files, which are durable in the store, and visible to nobody, before the
+epoch commits. After the commit the driver publishes exactly the files the log entry names, in epoch
+order. Publishing is idempotent: recovery publishes the last committed epoch again.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ class StagedFile:
 
 @dataclass(frozen=True)
 class Staged:
-    """What the driver hands to a sink at publication: the file, and how to get at its bytes."""
+    """A staged file, as the driver passes it to a sink at publication: its name and a way to read
+    it."""
 
     file: StagedFile
     get: Callable[[], bytes]
@@ -61,7 +63,7 @@ def for_tasks(sink: Sink) -> Sink:
 
 @dataclass(frozen=True)
 class Use:
-    """Where a sink stands: what it must know that is about the flow and not about itself."""
+    """The place of a sink in a flow: facts about the flow that the sink needs."""
 
     flow: str
     sink: str
@@ -69,11 +71,12 @@ class Use:
     changes: bool
     """Whether its stream is one of changes."""
     store: str
-    """Which store: what a sink remembers of epochs is about one."""
+    """The identity of the store; epoch numbers that a sink remembers belong to one store."""
 
 
 class Sink(Protocol):
-    """A sink's description: immutable and picklable (what is live stays on the driver)."""
+    """A sink's description: immutable and picklable. Live objects such as connections stay on the
+    driver."""
 
     def encode(self, frame: pl.DataFrame) -> bytes:
         """The rows as the bytes of one staged file, in the task."""
@@ -84,14 +87,16 @@ class Sink(Protocol):
     def publish(self, epoch: int, files: list[Staged]) -> None:
         """Make the files of one epoch visible, on the driver. Must be idempotent by epoch.
 
-        An OSError or Retryable says that it cannot be done now: the flow waits, and asks again. When this returns the epoch is durable.
+        An OSError or Retryable means that the sink cannot publish now: the flow waits and calls
+        again. When this method returns, the epoch is durable.
         """
 
     def describe(self) -> str:
         """One short line for explain and status."""
 
     def canonical(self) -> str:
-        """Everything that decides what is published, and not where: a target may move. For digests."""
+        """Everything that decides the published rows, without the target's place, since a target
+        may move. For digests."""
 
 
 @runtime_checkable
@@ -109,8 +114,8 @@ class RefusesRows(Protocol):
     def refused(self, frame: pl.DataFrame) -> pl.Series | None:
         """Why a row cannot be published, null for those that can; None where all can.
 
-        Asked in the task, before anything is staged: what is committed must be publishable, or the flow would never get on. Refused rows
-        are dead letters.
+        Called in the task, before anything is staged. A committed row that cannot be published
+        would stop the flow for ever. Refused rows are dead letters.
         """
 
 

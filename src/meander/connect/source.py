@@ -1,4 +1,4 @@
-"""What a source is, to the driver that chooses an epoch's input and to the task that reads it.
+"""The protocol of sources: the driver chooses an epoch's input from one, and tasks read it.
 
 A source is described by a frozen object that travels to the executors. On the driver it gives a
 *cursor*, which cuts the input into *splits*: fixed pieces that can be read again at any time with the
@@ -67,14 +67,16 @@ class Cursor(Protocol):
     def choose(self, now: float, everything: bool) -> Choice | None:
         """The next epoch's input within the source's limits, or None where there is none now.
 
-        Moves the cursor on, and costs what is taken and what is new, never what is there. ``now`` is the decision's
-        clock. ``everything`` is set when the caller says that whatever the last ``look`` found is complete
-        (``process_available``); otherwise a source finds its input by itself, and may leave some that is still being
-        written (files younger than their settle time).
+        Moves the cursor forward. The cost follows the input taken and the new input, never all
+        input that is waiting. ``now`` is the decision's clock. ``everything`` is set when the
+        caller guarantees that the input found by the last ``look`` is complete
+        (``process_available``); otherwise a source finds its input by itself, and may leave out
+        input that is still being written (files younger than their settle time).
         """
 
     def follow(self, given: Choice | None, agreed: Choice | None) -> None:
-        """The epoch takes ``agreed`` and not what was ``given`` for it last: be where whoever has chosen that is now."""
+        """Move to the position after ``agreed``: the epoch uses this choice, made by another
+        replica, and not ``given``, the cursor's own last one."""
 
     def backlog(self, now: float) -> bool:
         """Whether input for at least one more full epoch is waiting. Cheap: looks at nothing outside."""

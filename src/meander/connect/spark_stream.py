@@ -1,7 +1,7 @@
 """Any streaming DataFrame as a source: Structured Streaming chooses the input, batch by batch.
 
-The description holds the DataFrame only on the driver; what travels to the executors is how to read the files that a batch is
-written to before its epoch runs.
+Only the driver's description holds the DataFrame. A batch is written to files before its epoch
+runs, and executors get a description that reads these files.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""What stands in for a memory sink where the flow runs in other processes: a folder with one Arrow file per epoch.
+"""The substitute for a memory sink when the flow runs in other processes: a folder with one Arrow
+file per epoch.
 
-Replicas publish into it, each of them every epoch: whoever comes first, its file counts, and the bytes are the same. The memory sink of the
-process that has started them reads it. A file appears whole, with all rows of its epoch, so an epoch is there or not.
+Every replica publishes every epoch into it. The first file counts; the bytes are the same. The
+memory sink in the process that started the replicas reads the folder. A file appears whole, with
+all rows of its epoch.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ class SpoolSink:
 
     path: str
     stands_for: str = "memory"
-    """What the sink in whose place it is says of itself."""
+    """The description of the sink that it replaces."""
     shows_table: bool = False
 
     @property

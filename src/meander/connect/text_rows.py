@@ -25,7 +25,7 @@ _CHUNK_LINES = 2048
 
 
 class Parser(Protocol):
-    """One format: how lines become columns, and what is wrong with a line."""
+    """One format: turns lines into columns, and explains bad lines."""
 
     def parse(self, data: bytes) -> pl.DataFrame:
         """The rows of whole lines; raises ValueError (or pyarrow's subclasses of it) when any of them does not fit."""
@@ -37,7 +37,7 @@ class Parser(Protocol):
         """Lines that were parsed but are bad all the same, with the reason."""
 
     def fault(self, line: bytes) -> str | None:
-        """What is certainly wrong with a line, in words; None where only parsing can tell."""
+        """The fault of a line that is certainly bad, in words; None where only parsing can tell."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ def _parse_lines(data: bytes, parser: Parser, schema: pl.Schema) -> tuple[pl.Dat
 
 
 def _parse_at_once(lines: Lines, parser: Parser) -> tuple[pl.DataFrame, dict[int, str]] | None:
-    """The rows and what is bad among the lines, or None where that cannot be told without looking at each."""
+    """The rows and the bad lines, or None if only a parse line by line can find the bad ones."""
     if not _is_utf8(lines.data) or not parser.is_one_row_per_line(lines.data, lines):
         return None
     try:

@@ -1,4 +1,5 @@
-"""The HTTP API of one running flow. Requests in, the run's own verbs out; what a request may do is ``guard``'s decision.
+"""The HTTP API of one running flow. Turns requests into verbs of the run; ``guard`` decides what a
+request may do.
 
 | request | does |
 | --- | --- |
@@ -271,7 +272,8 @@ def _as_response(problem: Problem) -> Response:
 
 
 def _quietly(stop: Callable[[], object]) -> None:
-    """A run that failed raises when it is stopped; whoever waits for it is told, and this thread is nobody."""
+    """Stop the run and ignore its error: a failed run raises when it is stopped, and the thread
+    that waits for the run gets that error anyway."""
     try:
         stop()
     except Exception:

@@ -45,7 +45,7 @@ class Client:
         return self._ask("POST", "/rescale", {"operator": operator, "parallelism": parallelism, "strategy": strategy})
 
     def modify(self, body: dict[str, Any]) -> dict[str, Any]:
-        """See POST /modify for what a body has."""
+        """The body is that of POST /modify."""
         return self._ask("POST", "/modify", body, timeout=2 * float(body.get("timeout", 60.0)) + 30.0)
 
     def modify_as_told(self, told: Mapping[str, Any], code: bytes | None = None) -> dict[str, Any]:

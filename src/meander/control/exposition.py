@@ -36,7 +36,7 @@ class Exposition:
             self.recorder.add(metrics.FETCHED, 0, origin)
 
     def __call__(self, done: Any) -> None:
-        """One epoch: what the engine tells its listeners."""
+        """Record one epoch; called by the run as a listener."""
         published = self._clock.now() - done.seconds.get("tidy", 0.0)
         recorder, outcome = self.recorder, done.outcome
         recorder.add(metrics.EPOCHS, 1)
@@ -57,12 +57,12 @@ class Exposition:
         self._recent.append({facts.name: (facts.records, facts.busy) for facts in outcome.stages})
 
     def text(self, status: dict[str, Any]) -> bytes:
-        """All of it, with what is read from the status at this moment."""
+        """All metrics as text, with the values that the status has at this moment."""
         text: bytes = generate_latest(self.registry(status))
         return text
 
     def registry(self, status: dict[str, Any]) -> CollectorRegistry:
-        """The same for who writes the text itself."""
+        """The same as a registry, for callers that write the text themselves."""
         self._read(status)
         registry = CollectorRegistry(auto_describe=False)
         registry.register(_Families(list(self._families())))
@@ -111,7 +111,7 @@ class Exposition:
 
 
 class _Families:
-    """What prometheus_client takes for a collector."""
+    """A collector, in the sense of prometheus_client."""
 
     def __init__(self, families: list[Family]) -> None:
         self._families = families

@@ -1,10 +1,14 @@
-"""Who may ask what. Pure decisions over a request's head; ``api`` asks before anything else happens.
+"""The right to make a request. Pure decisions over a request's head; ``api`` calls them before
+anything else happens.
 
-- **Who changes something needs the token** where there is one; and without one the server listens on loopback alone.
-- **Code is another right.** Who sends Python code that the flow's process is to run needs the code token; without one nobody can.
-- **Loopback is no protection against browsers.** A page from anywhere can send requests to 127.0.0.1, and with a name of its own that
-  resolves there (DNS rebinding) even read the answers. So the Host must be ours, and what a browser says came from another
-  site is refused, GET /scale included.
+- **A change needs the token**, if there is one; without a token the server listens on loopback
+  alone.
+- **Code is another right.** A request with Python code that the flow's process would run needs the
+  code token; a server without a code token refuses all code.
+- **Loopback is no protection against browsers.** A page from anywhere can send requests to
+  127.0.0.1, and with a name of its own that resolves there (DNS rebinding) even read the answers.
+  So the Host must be ours, and a request that the browser marks as coming from another site is
+  refused, GET /scale included.
 """
 
 from __future__ import annotations
@@ -20,9 +24,10 @@ from meander.control.problems import Problem, refusal
 from meander.errors import ConfigError
 
 CHANGING = {"/scale"}
-"""What changes something whatever the method says. Elsewhere every method changes something but those in ``_SAFE``."""
+"""Paths that change something with every method. On other paths only the methods in ``_SAFE``
+change nothing."""
 SHOWING = {"/modifications"}
-"""What changes nothing and is for those who may change something: it shows code."""
+"""Paths that change nothing but need the right to change: they show code."""
 _SAFE = {"GET", "HEAD"}
 _OWN_SITE = {"same-origin", "none"}
 """``none``: somebody typed the address or opened a bookmark."""
@@ -50,7 +55,7 @@ class Policy:
     names: frozenset[str] = frozenset()
     """Names of this machine under which it may be asked, beside the host and loopback."""
     code_token: str | None = field(default=None, repr=False)
-    """Whoever has it may do what the token allows, and have code run."""
+    """It allows all that the token allows, and sending code."""
 
     def __post_init__(self) -> None:
         for token in (self.token, self.code_token):

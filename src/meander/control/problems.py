@@ -1,7 +1,7 @@
-"""Problems: what a request is answered with when it cannot be done, as application/problem+json (RFC 9457).
+"""Problems: answers to requests that cannot be done, as application/problem+json (RFC 9457).
 
-Every kind in ``meander.errors`` has one status of its own, so that a client can raise the same kind again. What the API itself refuses
-has a status that no error has.
+Every kind in ``meander.errors`` has one status of its own, so that a client can raise the same kind
+again. Refusals of the API itself have statuses that no kind has.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ def refusal(kind: str, detail: str) -> Problem:
 
 
 def of_error(error: BaseException) -> Problem:
-    """The problem that an error is. What is not one of ours says nothing about its insides but its kind and first line.
+    """The problem for an error. An error that is not one of ours shows only its kind and its first
+    line.
 
     >>> of_error(errors.Fenced("taken over"))
     Problem('Fenced', 410, 'taken over')

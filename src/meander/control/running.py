@@ -1,4 +1,5 @@
-"""What the control plane knows of a running flow: the verbs it passes on, and what an epoch tells. ``meander.run.Run`` is one."""
+"""The control plane's view of a running flow: the verbs that it calls, and the listener for epochs.
+``meander.run.Run`` has this protocol."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ class Running(Protocol):
     name: str
 
     def status(self) -> dict[str, Any]:
-        """What it is doing, as plain data."""
+        """The status, as plain data."""
 
     def rescale(self, operator: str, parallelism: int, strategy: Strategy = "hybrid") -> Any:
         """Returns a named tuple when it is in force."""

@@ -1,18 +1,19 @@
 """When to change the number of slots. Pure: one epoch's facts and a memory in, a scaling and the next memory out.
 
-How many slots a load needs is ``capacity``'s business. Here it is decided when to act on it, so that a flow follows its load and not
-its noise:
+How many slots a load needs is ``capacity``'s business. This module decides when to act on it, so
+that a flow follows its load and not the noise in it:
 
 1. Epochs are gathered into samples of some seconds; the first ones after a change are left out, since caches are cold.
 2. **More slots at once**: when each of the last three samples is above the band around the target, the stages get, in one step,
    what the median of the three needs. (Of three samples across a step in the load at most one is mixed: so the median is the new load.)
-3. **Fewer slots lazily**: when fewer would have been enough, with the band to spare, in every sample for ``shrink_after``.
-   What is taken is the most that any of them needed.
-4. After a change, whoever made it, nothing happens during the cool-down; and there are at most so many changes per hour.
+3. **Fewer slots lazily**: when fewer would have been enough, with the band to spare, in every
+   sample for ``shrink_after``. The new number is the largest that any of these samples needed.
+4. After any change, also one made by hand, nothing happens during the cool-down; and there are at
+   most so many changes per hour.
 
-Slots are never more than the executors have cores (the tasks of a stage would queue), than key groups, or than ``max``.
-The caller applies a scaling at an epoch boundary and goes on telling what happens; a scaling that is not applied is decided again
-after the cool-down.
+Slots are never more than the executors have cores (the tasks of a stage would queue), than key
+groups, or than ``max``. The caller applies a scaling at an epoch boundary and goes on reporting
+epochs; a scaling that is not applied is decided again after the cool-down.
 """
 
 from __future__ import annotations
@@ -40,14 +41,16 @@ _HOUR = 3600.0
 
 @dataclass(frozen=True)
 class Scaling:
-    """What to do, and why. Notes, cores and skew are found at the end of a sample; in between they are empty."""
+    """A decision and its reason. Notes, cores and skew are computed at the end of a sample; in
+    between they are empty."""
 
     slots: Mapping[str, int] = field(default_factory=dict)
     """The new number of slots of the stages that change; empty where nothing is to be done."""
     reasons: tuple[str, ...] = ()
     """One sentence per changed stage, or one that says why nothing changes."""
     notes: tuple[str, ...] = ()
-    """What someone should know: a stage that cannot keep up, a change held back, a slot with too much to do."""
+    """Warnings for the operator: a stage that cannot keep up, a change held back, an overloaded
+    slot."""
     cores: int = 0
     """Cores that the load needs, within ``max``: executors may be requested or returned to have so many. 0: not known yet."""
     skewed: tuple[str, ...] = ()
@@ -56,7 +59,7 @@ class Scaling:
 
 @dataclass(frozen=True)
 class Asked:
-    """What would have been enough at a moment, with the band to spare."""
+    """The number of slots that would have been enough at a moment, with the band to spare."""
 
     at: float
     slots: Mapping[str, int]
@@ -64,7 +67,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Memory:
-    """What the next decision has to know of the past. Starts empty; only this module looks inside."""
+    """The past, as the next decision needs it. Starts empty; only this module reads it."""
 
     slots: Mapping[str, int] = field(default_factory=dict)
     warm: int = 0
@@ -87,7 +90,8 @@ def restart(memory: Memory, at: float) -> Memory:
 
 
 def decide(settings: Autoscale, memory: Memory, facts: EpochFacts) -> tuple[Scaling, Memory]:
-    """After every epoch, and now and then while there is none: what to change."""
+    """The change to make, if any. Called after every epoch, and from time to time while there is
+    none."""
     slots = {stage.name: stage.slots for stage in facts.stages if not stage.fixed}
     if slots != memory.slots:
         began = restart(memory, facts.at) if memory.slots else memory
@@ -126,7 +130,8 @@ def _gather(settings: Autoscale, memory: Memory, facts: EpochFacts) -> Memory:
 
 
 def _remember(settings: Autoscale, memory: Memory, found: _Found, at: float) -> tuple[Asked, ...]:
-    """What was asked during ``shrink_after``, and a little before: there, samples across a step in the load are still mixed."""
+    """The needs during ``shrink_after`` and a little before it, where samples still mix the loads
+    before and after a step."""
     kept = [asked for asked in memory.asked if _within(settings, asked, at)]
     before = memory.asked[: len(memory.asked) - len(kept)][-_IN_A_ROW:]
     return (*before, *kept, Asked(at, found.sparing().slots))
@@ -153,7 +158,7 @@ def _smaller(settings: Autoscale, memory: Memory, found: _Found, at: float) -> t
 
 
 class _Found:
-    """What the last samples together ask for."""
+    """The need that the last samples show together."""
 
     def __init__(self, settings: Autoscale, memory: Memory) -> None:
         self._settings = settings
@@ -193,7 +198,8 @@ class _Found:
         return f"nothing to change: {offered} are {used:.0%} of what the slots can do, target {self._target:.0%}"
 
     def sparing(self) -> Need:
-        """What would be enough with the band to spare, so that after it nothing asks for more again."""
+        """The slots that would be enough with the band to spare, so that a shrink is not followed
+        by a growth."""
         return require(self._sample, self._rate, self._target * (1 - self._settings.band), self._least, self.most)
 
     def cores(self) -> int:

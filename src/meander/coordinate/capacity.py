@@ -1,7 +1,8 @@
 """How many slots a load needs, after DS2 (Kalavri et al., OSDI 2018). Pure; called by ``autoscaling``.
 
-The *true rate* of a slot is what it does per second of work, not per second of waiting: records / busy seconds. It does not
-depend on the load, so one measurement says what any load will need, and the right parallelism of all stages is one step away:
+The *true rate* of a slot is its number of records per second of work, without the time that it
+waits: records / busy seconds. It does not depend on the load, so one measurement says what any load
+will need, and the right parallelism of all stages is one step away:
 
     slots = offered records/s × records into the stage per record offered / (true rate × target utilisation)
 
@@ -15,12 +16,14 @@ stage the slots that its work would keep busy all the time, Σ demand / slots ov
 Slots are given, one by one, to the stage where one more saves most time: that is the smallest sum of slots that will do. With one
 stage it is the formula above. A stage that runs beside the others (the first of the next epoch) is a line of its own.
 
-**An epoch has a fixed cost**: scheduling, starting tasks, commit, publication. Busy seconds are taken inside the tasks, so it is
-not in them; it is what is left of an epoch's time when the stages in line are taken off (the busiest slot of each, since the next
-stage waits for it). Epochs that may grow have room for it: they get longer until it does not matter, at any number of slots, so it
-does not enter the formula. Where the sources' limits bound an epoch to n records it does: r records/s are r / n epochs per second,
-and their fixed cost is time that no slot can use. What a *task* costs whatever its records stays in the busy time; it makes
-slots look slower while epochs are small, never faster, and fades as they grow.
+**An epoch has a fixed cost**: scheduling, starting tasks, commit, publication. Busy seconds are
+measured inside the tasks and do not contain it. The fixed cost is an epoch's time less that of the
+stages in line (the busiest slot of each, since the next stage waits for it). Epochs without a limit
+grow until the fixed cost does not matter, at any number of slots, so it does not enter the formula.
+Where the sources' limits bound an epoch to n records it does: r records/s are r / n epochs per
+second, and their fixed cost is time that no slot can use. The fixed cost of a *task* stays in the
+busy time; it makes slots look slower while epochs are small, never faster, and its share falls as
+they grow.
 """
 
 from __future__ import annotations
@@ -32,12 +35,13 @@ from statistics import median
 from meander.coordinate.routing import KEY_GROUPS
 
 _LEAST_BUDGET = 0.25
-"""The share of the target that slots are always planned with: what fixed costs take beyond it cannot be made up for by slots."""
+"""The share of the target that slots may always use. More slots cannot make up for fixed costs that
+take more than the rest."""
 
 
 @dataclass(frozen=True)
 class StageFacts:
-    """What one stage did in one epoch."""
+    """The work of one stage in one epoch."""
 
     name: str
     records: int
@@ -110,7 +114,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Sample:
-    """What some epochs together say."""
+    """The measurements of several epochs together."""
 
     at: float
     offered: float
@@ -194,7 +198,7 @@ def typical(samples: Sequence[Sample]) -> Sample:
 
 @dataclass(frozen=True)
 class Need:
-    """What a load asks for."""
+    """The slots that a load needs."""
 
     slots: Mapping[str, int]
     """Per stage whose slots can be chosen."""
@@ -254,7 +258,8 @@ def require(sample: Sample, rate: float, target: float, least: Mapping[str, int]
 
 
 def capacity(sample: Sample, slots: Mapping[str, int]) -> float:
-    """Records/s at which some line would be at work all the time: what can be processed at all."""
+    """The records/s at which some line would be at work all the time: the largest load that can be
+    processed."""
     rates = []
     for line in lines(sample):
         each = sum(stage.unit / slots.get(stage.name, stage.slots) for stage in line)

@@ -1,7 +1,8 @@
-"""How many executors some slots need, and who comes or goes for it. Pure; called by ``epochs.crew``.
+"""The number of executors that the slots need, and which to request or release. Pure; called by
+``epochs.crew``.
 
-Stages take turns, so executors need room for the slots of the largest one. Whoever is asked to leave is drained first; until it is gone
-it can be kept after all.
+Stages take turns, so executors need room for the slots of the largest stage. Executors are drained
+before release; until an executor is gone it can still be kept.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Staffing:
-    """What to do about executors."""
+    """The executors to request, to keep and to release."""
 
     wanted: int
     """So many should be there."""
     keep: tuple[str, ...] = ()
-    """Of those that are leaving, who is needed after all."""
+    """Leaving executors that are needed after all."""
     leave: tuple[str, ...] = ()
-    """Who is to be drained and released."""
+    """Executors to drain and release."""
 
 
 def executors_for(slots: int, slots_per_executor: int) -> int:

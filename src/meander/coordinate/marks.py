@@ -1,4 +1,5 @@
-"""What the driver asks of operators that follow time: the marks of an epoch, what it drops, and whether something is due. Pure."""
+"""The driver's questions to operators that follow time: the marks of an epoch, the state it drops,
+and whether something is due. Pure."""
 
 from __future__ import annotations
 
@@ -60,7 +61,8 @@ def evictions(operators: Operators, manifest: Manifest, now: float, flush: bool 
 def lates(operators: Mapping[str, Follows], manifest: Manifest, epoch: int) -> dict[str, int]:
     """Per operator, the mark up to which everything had closed before an epoch: the next one, or the one after it.
 
-    For what goes by the clock it is the last decision's time; what is begun ahead does not need it, since there no row is late.
+    For operators that follow the clock it is the time of the last decision. An epoch begun ahead
+    does not need it: no row is late by the clock.
     """
     which = "late" if epoch == manifest.epoch + 1 else "mark"
     found = {}

@@ -1,7 +1,7 @@
-"""Migration: how the owners of moved key groups come by their state. Pure.
+"""Migration: how the state of moved key groups reaches the caches of their new owners. Pure.
 
-State is in the store, and a new owner can work from there at once. What a strategy chooses is when its cache is filled, and whether epochs
-wait for it:
+State is in the store, and a new owner can work from there at once. A strategy chooses when the
+owner's cache is filled, and whether epochs wait for it:
 
 | strategy | what happens |
 | --- | --- |
@@ -39,9 +39,9 @@ class Bringing:
     wait_after: bool = False
     """Epochs wait until everything is there."""
     rest_after: bool = False
-    """What was not brought before comes little by little, beside the epochs."""
+    """The rest is fetched little by little, beside the epochs."""
     hot_first: bool = False
-    """A rescaling has two switches: of the hot key groups at once, and of the others when their caches are filled."""
+    """A rescaling has two switches: the hot key groups at once, the others when their caches are filled."""
 
 
 BRINGING: Mapping[Strategy, Bringing] = {
@@ -82,7 +82,8 @@ def plan_migration(before: Sequence[int], after: Sequence[int], strategy: Strate
         return [Step(final, how)]
     hot = hot_groups([group for group, (a, b) in enumerate(zip(before, after, strict=True)) if a != b], load)
     first = [after[group] if group in hot else slot for group, slot in enumerate(before)]
-    # A table must not have slots that own nothing in the middle of it; and what shrinks is switched as a whole.
+    # A slot in the middle of a table must not be left without key groups; and a shrinking stage is
+    # switched as a whole.
     if first == final or slots_of(final) < slots_of(before) or set(first) != set(range(slots_of(first))):
         return [Step(final, BRINGING["prefetch" if slots_of(final) < slots_of(before) else "lazy"])]
     return [Step(first, BRINGING["lazy"]), Step(final, BRINGING["prefetch"])]
@@ -106,7 +107,8 @@ def hot_groups(moved: Sequence[int], load: Sequence[float] | None) -> set[int]:
 
 @dataclass(frozen=True)
 class Fetch:
-    """A part of a segment that a slot's owner will look into: its key groups, some of which it may have, and who may have the others."""
+    """A part of a segment that a slot's new owner will read: its key groups (some may be in its
+    cache already), and the executors that may have the others."""
 
     name: str
     bytes: int
@@ -117,9 +119,10 @@ class Fetch:
 def plan_fetches(
     before: Sequence[int], after: Sequence[int], segments: Iterable[tuple[str, int, int]], holders: Mapping[str, str]
 ) -> dict[int, list[Fetch]]:
-    """Per slot that gains key groups, all segments it is going to look into, each with all of its key groups: a lookup wants them in one
-    piece, and what the slot had never fetched of those it owned before is as far away as the others. ``segments`` are (name, bytes, key
-    groups it is alive for), newest first is best."""
+    """For each slot that gains key groups, all segments that it will read, each with all key groups
+    of the slot: a lookup wants them in one piece, and key groups that it owned before and never
+    fetched are as far away as the new ones. ``segments`` are (name, bytes, key groups it is alive
+    for), newest first is best."""
     gaining = sorted({b for a, b in zip(before, after, strict=True) if a != b})
     found: dict[int, list[Fetch]] = {}
     owned = {slot: groups_of(after, slot) for slot in gaining}

@@ -18,7 +18,8 @@ from meander.plan.schemas import did_you_mean
 KEY_GROUPS = 128
 
 SLACK = 1.1
-"""A slot may have a tenth more than the average before a key group moves for it: what is saved is less than what moving costs."""
+"""A slot may have a tenth more than the average load before a key group moves: below that, moving
+costs more than it saves."""
 _QUIET = 0.01
 """A key group that did nothing weighs this share of an average one, so that quiet ones do not all pile up in one slot."""
 _TIGHTER = 16
@@ -104,7 +105,7 @@ def assign(slots: int, executors: Iterable[str], before: Sequence[str] = (), loa
 
 
 def slot_loads(table: Sequence[int], load: Sequence[float], slots: int | None = None) -> list[float]:
-    """What each slot has to do: the sum over its key groups.
+    """The load of each slot: the sum over its key groups.
 
     >>> slot_loads([0, 0, 1], [5.0, 1.0, 2.0])
     [6.0, 2.0]
@@ -187,7 +188,8 @@ def _by_load(table: Sequence[int], slots: int, weight: Sequence[float]) -> list[
 
 
 def _hot(heaviest: Sequence[int], slots: int, weight: Sequence[float]) -> list[int]:
-    """Key groups that are more than a slot's share of what is left beside the heavier ones."""
+    """Key groups whose load is more than a slot's share of the load that remains beside the heavier
+    ones."""
     remaining, free = sum(weight), slots
     hot: list[int] = []
     for group in heaviest:
@@ -200,7 +202,8 @@ def _hot(heaviest: Sequence[int], slots: int, weight: Sequence[float]) -> list[i
 
 
 def _place_hot(table: Sequence[int], slots: int, hot: Sequence[int]) -> dict[int, int]:
-    """A slot for each hot key group: its own, or one that has the fewest others, who will have to leave."""
+    """A slot for each hot key group: its own slot, or the one from which the fewest other key
+    groups must move away."""
     home: dict[int, int] = {}
     owned = [sum(1 for owner in table if owner == slot) for slot in range(slots)]
     for group in hot:
@@ -214,7 +217,7 @@ def _place_hot(table: Sequence[int], slots: int, hot: Sequence[int]) -> dict[int
 def _keep_and_deal(
     table: Sequence[int], rest: Sequence[int], keep: Mapping[int, float], others: Sequence[int], weight: Sequence[float]
 ) -> dict[int, int]:
-    """Every slot keeps key groups up to a load; what has to leave goes to whoever of the others has least."""
+    """Every slot keeps key groups up to a load; the others go to the slots with the least load."""
     owned: dict[int, list[int]] = {slot: [] for slot in keep}
     homeless: list[int] = []
     for group in rest:  # heaviest first, and so they stay

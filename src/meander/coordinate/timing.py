@@ -1,4 +1,4 @@
-"""Which time an operator follows: what the driver must know of it to compute its marks."""
+"""The time that an operator follows, as the driver needs it to compute the operator's marks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Clock = Literal["mark", "clock", "epoch"]
 
 @dataclass(frozen=True)
 class Timing:
-    """Which time an operator follows."""
+    """The time that an operator follows."""
 
     marks: frozenset[str] = frozenset()
     """Watermarks, of which the smallest counts."""

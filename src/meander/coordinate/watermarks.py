@@ -1,17 +1,21 @@
-"""Watermarks: what the log knows of event time, and how an epoch moves it on. Pure.
+"""Watermarks: the log's record of event time, and how an epoch advances it. Pure.
 
 Per watermark operator:
 
-- ``heard``: for each partition the largest event time, and when (by the decisions' clock) it was last heard of
-- ``since``: when anything was last heard under this watermark; before that, the time of the first epoch under it
+- ``heard``: for each partition its largest event time, and the time (by the decisions' clock) of
+  its last rows
+- ``since``: the time of the last rows of any partition; before there are any, the time of the first
+  epoch under this watermark
 - ``mark``: the time below which nothing more is expected
 - ``late``: the mark before the last epoch
 
-Epoch e+1 closes what ends at or below the mark after e, and takes as late what had closed before. A mark never goes back.
+Epoch e+1 closes windows that end at or below the mark after e; a row of a window that had closed
+before is late. A mark never goes back.
 
-A partition, or a whole watermark, that was silent for its idle time holds nobody back. Where all are silent none of them holds the others
-back, so the largest counts: it must not matter which of them was found silent first. Operators that follow several watermarks go by
-a mark of their own (``together``), since it must not go back when one of them wakes up.
+A partition, or a whole watermark, without rows for its idle time does not hold the mark back. If
+all of them are idle, the largest time counts: it must not matter which of them was found idle
+first. Operators that follow several watermarks have a mark of their own (``together``), which must
+not go back when one of the watermarks has rows again.
 """
 
 from __future__ import annotations
@@ -45,9 +49,11 @@ def advance(
     followed: Iterable[frozenset[str]] = (),
     started: float = 0.0,
 ) -> dict[str, Json]:
-    """The times after an epoch that was decided at ``now`` and in which tasks heard these largest times, per watermark and partition.
+    """The times after an epoch: it was decided at ``now``, and its tasks found these largest event
+    times per watermark and partition.
 
-    ``followed`` are the watermarks that operators follow together. What was before ``started`` is no silence: nobody may have listened.
+    ``followed`` are the sets of watermarks that operators follow together. Time before ``started``
+    does not count as idle: the flow may not have been running.
 
     >>> rules = {"w": Rule(grace=5, idle=None)}
     >>> one = advance({}, rules, {"w": {"a": 100, "b": 40}}, 0.0)
@@ -94,10 +100,12 @@ def together(marks: Iterable[str]) -> str:
 
 
 def heard_from(times: Mapping[str, Json], sources: Mapping[str, int | None]) -> dict[str, Json]:
-    """The times without partitions that are gone: nothing more comes from these, and they must not hold the others back.
+    """The times without removed partitions: these get no more rows, and must not hold the others
+    back.
 
-    ``sources`` are those that go on where they are, each with the number of its partitions where that is known. One that begins anew
-    is not among them: what it had said before is of rows that do not come again, and its new partitions have not spoken yet.
+    ``sources`` are the sources that continue at their position, each with the number of its
+    partitions where that is known. A source that begins anew is not among them: its recorded times
+    belong to rows that do not come again, and its new partitions have no rows yet.
 
     >>> times = {"w": {"mark": 3, "heard": {"old/0": [3, 0.0], "new/0": [9, 0.0], "new/1": [7, 0.0]}}}
     >>> heard_from(times, {"new": None})
@@ -122,8 +130,8 @@ def _goes_on(partition: str, sources: Mapping[str, int | None]) -> bool:
 
 
 def low(times: Mapping[str, Json], marks: Iterable[str], delay: int, which: str) -> int:
-    """What an operator goes by that follows these watermarks: ``which`` is ``mark`` or ``late``."""
+    """The time for an operator that follows these watermarks: ``which`` is ``mark`` or ``late``."""
     marks = tuple(marks)
-    several = times.get(together(marks)) if len(marks) > 1 else None  # not there before the first epoch of whoever follows them
+    several = times.get(together(marks)) if len(marks) > 1 else None  # absent before the first epoch of an operator that follows them
     found = [several] if several is not None else [times.get(name, {}) for name in marks]
     return max(NEVER, min((one.get(which, NEVER) for one in found), default=FOREVER) - delay)

@@ -31,9 +31,11 @@ AT_ONCE = 16
 """Merges that one who merges is given at most before it has answered: every operator adds a segment per epoch, so one merge per epoch would
 not do for more than a few."""
 _PIPE = 32 << 10
-"""Bytes of orders that a helper may have before it: what does not fit into the pipe would make the loop wait for a merge."""
+"""The most bytes of orders in a helper's pipe: with more the loop would have to wait for a
+merge."""
 MOST_EPOCHS = 1000
-"""Epochs that a merge may take among replicas. Minutes, where a merge takes seconds: what takes longer was left by one that died."""
+"""The most epochs that a merge may take among replicas. These are minutes, and a merge takes
+seconds: a merge that takes longer was begun by a replica that died."""
 
 
 class Compactor(Protocol):
@@ -104,18 +106,21 @@ def merge_entry(merges: Iterable[Json]) -> Json:
 
 
 def is_overdue(output: str, manifest: Manifest) -> bool:
-    """Whether what a merge among replicas wrote can never become state, by its name: it was begun too many epochs ago.
+    """Whether a replica's merge output can no longer become state: its name shows that it was begun
+    too many epochs ago.
 
-    Who has merged asks before the entry is made, and a replica that starts before it removes what nobody names. Both go by the log: a
-    merge that one of them has removed, no other can put there.
+    The merging replica calls this before it appends the entry, and a starting replica before it
+    removes unnamed objects. Both decide by the log: no replica can append the entry of a merge
+    whose output another one has removed.
     """
     return manifest.shared and int(output.rsplit("/", 1)[1].split("-")[1]) < manifest.epoch - MOST_EPOCHS
 
 
 def still_holds(merge: Json, manifest: Manifest) -> bool:
-    """Whether what a merge has read is what the manifest has: nothing of it was dropped, or merged by somebody else. And in time.
+    """Whether the manifest still has the input of a merge: nothing of it was dropped, or merged by
+    another replica, and the merge is not overdue.
 
-    What went because it is over may have been read: nobody looks at it.
+    Input that was removed because it had ended does not matter: readers skip its rows.
     """
     if is_overdue(merge["output"][0], manifest):
         return False
@@ -211,7 +216,8 @@ def _send(pipe: Any, data: bytes) -> None:
 
 
 def _received(pipe: int) -> Any:
-    """One message, and no byte of the next: what is in a buffer here would be hidden from ``select``. None where the pipe has ended."""
+    """One message, and no byte of the next: ``select`` would not see bytes in a buffer here. None
+    where the pipe has ended."""
 
     def exactly(size: int) -> bytes:
         data = b""

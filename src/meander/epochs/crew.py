@@ -22,7 +22,8 @@ _PATIENCE = 120.0
 _DOUBT = 600.0
 """Seconds in which a cluster that could not give more is not asked for more."""
 _EPOCHS, _SETTLE = 2, 3.0
-"""An executor goes so many epochs after it was evacuated, or so many seconds where there are none: what was begun there is over then."""
+"""An executor is released so many epochs after it was evacuated, or so many seconds if there are no
+epochs: work begun there has ended by then."""
 
 
 class Crew:
@@ -33,12 +34,12 @@ class Crew:
         self._calls = ThreadPoolExecutor(1, thread_name_prefix="meander-executors")
         self._asked: int | None = None
         self._draining: dict[str, tuple[int, float]] = {}
-        """Who was evacuated to be released: at which epoch, and when."""
+        """Evacuated executors that are to be released: the epoch, and the time."""
         self._releasing: dict[str, Future[bool]] = {}
         self._failed: tuple[int, float] | None = None
         """How many there were when the cluster could not give more, and when that was."""
         self.events: list[str] = []
-        """What was done, for the status."""
+        """The latest actions, for the status."""
 
     def reach(self, slots: int) -> int:
         """How many slots there could be room for, up to so many, with executors that are asked for."""

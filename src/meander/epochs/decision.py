@@ -1,4 +1,4 @@
-"""What an epoch is made of: the decision that it runs on, and the outcome that its tasks report. Plain data."""
+"""The parts of an epoch: its decision, and the outcome that its tasks report. Plain data."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ class Decision:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an epoch's tasks wrote: the new segments per table, the staged files per sink, and what was counted."""
+    """The output of an epoch's tasks: the new segments per table, the staged files per sink, and
+    the counters."""
 
     segments: dict[str, list[Any]]
     staged: dict[str, list[Json]]
@@ -49,13 +50,13 @@ class Outcome:
     units: dict[int, int] = field(default_factory=dict)
     """Rows that were in each split."""
     stages: tuple[StageFacts, ...] = ()
-    """What each level did."""
+    """The work of each stage."""
     records: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Per stage, the rows that came into it and those that it handed on."""
     heard: dict[str, dict[str, int]] = field(default_factory=dict)
     """Per watermark and partition, the largest event time."""
     closed: dict[str, int] = field(default_factory=dict)
-    """After a flush: per operator, the last of what it has closed; see ``Stateful.floor``."""
+    """After a flush: per operator, the last time that it has closed; see ``Stateful.floor``."""
     load: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)
     """Per stateful operator, the seconds of work that each key group was."""
     tried: frozenset[str] = frozenset()
@@ -77,7 +78,8 @@ class Outcome:
 
 @dataclass(frozen=True)
 class EpochDone:
-    """What listeners are told after each epoch: ``run.on_epoch(lambda done: print(done.epoch))`` prints that of a ``md.EpochDone``."""
+    """The report of an epoch, for listeners: ``run.on_epoch(lambda done: print(done.epoch))``
+    prints the number from each ``md.EpochDone``."""
 
     epoch: int
     decision: Decision

@@ -1,4 +1,5 @@
-"""Which folders a flow reads and writes: a clash is refused before anything runs, and whenever another plan comes into force."""
+"""The folders that a flow reads and writes: a clash is refused before anything runs, and whenever
+another plan comes into force."""
 
 from __future__ import annotations
 

@@ -1,10 +1,13 @@
-"""What a change on probation would lose for the plan before it: kept, so that taking the change back leaves no trace. Pure.
+"""Keeps the facts and tables that the former plan needs while a change is on probation, so that
+taking the change back leaves no trace. Pure.
 
-A plan that is in force and not proven closes by its own rules. The plan before it may need longer what is over, and may have other marks.
-All that is in the log entries of the change, in ``unproven``: ``times`` has the event time as the former plan's watermarks would have it,
-``flushed`` up to where flushes would have closed everything under it, and ``floors`` up to where its rows would be over: what ends later
-stays in the store. ``aside`` has the tables that a flush has emptied and the former plan has not. They go when the change is proven, and
-come back when it is taken back. A former plan may be on probation itself, and has the same in its own ``unproven``.
+A plan on probation closes windows by its own rules. The former plan may need rows for longer, and
+may have other marks. So the log entries of the change keep, in ``unproven``: ``times``, the event
+time by the former plan's watermarks; ``flushed``, the time up to which flushes would have closed
+everything under it; ``floors``, the times up to which its rows would be over (rows that end later
+stay in the store); and ``aside``, tables that a flush has emptied under the new plan but not under
+the former one. Tables in ``aside`` are removed when the change is proven, and come back when it is
+taken back. If the former plan is on probation itself, its ``unproven`` has the same fields.
 """
 
 from __future__ import annotations
@@ -69,7 +72,8 @@ def set_aside(
 def not_closed(times: Mapping[str, Json], change: Mapping[str, Json]) -> dict[str, Json]:
     """The event time of a plan that is back, given that of the change.
 
-    What its marks have passed, and those of the change have not, was closed by nobody: the next epoch takes rows for it, and closes it.
+    Windows that its marks have passed, and those of the change have not, were never closed: the
+    next epoch takes rows for them, and closes them.
 
     >>> not_closed({"w": {"late": 9, "mark": 12}}, {"w": {"late": 4, "mark": 7}})
     {'w': {'late': 4, 'mark': 12}}
@@ -92,9 +96,11 @@ def both(some: Mapping[str, Table], others: Mapping[str, Table]) -> dict[str, Ta
 
 
 def former_tables(manifest: Manifest, unproven: Json) -> dict[str, Table]:
-    """The tables as the former plan would have them: with what was set aside, and over what would be over for it.
+    """The tables as the former plan would have them: with the tables set aside, and with its own
+    floors.
 
-    What it would have closed, and the change has not, was closed by nobody, and is not over.
+    Windows that it would have closed, and the change has not, were never closed: their rows are not
+    over.
     """
     tables = both(manifest.tables, tables_in(unproven["aside"]))
     floors = unproven["floors"]

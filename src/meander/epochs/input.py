@@ -1,4 +1,4 @@
-"""Where a flow is in its sources, and what it takes of them next."""
+"""A flow's position in its sources, and the input of the next epoch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ class Input:
         self._decided = 0.0
         self._looked = False
         self._chosen: dict[str, tuple[Cursor, Choice | None]] = {}
-        """What cursors have given for a decision that is not made yet: they have moved on, so it must not be forgotten."""
+        """Choices of cursors for a decision that is not made yet. The cursors have moved past them,
+        so they must be kept."""
         self.cursors: dict[str, Cursor] = {name: self.open(name, source) for name, source in sources.items()}
 
     def open(self, name: str, source: Source, anew: bool = False) -> Cursor:
@@ -29,10 +30,10 @@ class Input:
         return source.cursor({}, set()) if anew else source.cursor(manifest.offsets.get(name, {}), load_seen(self._store, manifest, name))
 
     def reopen(self, sources: Mapping[str, Source]) -> None:
-        """Be where the log is, whatever was given since. All or nothing: the store may not answer.
+        """Move all cursors to the log's position, or none of them if the store does not answer.
 
-        Where all input was looked for it is again: what the cursors had found goes with them, and who asks for everything would seem to
-        have it all.
+        If all input was looked for, it is looked for again: new cursors have not found anything
+        yet, and a caller that wants all input would seem to have it.
         """
         opened: dict[str, Cursor] = {}
         try:
@@ -57,7 +58,8 @@ class Input:
             cursor.look()
 
     def now(self) -> float:
-        """The decision's clock: never behind the last decision, whoever made it, and also where that one is not committed yet."""
+        """The decision's clock: never behind the last decision, also one of another replica, or one
+        that is not committed yet."""
         self._decided = max(self._time(), self._log.manifest.now, self._decided)
         return self._decided
 

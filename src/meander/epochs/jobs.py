@@ -1,4 +1,4 @@
-"""The contract of what carries control messages to tasks, and brings back what they report.
+"""The contract of jobs: they carry control messages to tasks, and return the tasks' reports.
 
 ``on_spark.jobs`` has Spark do it; ``testing`` does it in process.
 """

@@ -1,7 +1,9 @@
-"""Carrying a rescaling out: switching tables between epochs, and having stewards fill caches before, after or beside it.
+"""Carries a rescale out: switches tables between epochs, and has stewards fill caches before, after
+or beside the switch.
 
-Called from the thread of whoever asks for it; only the switch itself happens in the loop's thread, between two epochs. Where segments are
-mapped from a folder nothing has to move, and every strategy is a switch.
+Runs in the caller's thread; only the switch itself happens in the loop's thread, between two
+epochs. If segments are mapped from a folder nothing has to move, and every strategy is a plain
+switch.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ _SMALL = 4 << 20
 
 @dataclass
 class Moved:
-    """What a rescaling moved."""
+    """The result of a rescale."""
 
     groups: int = 0
     from_peers: int = 0
@@ -43,7 +45,7 @@ class Moved:
 
 @dataclass
 class _Fetching:
-    """What one rescaling has asked for: of whom, which segment, which key groups."""
+    """The requests of one rescale: the steward, the segment, and the key groups."""
 
     moved: Moved
     deadline: float
@@ -135,7 +137,8 @@ class Migration:
         return table
 
     def _warm(self, tables: Mapping[str, list[int]], fetching: _Fetching, share: float, rounds: int, largest: int | None = None) -> None:
-        """Have the stewards of new owners fetch what moves and wait for them. What epochs write meanwhile is little, and less each time."""
+        """Have the new owners' stewards fetch the moving key groups, and wait. Then again for what
+        epochs wrote meanwhile, which is less each time."""
         for _ in range(rounds):
             told: set[str] = set()
             for operator, table in tables.items():
@@ -181,7 +184,7 @@ class Migration:
             moved.failures.append(str(error))
 
     def _fetched(self, address: str) -> dict[str, int]:
-        """What it has fetched so far."""
+        """The bytes that it has fetched so far."""
         try:
             answer = Peer.at(address, self._runner.secret).fetched()
         except Unreachable:

@@ -1,4 +1,4 @@
-"""What a loop works on, and whether a store can go on with it."""
+"""The parts of a plan that a loop works on, and the check that a store can continue with them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COMFORTABLE_RUNS = 40
 
 @dataclass(frozen=True)
 class Parts:
-    """What a loop works on: a flow's ends and its stateful operators, by name."""
+    """A flow's sources and sinks and its stateful operators, by name."""
 
     plan: Json
     """Version and digest, as the log records them."""
@@ -73,7 +73,8 @@ class Parts:
 
 
 def in_force(plan: Json) -> tuple[str, str | None]:
-    """What tells a plan from another one in the log: a digest has no places, so a modification may leave it as it is."""
+    """The identity of a plan in the log. A digest alone is not enough: it has no places, so a
+    modification may leave it unchanged."""
     return plan["digest"], plan.get("modification")
 
 

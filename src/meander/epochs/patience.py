@@ -1,13 +1,16 @@
-"""Holding: what a run does while its store, or a sink, does not answer.
+"""Holding: a run waits while its store, or a sink, does not answer.
 
-What is away comes back: a server restarts, a network heals, credentials are renewed, a disk has room again. Ending would only
-leave the start to somebody else, so a run holds:
+Such failures end: a server restarts, a network recovers, credentials are renewed, a disk has room
+again. If the run ended, somebody would have to start it again. So a run holds:
 
-1. the step that failed is given up; what it had decided and not committed is decided again
-2. it waits, longer from try to try, and not as long as others that began to wait in the same moment
-3. it takes up what the log says, since an entry that was not answered may be in it, and does the step again
+1. the failed step is given up; a decision that was not committed is made again
+2. the run waits, longer from try to try, with a random part, so that runs that fail together do not
+   try again together
+3. it reads the log again, since an append without an answer may have succeeded, and repeats the
+   step
 
-It says so once when it begins to hold and once when it goes on; meanwhile ``held`` says since when, and why.
+The run logs one line when it begins to hold and one when it continues; meanwhile ``held`` has the
+time and the reason.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from meander.errors import Retryable, Unavailable
 FIRST_WAIT, LONGEST_WAIT = 0.1, 5.0
 _SLICE = 0.1
 _OTHERS = 600.0
-"""Seconds for which anything but the store is waited for, by who waits for more than the store."""
+"""Seconds to wait for anything but the store."""
 _LOG = logging.getLogger("meander")
 Result = TypeVar("Result")
 
@@ -44,8 +47,8 @@ class Patience:
     """One run's."""
 
     def __init__(self, clock: Clock, who: str, limit: float | None = None, kinds: type[Retryable] = Unavailable) -> None:
-        """``limit``: seconds after which holding is given up, and what was not answered is raised; None: never. ``kinds``: what is waited
-        out."""
+        """``limit``: seconds after which holding ends and the error is raised; None: never.
+        ``kinds``: the errors that are waited out."""
         self._clock, self._who, self._limit, self._kinds = clock, who, limit, kinds
         self._leaving = threading.Event()
         self._lock = threading.Lock()
@@ -54,12 +57,12 @@ class Patience:
 
     @property
     def held(self) -> Held | None:
-        """What is waited for; None while nothing is."""
+        """The reason for holding; None while the run does not hold."""
         with self._lock:
             return min(self._held.values(), key=lambda held: held.since, default=None)
 
     def leave(self) -> None:
-        """Hold no longer: who waits is told what was not answered last."""
+        """Stop holding: the waiting call raises its last error."""
         self._leaving.set()
 
     @property

@@ -95,8 +95,8 @@ class Placement:
     def pin(self, slots: Mapping[int, int]) -> dict[int, list[str]]:
         """The location hint of every slot of every level; empty lists where there is no choice to make."""
         if any(len(self._slots.get(level, ())) != count for level, count in slots.items()):
-            self.forget()  # a rescaling: who has just joined is to have some of them
-        self._place(slots)  # also where there is one executor: who joins later finds the slots where they are
+            self.forget()  # a rescale: executors that have just joined shall get slots, too
+        self._place(slots)  # also with one executor: an executor that joins later leaves slots where they are
         if len(self._known) < 2:
             return {level: [] for level in slots}
         return {level: [self._known[executor].hint for executor in self._now[level]] for level in slots}
@@ -123,7 +123,7 @@ class Placement:
         """The executors that are there at this moment, those that are leaving included. From any thread: looks for itself."""
         try:
             return list(self._look())
-        except Exception:  # Spark is stopping: what was known last
+        except Exception:  # Spark is stopping: use the last known value
             return list(self._known)
 
     @property

@@ -1,8 +1,8 @@
-"""From staged files to what sinks have: publishing what a log entry names, and looking at what none does yet.
+"""Publishes the staged files that a log entry names, and reads staged files that none names yet.
 
-What is committed must be published before anything else is: no later epoch may come first. So a sink that cannot take an epoch now (its
-disk is full, its folder is away, its database does not answer), like a store that does not give the staged files, holds the flow up, and is
-tried again until it does: see ``patience``.
+A committed epoch must be published before any later one. So a sink that cannot take an epoch now
+(its disk is full, its folder is away, its database does not answer) holds the flow up and is tried
+again, and so does a store that cannot read the staged files: see ``patience``.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def publish(store: Store, sinks: Mapping[str, Sink], manifest: Manifest, some: S
 
 
 def read_output(store: Store, outcome: Outcome) -> dict[str, pl.DataFrame]:
-    """What an epoch that is not committed would publish, per sink."""
+    """The rows that an uncommitted epoch would publish, per sink."""
     found = {}
     for sink, files in outcome.staged.items():
         staged = [_staged(store, StagedFile.from_json(file)) for file in sorted(files, key=lambda file: int(file["slot"]))]

@@ -1,7 +1,8 @@
-"""What the autoscaler is told of every epoch, and doing what it says. The decisions themselves are ``coordinate``'s.
+"""Passes the facts of every epoch to the autoscaler, and carries its decisions out. The decisions
+themselves are in ``coordinate``.
 
-Where executors may be requested (``crew.py``), slots that need more of them wait until these are introduced; those that fewer slots leave
-without work are drained and released.
+If executors may be requested (``crew.py``), slots that need more executors wait until these are
+introduced; executors without slots are drained and released.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ _IDLE_EVERY = 1.0
 
 @dataclass
 class LoadMeter:
-    """What each key group of each operator costs, lately: seconds of work per epoch, older epochs counting less and less."""
+    """The recent load of each key group of each operator: seconds of work per epoch, with less and
+    less weight for older epochs."""
 
     load: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)
 
@@ -67,12 +69,12 @@ class Autoscaler:
         """The newest decision, for status."""
 
     def restage(self, stages: Mapping[str, tuple[str, ...]]) -> None:
-        """Another plan is in force: what was decided for the stages of the old one is forgotten."""
+        """Another plan is in force: forget the decisions for the stages of the old one."""
         self._stages, self._pending, self._memory, self._facts = stages, {}, Memory(), None
 
     @property
     def executors(self) -> list[str]:
-        """What was done about executors, lately."""
+        """The latest actions on executors."""
         return [] if self._crew is None else self._crew.events
 
     def __call__(self, done: EpochDone) -> None:

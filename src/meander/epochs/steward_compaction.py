@@ -93,9 +93,11 @@ class StewardCompactor:
             self._made.append((ordered, answer[0], answer[2], address))
 
     def _bring_to_owners(self, table: list[int], ordered: _Ordered, name: str, size: int, holder: str) -> None:
-        """Key groups may have moved while they were merged: what would be near their owner otherwise is brought there.
+        """Key groups may have moved during the merge: have the result fetched by the stewards of
+        their new owners.
 
-        By the routing after the result is in the log: who changes the routing later finds it there, and has it brought himself.
+        Uses the routing after the result entered the log: a later change of the routing sees the
+        result in the log and has it fetched itself.
         """
         for slot in {table[group] for group in range(len(table)) if ordered.merge.groups >> group & 1}:
             owner = self._runner.steward_of(ordered.operator, slot)

@@ -1,13 +1,14 @@
 """Tables too large to travel with the plan: stored by a driver before an epoch names them. Workers read them: ``cache.tables``.
 
-What a log entry's plan says of them is under ``tables``: per operator a *mark*, which names the pieces. Tasks are told the marks, and
-never the tables. The rules that keep a named table in the store, and no other:
+A log entry's plan has them under ``tables``: per operator a *mark*, which names the pieces. Tasks
+get the marks, never the tables. These rules keep every named table in the store, and no other:
 
-- pieces are written before the entry that names them, under names that nobody has used before. A table that is the same as one in
-  force is not written: its mark goes on.
-- a name leaves the log once, and does not come back: then it goes like a segment, when no retained epoch has it.
-- what was written and is not in the log was written for an epoch that failed, or by the dead: the first is removed after the next
-  epoch, the second by the next start.
+- pieces are written before the entry that names them, under new names. A table equal to one in
+  force is not written again: its mark is kept.
+- a name leaves the log once, and does not come back: then its pieces are removed like a segment,
+  when no retained epoch has them.
+- pieces that are not in the log belong to an epoch that failed, and are removed after the next
+  epoch, or to a process that died, and are removed by the next start.
 """
 
 from __future__ import annotations
@@ -69,9 +70,11 @@ def _write(store: Store, lookup: StoredLookup, prefix: str, written: set[str]) -
 
 
 def at_start(store: Store, clock: Clock, manifest: Manifest, plan: Plan, said: Json, written: set[str]) -> Marks:
-    """The tables of the plan that goes on, written where they are not in the store. What log entries are to say of the plan says so.
+    """The tables of the plan that continues; tables that are not in the store are written. Adds
+    their marks to ``said``, the plan's record for log entries, and returns them.
 
-    A table that came with a modification, and that no file has, is the one that the log names. What somebody has removed is written again.
+    A table that came with a modification, and that no file has, is the one that the log names.
+    Pieces that were removed by hand are written again.
     """
     named = {}
     for name, mark in manifest.plan.get("tables", {}).items():
@@ -91,7 +94,8 @@ def at_start(store: Store, clock: Clock, manifest: Manifest, plan: Plan, said: J
 
 
 def leftovers(written: set[str], manifest: Manifest, plan: Json) -> set[str]:
-    """Of what this process has written, what neither the log nor the next entry names. The others are the log's from now on."""
+    """The pieces written by this process that neither the log nor the next entry names. From now on
+    the log owns the others."""
     waiting = Manifest(plan=plan).stored_tables()
     left = written - manifest.stored_tables() - waiting
     written &= waiting - manifest.stored_tables()

@@ -1,11 +1,12 @@
 """Removing what no retained epoch needs.
 
-What is garbage is known when it becomes garbage (a compaction's inputs, a published epoch's staged files, a snapshot's predecessors), so
-tidying costs what there is to remove and never lists the store. What only a dead generation knew of, such as the segments of an epoch
-that was never committed, is found once, at the start, by listing, and only among names of older generations. So are the temporary
-files of processes that died inside a put.
+Objects are recorded as garbage when they become garbage (a compaction's inputs, a published epoch's
+staged files, a snapshot's predecessors). So the cost of tidying is that of the removals; the store
+is never listed. Objects that only a dead generation knew, such as the segments of an epoch that was
+never committed, are found once, at the start, by listing, and only among names of older
+generations. So are the temporary files of processes that died inside a put.
 
-Nothing waits for a deletion: one that fails is tried again with the next epoch.
+Nothing waits for a deletion: a failed deletion is tried again with the next epoch.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class Tidy:
         """(position, generation) of retained entries of older generations, without their seals, oldest first."""
         self._oldest_own = manifest.position + 1
         self._due: deque[str] = deque()
-        """What nobody needs any more and is not removed yet."""
+        """Garbage that is not removed yet."""
         self._closing = False
 
     def close(self) -> None:
@@ -92,7 +93,8 @@ class Tidy:
         self._oldest_own = min(positions, default=manifest.position + 1)
 
     def leave(self, manifest: Manifest) -> None:
-        """Another replica removes what has left retention. What it may not have come to is remembered for a while: it may die."""
+        """Another replica removes objects that have left retention. They are remembered here for a
+        while, since it may die before it removes them."""
         while self._garbage and self._garbage[0][0] < manifest.epoch - 2 * self._retain:
             self._garbage.popleft()
         self._remove()
@@ -102,7 +104,8 @@ class Tidy:
         horizon = manifest.epoch - self._retain
         while self._garbage and self._garbage[0][0] < horizon:
             self._due.append(self._garbage.popleft()[1])
-        # The newest snapshot at or before the horizon is the base of everything retained; what is older is not needed.
+        # The newest snapshot at or before the horizon is the base of everything retained; older
+        # ones are not needed.
         while len(self._snapshots) > 1 and self._snapshots[1][0] <= horizon:
             _, generation, position = self._snapshots.popleft()
             self._due.append(snapshot_name(generation, position))
@@ -134,9 +137,10 @@ class Tidy:
             self._removing = self._beside.submit(self._delete, names)
 
     def _delete(self, names: list[str]) -> list[str]:
-        """Remove objects and tell of segments among them at once, since there may be no next epoch to do so: what is still there.
+        """Remove objects and report the removed segments at once, since there may be no next epoch
+        to do so. Returns the objects that are still there.
 
-        Until the store does not answer: then nobody should wait for every other name, too.
+        Stops when the store does not answer, so that nobody waits for every other name, too.
         """
         at_once = 1 if self._beside is None else _LOT
         left: list[str] = []
@@ -148,7 +152,7 @@ class Tidy:
             try:
                 self._store.delete_all(lot)
             except Retryable:
-                names, left = names[:start], [*rest, *lot[1:], lot[0]]  # behind the others: one that can never go must not keep them
+                names, left = names[:start], [*rest, *lot[1:], lot[0]]  # last: it may never be removable
                 break
         segments = [name for name in names if name.startswith(("segments/", "tables/"))]
         if segments:
@@ -156,10 +160,11 @@ class Tidy:
         return left
 
     def undo(self, manifest: Manifest) -> None:
-        """An epoch has failed for now, and nothing of it runs: what tasks have written since this manifest is garbage.
+        """An epoch has failed for now, and none of its tasks runs: objects that tasks have written
+        since this manifest are garbage.
 
-        Lists the store, which only a failure may: a disk that is full has room again when what failed is gone. For a run alone: what
-        replicas write looks the same.
+        Lists the store, which is allowed only after a failure: a full disk has room again when the
+        failed output is gone. Only for a run without replicas, since their objects look the same.
         """
         with contextlib.suppress(Retryable):
             for folder in ("segments/", "staged/"):
@@ -172,7 +177,8 @@ class Tidy:
         return by_a_task and int(owner) == manifest.generation and int(epoch) > manifest.epoch
 
     def sweep(self) -> None:
-        """Once, at the start: take stock of what is retained, and remove what dead generations left behind."""
+        """Once, at the start: list the retained objects, and remove those that dead generations
+        left behind."""
         states = self._retained_states()
         if not states:
             return  # collected while it was read: another generation owns the store, and our next append says so
@@ -195,12 +201,14 @@ class Tidy:
             sweep_temporary(self._store, folder)
 
     def _is_left_behind(self, name: str) -> bool:
-        """Whether only the dead can have written an object that no retained state needs.
+        """Whether an object that no retained state needs was written by a process that cannot use
+        it any more.
 
-        All that an older generation wrote. Of a shared one, which lives on while replicas die, what a task wrote for an epoch that is
-        committed: whoever may still be at it has lost. The same of state that a change has rewritten, which only the epoch after it
-        can name. A table that an epoch was to name which is committed without it. What a merge wrote that was begun so long ago that
-        nobody puts it into the log any more. And files of names that were written for a position of the log which another entry has.
+        True for all objects of an older generation. A generation shared by replicas lives on while
+        replicas die; in it True for: output of tasks for an epoch that is committed already; state
+        rewritten by a change for such an epoch; a table written for an epoch that was committed
+        without it; output of a merge begun so long ago that its entry can no longer be appended;
+        and files of names written for a position of the log that another entry has.
         """
         owner, epoch, writer = (*name.rsplit("/", 1)[1].split("-"), "", "")[:3]
         if not owner.isdigit() or int(owner) < self._start.generation:

@@ -32,7 +32,7 @@ def rewrite_tables(
     upgrades: Mapping[str, Callable[[pl.DataFrame], pl.DataFrame]],
     gone: tuple[str, ...],
 ) -> Rewritten:
-    """Tables as the new plan finds them; what is written for it counts only if its epoch is committed."""
+    """The tables for the new plan. Segments written for it count only if its epoch is committed."""
     tables: dict[str, Table] = {}
     for name, table in manifest.tables.items():
         if name in upgrades:

@@ -1,4 +1,4 @@
-"""What people write who know PySpark, Polars or pandas, and what it is here. For messages.
+"""Names from PySpark, Polars and pandas, and the names to write here instead. For messages.
 
 May import: nothing of ours but the leaf ``plan.schemas``. Begin with ``names.py``.
 """

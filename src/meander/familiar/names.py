@@ -183,7 +183,8 @@ MODULE: Mapping[str, str] = {
 
 
 def unknown_name(owner: str, name: str, instead: Mapping[str, str], known: Iterable[str], columns: Iterable[str] = ()) -> AttributeError:
-    """The error for a name that is not there: what to write where that is known, else what is like it.
+    """The error for an unknown name. It gives the name to write instead if that is known, otherwise
+    similar names.
 
     >>> print(unknown_name("'Run' object", "wait", RUN, ["stop"]))
     'Run' object has no attribute 'wait': write run.await_termination()

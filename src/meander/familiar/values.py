@@ -1,6 +1,7 @@
-"""Things that people give in the place of a source, a sink, a stream or an expression, and what to give instead.
+"""Messages for values that are no source, sink, stream or expression; each message says what to
+pass instead.
 
-Known by the names of their classes alone: PySpark and pandas are not imported for it.
+Values are recognised by the names of their classes: PySpark and pandas are not imported for it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ _LIBRARIES = {"polars": "Polars", "pandas": "pandas", "pyarrow": "PyArrow"}
 
 
 def named(value: object) -> str:
-    """What a value is, in a few words: a message must not print a table, nor an address.
+    """A short name of a value: a message must not print a table, nor an address.
 
     >>> named(3), named("in/"), named(len), named([1, 2])
     ('3', "'in/'", "the function 'len'", 'a list')
@@ -81,7 +82,7 @@ def no_column_name(given: object) -> str:
 
 
 def no_source(given: Any) -> str:
-    """Why something is no source, and what is one."""
+    """The message for a value that is no source."""
     text = f"{named(given)} is no source"
     if isinstance(given, str | os.PathLike):
         return f"{text}; to read files write md.files({os.fspath(given)!r}, format='json', schema={{'customer': 'string'}})"
@@ -103,7 +104,7 @@ def no_source(given: Any) -> str:
 
 
 def no_sink(given: Any) -> str:
-    """Why something is no sink, and what is one."""
+    """The message for a value that is no sink."""
     text = f"{named(given)} is no sink"
     if isinstance(given, str | os.PathLike):
         return f"{text}; to write files write md.parquet({os.fspath(given)!r})"

@@ -1,4 +1,4 @@
-"""What each Nexmark query comes to over a finite input, in DuckDB's SQL.
+"""The answer of each Nexmark query over a finite input, in DuckDB's SQL.
 
 Constants for ``oracle``. A query over windows is answered with all of its windows closed, one that updates with the last value of every
 key. ``window_of(t, seconds)`` is the beginning of the tumbling window that holds ``t``; windows begin at multiples of their size since
@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Answer:
-    """One query: what it reads, what it comes to, and how a stream of its results becomes that."""
+    """One query: its input, its answer, and the conversion of a stream of results into the
+    answer."""
 
     sql: str
     tables: tuple[str, ...] = ("bid",)

@@ -1,4 +1,4 @@
-"""What a run of a query came to, from the files that it wrote, beside what the oracle says.
+"""Compares the result of a query's run, from the files that it wrote, with the oracle's answer.
 
 ``output`` is the sink, ``results`` reads what it has published so far, and ``check`` compares: all of it through files, so that a run
 may be killed and go on in another process.
@@ -30,7 +30,8 @@ def output(query: str, folder: str | os.PathLike[str]) -> Sink:
 
 
 def results(query: str, folder: str | os.PathLike[str]) -> pl.DataFrame | None:
-    """What is published in the folder, of an updating query the last row of every key. None where nothing is."""
+    """The rows published in the folder; of an updating query, the last row of every key. None if
+    there are none."""
     files = sorted(Path(folder).rglob("*.parquet"), key=lambda file: file.name)
     if not files:
         return None
@@ -41,7 +42,8 @@ def results(query: str, folder: str | os.PathLike[str]) -> pl.DataFrame | None:
 
 
 def check(query: str, folder: str | os.PathLike[str], tables: Mapping[str, Table]) -> tuple[int, Difference | None]:
-    """How many rows the oracle expects, and where what is published differs; None where it does not."""
+    """The number of rows that the oracle expects, and the difference to the published ones; None if
+    there is none."""
     expected = answer(query, tables)
     found = results(query, folder)
     return expected.num_rows, compare(expected.slice(0, 0) if found is None else found, expected)

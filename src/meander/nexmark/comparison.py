@@ -21,7 +21,7 @@ _ALIKE = 10_000  # how many rows are searched for the one that is most like a mi
 
 @dataclass(frozen=True)
 class Difference:
-    """How a result differs from what was expected."""
+    """The difference between a result and the expected one."""
 
     missing: int
     """Rows that were expected and are not there."""

@@ -153,14 +153,16 @@ class Rows:
         }
 
     def _people(self, number: I64, bits: U64, hot_ratio: int, hot_place: int) -> I64:
-        """Who acts: the hot one of the last hundred people, or one of the active, or one who is about to come."""
+        """The acting person: the hot one of the last hundred people, or an active one, or one whose
+        event is still to come."""
         last = self._load.last_person(number)
         active = np.minimum(last + 1, self._load.active_people)
         anyone = last + 1 - active + below(bits, (active + ID_LEAD).astype(np.uint64))
         return np.where(_pick(bits, 0, hot_ratio) > 0, last // HOT_EVERY * HOT_EVERY + hot_place, anyone)
 
     def _open_auctions(self, number: I64, bits: U64) -> I64:
-        """What is bid for: the hot one of the last hundred auctions, or one in flight, or one that is about to come."""
+        """The auction of a bid: the hot one of the last hundred auctions, or an open one, or one
+        whose event is still to come."""
         last = self._load.last_auction(number)
         oldest = np.maximum(last - self._load.auctions_in_flight, 0)
         any_one = oldest + below(bits, (last - oldest + 1 + ID_LEAD).astype(np.uint64))

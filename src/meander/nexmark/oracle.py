@@ -1,4 +1,4 @@
-"""The oracle: what a Nexmark query must come to over given events, computed by DuckDB.
+"""The oracle: the right answer of a Nexmark query over given events, computed by DuckDB.
 
 It shares no code with the flows: SQL over whole tables on one side, a stream in epochs on the other. Two queries need more than the
 events. q12 windows bids by processing time, so its ``bid`` table has a column ``p_time``: the ``now`` of the decision by which a run took

@@ -1,7 +1,7 @@
 """A query under hard conditions: its process is killed, another one goes on and changes the slots while it runs, and then it is checked.
 
-The killed process is a real one, with a Spark of its own, and goes by ``kill -9`` as soon as it has committed a few epochs: wherever it is
-then. What it leaves behind is the store and the files that it has published.
+The killed process is a real one, with a Spark of its own, and is ended by ``kill -9`` as soon as it
+has committed a few epochs, at any point of its work. Only the store and the published files remain.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _CLOCK = SystemClock()
 
 @dataclass(frozen=True)
 class Trial:
-    """What is to be gone through."""
+    """The plan of a trial."""
 
     query: str
     parallelism: int
@@ -65,7 +65,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of it."""
+    """The result of a trial."""
 
     trial: Trial
     killed_at: int | None

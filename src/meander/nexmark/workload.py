@@ -1,8 +1,9 @@
 """The parameters of a Nexmark stream, and the arithmetic of its event numbers.
 
-Events are numbered from 0 and come in cycles: ``persons`` new people, then ``auctions`` new auctions, then ``bids`` bids. What kind of
-event a number is, which id it has, which ids exist by then and when it happens follow from the number alone, so any range of
-numbers can be made by itself. The defaults are those of the Nexmark suite.
+Events are numbered from 0 and come in cycles: ``persons`` new people, then ``auctions`` new
+auctions, then ``bids`` bids. The kind of an event, its id, the ids that exist by then and its time
+follow from its number alone, so any range of events can be made by itself. The defaults are those
+of the Nexmark suite.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _FASTEST = 1_000_000
 
 @dataclass(frozen=True)
 class Workload:
-    """What a Nexmark stream is like; the defaults are the suite's."""
+    """The parameters of a Nexmark stream; the defaults are the suite's."""
 
     persons: int = 1
     auctions: int = 3
@@ -120,7 +121,7 @@ class Workload:
         return last
 
     def describe(self) -> str:
-        """What differs from the suite's defaults."""
+        """The parameters that differ from the suite's defaults."""
         own = [f"{f.name} {getattr(self, f.name)}" for f in fields(self) if getattr(self, f.name) != f.default]
         return ", ".join(own)
 

@@ -1,8 +1,9 @@
-"""Executors requested from, and released to, Spark's own cluster manager: what a ``Crew`` asks for.
+"""Requests executors from Spark's cluster manager, and releases them to it, for a ``Crew``.
 
-Spark's ``ExecutorAllocationClient`` is the same call on a standalone master, ``local-cluster``, YARN and Kubernetes: a total to have, and
-names to let go. A local Spark has none, and with dynamic allocation Spark decides itself: then slots follow the load among the
-executors there are, and it is said once.
+Spark's ``ExecutorAllocationClient`` is the same call on a standalone master, ``local-cluster``,
+YARN and Kubernetes: a total number to request, and names to release. A local Spark has no such
+client, and with dynamic allocation Spark decides by itself: then slots follow the load among the
+executors there are, and the log says so once.
 """
 
 from __future__ import annotations

@@ -1,13 +1,15 @@
 """Introducing executors to a flow, beside its epochs.
 
-The first Python task on an executor is slow: PySpark's daemon starts, a worker is forked and imports Polars, Arrow and this package, the
-store is opened, the steward starts. An epoch that met such an executor would take seconds. So an executor is *introduced* first: one
-small task per core, pinned there, does all of that, from a thread of the driver's that no epoch waits for. Then it takes part in an
-exchange with others, for which its JVM loads classes and connects. ``Placement`` has slots and source tasks run only where that is done, as
-long as there is such a place.
+The first Python task on an executor is slow: PySpark's daemon starts, a worker is forked and
+imports Polars, Arrow and this package, the store is opened, the steward starts. An epoch with a
+task on such an executor would take seconds. So an executor is *introduced* first: one small task
+per core, pinned there, does all of that, started by a thread of the driver that no epoch waits for.
+Then it takes part in an exchange with others, for which its JVM loads classes and connects.
+``Placement`` uses only introduced executors for slots and source tasks, as long as there are any.
 
-An introduction is forgotten: PySpark ends workers that had nothing to do for a minute. Who has no slots is introduced again before that.
-An executor that does not see the store is never introduced, and it is said why.
+An introduction wears off: PySpark ends workers that were idle for a minute. An executor without
+slots is introduced again before that. An executor that does not see the store is never introduced,
+and the log says why.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ _FORGOTTEN_AFTER = 40.0
 
 @dataclass(frozen=True)
 class Hello:
-    """What the driver tells an executor that is introduced."""
+    """The message of the driver to an executor that is introduced."""
 
     common: Common
     probe: str
@@ -57,7 +59,7 @@ class Hello:
 
 @dataclass(frozen=True)
 class Answer:
-    """What one of its workers says."""
+    """The answer of one of its workers."""
 
     executor: str | None
     """Where it ran, which need not be where it should have; None where the system does not tell."""
@@ -66,7 +68,8 @@ class Answer:
 
 
 def introduce(_: int, messages: Iterable[bytes]) -> Iterator[bytes]:
-    """In a worker. That this can be called at all means that everything is imported; what is opened here is found open by the epochs."""
+    """Runs in a worker. To call this function imports everything that epochs need; the store that
+    is opened here stays open for them."""
     (message,) = list(messages)
     hello: Hello = pickle.loads(message)
     store, executor_cache = worker.settle_in(hello.common)

@@ -1,11 +1,13 @@
 """Epochs as Spark jobs: the one place that builds RDDs.
 
-Every level of a plan is a stage of one job. The functions are fixed and travel once; what differs from epoch to epoch is data:
-the control messages. They sit in an RDD of their own whose location preferences are the routing table, and are zipped on
-the JVM's side with what the shuffle brings, so that each stage runs in one Python worker per task, where it should.
+Every stage of a plan is a stage of one job. The functions are fixed and sent once; only data
+differs from epoch to epoch: the control messages. They are in an RDD of their own whose location
+preferences are the routing table. The JVM zips them with the shuffled blobs, so that each stage
+runs in one Python worker per task, on the preferred executor.
 
-Zipping wants as many control elements as blobs: every task of a level sends exactly one blob to each task of the next, so there are
-as many blobs as tasks, and the control message is followed by that many empty ones.
+Zipping needs as many control elements as blobs: every task of a stage sends exactly one blob to
+each task of the next, so there are as many blobs as tasks, and the control message is followed by
+empty ones up to that number.
 """
 
 from __future__ import annotations
@@ -103,7 +105,7 @@ class SparkJobs:
 
     @_submitting
     def run_single(self, controls: Sequence[Control], among: Sequence[str] = ()) -> Callable[[], list[Seen]]:
-        """A flow without state: one stage, whose tasks run among some places."""
+        """A flow without state: one stage, whose tasks run on some of the given places."""
         return self._collect(self._stage(worker.only_stage, self._located(controls, 1, _each_of(among, len(controls))), _RAW))
 
     def run_pinned(self, function: Callable[..., Any], messages: Sequence[Any], places: Sequence[str], patience: float) -> list[Any]:
@@ -218,7 +220,8 @@ def _each_of(among: Sequence[str], tasks: int) -> list[tuple[str, ...]]:
 
 
 def _messages(error: Py4JError) -> list[str]:
-    """What every exception in the Java chain says, the outermost first: the outer ones say only that there is an inner one."""
+    """The messages of all exceptions in the Java chain, the outermost first: the outer ones say
+    only that there is an inner one."""
     found: list[str] = []
     cause = getattr(error, "java_exception", None)
     while cause is not None and len(found) < 20:
@@ -233,13 +236,15 @@ def failure_of(messages: Sequence[str]) -> Retryable:
     >>> failure_of(["Traceback (most recent call last):\\n  …\\nmeander.errors.Unavailable: store s3://b/x: 'log/1': 503 Slow Down"])
     Unavailable("a task had no answer: store s3://b/x: 'log/1': 503 Slow Down")
     """
-    # In all of the text: Unavailable is raised from the error of the system, whose traceback comes first and is all that reason_of takes.
+    # Search all of the text: Unavailable is raised from an error of the system, whose traceback
+    # comes first, and reason_of reads only that one.
     away = re.findall(r"^(?:meander\.errors\.)?Unavailable: (.*)", "\n".join(messages), re.MULTILINE)
     return Unavailable(f"a task had no answer: {away[-1]}") if away else Retryable(f"a Spark job failed: {reason_of(messages)}")
 
 
 def reason_of(messages: Sequence[str]) -> str:
-    """What happened, in the words of whoever knows best: the user's Python code, the stage that failed, or the innermost exception."""
+    """The reason, from the best source there is: the user's Python code, the stage that failed, or
+    the innermost exception."""
     text = "\n".join(messages)
     traceback = re.search(r"Traceback \(most recent call last\):.*?(?=\n\s*\n|\n\s*at |\Z)", text, re.DOTALL)
     if traceback:

@@ -1,7 +1,8 @@
-"""What a store must be able to do, tried out before anything depends on it.
+"""Tests of a store's abilities, made before anything depends on them.
 
-Two things: of two puts of one name exactly one succeeds, and every executor sees the store that the driver sees. A folder that is not
-shared between machines fails the second. The job that looks also starts the Python workers, so that the first epoch does not wait.
+Of two puts of one name exactly one must succeed, and every executor must see the store that the
+driver sees. A folder that is not shared between machines fails the second test. The job for that
+test also starts the Python workers, so that the first epoch does not wait for them.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ class _Look:
 
 
 def look(store: Store, name: str) -> bytes:
-    """What an executor sees of a probe; an error's words where it cannot look, behind a mark where waiting may help."""
+    """The content of a probe as an executor reads it; the text of the error if it cannot, after a
+    mark if waiting may help."""
     try:
         return store.get(name) or b""
     except Retryable as error:
@@ -60,14 +62,14 @@ def judge(url: str, nonce: bytes, answers: Iterable[bytes]) -> None:
 
 
 def put_probe(store: Store, clock: Clock) -> tuple[str, bytes]:
-    """A name in the store, and what is there."""
+    """Put a probe into the store; its name and its content."""
     name, nonce = f"probe/{clock.new_id()}", clock.new_id().encode()
     store.put(name, nonce)
     return name, nonce
 
 
 def probe_put_if_absent(store: Store, clock: Clock) -> tuple[str, bytes]:
-    """A name that was put once, and what is there. ConfigError where it could be put twice."""
+    """Put a probe twice; its name and its content. ConfigError if both puts succeeded."""
     name, nonce = f"probe/{clock.new_id()}", clock.new_id().encode()
     if not store.put_if_absent(name, nonce) or store.put_if_absent(name, b"second") or store.get(name) != nonce:
         raise ConfigError(f"store {store.url} does not honour put-if-absent: two puts of one name succeeded. Use another store.")

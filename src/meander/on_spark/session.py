@@ -1,4 +1,5 @@
-"""Spark sessions with the settings Meander wants, and what can be learnt of a session. Only place that starts Spark."""
+"""Spark sessions with the settings that Meander needs, and facts about a session. The only place
+that starts Spark."""
 
 from __future__ import annotations
 
@@ -87,7 +88,7 @@ def session_options(given: object) -> dict[str, str]:
 
 
 def _reason(error: Exception) -> str | None:
-    """What a JVM says for itself, and what to do; None where it is not Spark's start that failed."""
+    """The reason that a JVM gives, and what to do; None if it was not Spark's start that failed."""
     if not isinstance(error, Py4JJavaError):
         return None
     text = _said(error)
@@ -104,10 +105,11 @@ def _said(error: Py4JError) -> str:
 
 @contextmanager
 def _without_greetings() -> Iterator[None]:
-    """Standard error through a filter while a JVM is started: its greetings and what PySpark's workers complain of when it ends (see
-    ``worth_saying``) are swallowed, whatever else it says is passed on.
+    """Send standard error through a filter while a JVM is started: it drops the JVM's greetings and
+    the complaints of PySpark's workers at its end (see ``worth_saying``), and passes the rest on.
 
-    The JVM inherits the filter's end and keeps it; this process has its own back afterwards.
+    The JVM inherits the filter's input and keeps it; this process gets its own standard error back
+    afterwards.
     """
     if SparkContext._gateway is not None:  # the JVM is there already, and has greeted
         yield
@@ -137,10 +139,12 @@ def _pass_on(reading: int, terminal: int) -> None:
 
 
 def worth_saying(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """What a JVM and its Python workers say, without greetings, and without the last words of idle workers.
+    """The output of a JVM and its Python workers, without greetings, and without the last messages
+    of idle workers.
 
-    Such a worker reads the end of its socket when Spark stops, takes that for an error, cannot report it, and prints where it was if the
-    daemon does not end it before. Nothing of a flow's is in that traceback: it begins and ends in PySpark's daemon.
+    When Spark stops, such a worker reads the end of its socket, takes that for an error, cannot
+    report it, and prints a traceback if the daemon does not end it before. No code of a flow is in
+    that traceback: it begins and ends in PySpark's daemon.
     """
     traceback: list[bytes] = []
     for line in lines:

@@ -1,7 +1,9 @@
-"""Spark's own standalone cluster from the pip package: a master, workers, and which executors a worker has.
+"""Spark's own standalone cluster from the pip package: a master, workers, and the list of a
+worker's executors.
 
-Each is a child process in a session of its own, so that a Ctrl-C in the terminal reaches only who started it, and that one decides
-in which order things end. It dies with its parent, however that dies (on Linux). What it says goes to a file.
+Each is a child process in a session of its own, so that a Ctrl-C in the terminal reaches only its
+parent, and the parent decides in which order things end. It dies with its parent, however that dies
+(on Linux). Its output goes to a file.
 """
 
 from __future__ import annotations
@@ -158,7 +160,8 @@ def listens(host: str, port: int) -> bool:
 
 
 def _environment(logs: Path) -> dict[str, str]:
-    """Executors inherit a worker's: the Python and the packages of whoever started it."""
+    """Executors inherit a worker's environment: the Python and the packages of the process that
+    started it."""
     return {
         **os.environ,
         "SPARK_DAEMON_MEMORY": os.environ.get("SPARK_DAEMON_MEMORY", "512m"),

@@ -1,4 +1,4 @@
-"""Who drives the loop: Meander itself, or Structured Streaming through ``foreachBatch``.
+"""Drives the loop: directly, or by Structured Streaming through ``foreachBatch``.
 
 With a ``spark_stream`` source Spark chooses the input, so that every source it can read works. Each of its batches becomes one epoch:
 
@@ -11,9 +11,10 @@ A crash between 2 and 3 makes Spark send the batch again: its id is in the manif
 it is, and it is skipped. Any other repetition, a gap, another range or another query id means that Spark's checkpoint and the store do
 not belong together: an error, never a skip.
 
-Stopping must not interrupt a batch: Spark would leave hundreds of lines of stack traces and a half-written inbox. The batch that runs
-is finished; if Spark begins another, that one is not run but waits, in Spark's own thread, for the interruption that ends the query.
-Spark takes this for what it is, an end between two batches, and sends the batch again after the next start.
+Stopping must not interrupt a batch: Spark would leave hundreds of lines of stack traces and a
+half-written inbox. The batch that runs is finished; if Spark begins another, that one is not run
+but waits, in Spark's own thread, for the interruption that ends the query. For Spark this is an end
+between two batches, and it sends the batch again after the next start.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _POLL, _PATIENCE = 0.02, 10.0
 
 
 class Driver(Protocol):
-    """What a run steps."""
+    """The object whose steps a run calls."""
 
     loop: Loop
 
@@ -60,7 +61,8 @@ class Driver(Protocol):
     def finished(self) -> bool: ...
 
     def leave(self) -> None:
-        """Wait no longer for what does not answer: the flow is about to be stopped. From any thread."""
+        """Stop waiting for a store or sink that does not answer: the flow is about to be stopped.
+        From any thread."""
 
     def stop(self) -> None: ...
 
@@ -112,7 +114,7 @@ class Structured:
             active = self._query is not None and self._query.isActive
             if not active:
                 self._start(availableNow=True)
-            # What the query raises wraps our own error: _raise gives the original.
+            # The query's exception wraps our own error: _raise finds the original.
             with contextlib.suppress(StreamingQueryException):
                 if active:
                     self._query.processAllAvailable()
@@ -143,7 +145,7 @@ class Structured:
             self._end_query()
 
     def _end_query(self) -> None:
-        with contextlib.suppress(Py4JError):  # Spark is gone, and the query with it: what else the flow has must still be closed
+        with contextlib.suppress(Py4JError):  # Spark is gone, and the query with it: the other parts of the flow must still be closed
             if self._query.isActive:
                 self._end_active()
 
@@ -222,11 +224,13 @@ class Structured:
 
 
 def is_new(source: str, last: Json | None, batch: Json) -> bool:
-    """Whether a batch that Spark sends is not an epoch yet, given the last one that is. Corrupted where it can be neither.
+    """Whether a batch that Spark sends is new, given the last batch that became an epoch. Corrupted
+    if it is neither new nor that one.
 
-    A batch that is sent again has the same id and the same range of input. With the same id and another range it is not the same: Spark's
-    checkpoint has lost its newest batch, such as by a power loss, and has made another one of what came since. To skip it would
-    lose rows, and to run it would double those that both have.
+    A batch that is sent again has the same id and the same range of input. The same id with another
+    range is another batch: Spark's checkpoint has lost its newest batch, for example by a power
+    loss, and has made a new one with later input. To skip it would lose rows, and to run it would
+    double the rows that both have.
     """
     together = "Spark's checkpoint and the store belong together: use both as they were"
     if last is None:
@@ -295,7 +299,8 @@ def _splits(folder: Path, now: float) -> list[Split]:
 
 
 def _refuse_stateful(name: str, frame: Any) -> None:
-    """State must be in one place: what keeps state in Spark would not be rescaled, changed or recovered with the flow."""
+    """State must be in one place: state inside Spark's query would not be rescaled, changed or
+    recovered with the flow."""
     stack = [frame._jdf.queryExecution().analyzed()]
     while stack:
         node = stack.pop()

@@ -1,7 +1,8 @@
-"""Joins of which one input, or both, are streams of changes: what they are, and which columns leave them.
+"""Joins with one or two streams of changes as input: the operators, and their output columns.
 
-A row of such an input can be gone again, and then its pairs are gone, too. So all rows of both sides are kept, and what leaves the join
-is a stream of changes. A bound of time would let a row go from the state that must still be taken out of its pairs: there is none.
+A row of such an input can be removed again, and its pairs with it. So all rows of both sides are
+kept, and the output is a stream of changes. There is no bound of time: it would drop rows from the
+state whose pairs may still have to be removed.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ class ChangeJoin:
 def plan_change_join(
     left: Input, right: Input, matching: Matching, how: str, within: object, where: Expression | None, time: str | None
 ) -> ChangeJoin:
-    """The operator for what was asked, or FlowError that says why there is none."""
+    """The operator for the requested join; FlowError with the reason if there is none."""
     what = f"join after {left.name!r}"
     if how not in HOWS:
         raise FlowError(f"{what}: how={how!r}; there are {', '.join(HOWS)}")

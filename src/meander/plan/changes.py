@@ -1,9 +1,11 @@
-"""Which streams only grow, and which are streams of changes: rows of them replace rows that came before. Pure.
+"""Append-only streams and streams of changes, in which rows replace earlier rows. Pure.
 
-A stream is *append-only* or a *stream of changes*. That follows from the nodes of a plan alone: an operator that gives out a key's new
-values whenever they have changed makes a stream of changes, operators without state pass it on, and what comes once and for good is
-append-only. How often a row is replaced depends on how input is cut into epochs; an operator that took changes for rows of their own would
-make a result of that. So an operator that cannot take changes refuses them, when the flow is written and when it is modified.
+A stream is *append-only* or a *stream of changes*. This follows from the nodes of a plan alone: an
+operator that emits a key's new values whenever they have changed makes a stream of changes,
+operators without state pass it on, and rows that are never replaced make an append-only stream. The
+number of replacements depends on how input is cut into epochs. An operator that took them for new
+rows would have a result that depends on it. So an operator that cannot process changes refuses
+them, when the flow is written and when it is modified.
 """
 
 from __future__ import annotations
@@ -31,16 +33,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Changes:
-    """What is known of a stream of changes."""
+    """The origin and the key of a stream of changes."""
 
     origin: str
     """The operator that makes it one."""
     why: str
-    """What that operator does, in words."""
+    """What the operator does, in words."""
     key: tuple[str, ...] | None
     """The columns by which a new row replaces an old one; None where they are not in the stream any more."""
     instead: str
-    """What makes an append-only stream of it, in words."""
+    """The way to an append-only stream, in words."""
     vanishes: bool = False
     """Whether a row can go without another in its place."""
     unsaid: str = ""
@@ -223,7 +225,7 @@ def _joined(node: Node, op: ChangeJoin, found: Mapping[str, Changes], schemas: M
 
 
 def _passed_on(name: str, op: Operator, inputs: Sequence[Changes | None], schemas: Sequence[pl.Schema]) -> Changes | None:
-    """What an operator without state makes of its inputs."""
+    """The output of an operator without state, given its inputs."""
     found = [changes for changes in inputs if changes is not None]
     if not found:
         return None

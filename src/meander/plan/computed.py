@@ -14,7 +14,8 @@ from meander.plan.rowlocal import batch_dependence
 
 
 def resolved(aggs: Iterable[Agg], schema: pl.Schema) -> tuple[Agg, ...]:
-    """The aggregates with their expressions, where what they are of is no column of this input but SQL text."""
+    """The aggregates, with an expression for each whose argument is SQL text and not a column of
+    this input."""
     return tuple(_resolved(agg, schema) for agg in aggs)
 
 

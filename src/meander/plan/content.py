@@ -1,7 +1,9 @@
-"""A digest of what a frame holds: equal columns, types and values in equal order give equal text, in every process and version.
+"""A digest of a frame's content: equal columns, types and values in equal order give equal text, in
+every process and version.
 
-Neither the text of the values nor the bytes of a file would do. Text has no difference between a null and a NaN. Arrow files of equal
-frames differ: by what stands in the place of nulls, by unused bytes, by how Polars happens to have cut a column.
+Neither the text of the values nor the bytes of a file would do. Text does not tell a null from a
+NaN. Arrow files of equal frames differ in the bytes under nulls, in unused bytes, and in the chunks
+of a column.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 _ROWS = 1 << 20
-"""Rows that are digested at once: what that costs in memory does not follow the table. Part of the format."""
+"""Rows that are digested at once, so that the memory needed does not grow with the table. Part of
+the format."""
 
 
 def content_digest(frame: pl.DataFrame) -> str:

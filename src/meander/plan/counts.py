@@ -39,7 +39,8 @@ class CountWindow:
 def count_window(size: int, step: int | None = None) -> CountWindow:
     """Windows of ``size`` rows of a key, in the order of their arrival; with ``step`` one begins every so many rows.
 
-    A window comes when it is full. What is not full stays in the state, also at a flush.
+    A window is emitted when it is full. Windows that are not full stay in the state, also at a
+    flush.
 
     >>> count_window(100).describe(), count_window(100, step=10).panes
     ('count_window(100)', 10)

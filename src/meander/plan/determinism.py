@@ -1,7 +1,8 @@
-"""What a function takes from a clock or from chance, as far as its code shows it: it would give something else each time it runs. Pure.
+"""Finds uses of clocks and random numbers in a function's code: such a function gives another
+result each time it runs. Pure.
 
-Looks at the names in a function's own code and in functions nested in it; what it calls elsewhere is not followed, and a generator with a
-seed is none of it.
+Looks at the names in a function's own code and in functions nested in it. Calls of functions
+elsewhere are not followed, and a generator with a seed does not count.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Operators of event time, and which column is a stream's time. What they do to rows is in ``task.operators``."""
+"""Operators of event time, and the column that is a stream's time. Their work on rows is in
+``task.operators``."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ class Time:
 
 @runtime_checkable
 class KeepsTime(Protocol):
-    """A stateful operator whose rows have a time. One that does not say so gives out rows without."""
+    """A stateful operator whose output rows have a time. Operators without this protocol emit rows
+    without one."""
 
     def time_after(self, inputs: Sequence[Time | None]) -> Time | None:
         """The time of the rows that leave it, given that of the rows of each input."""
@@ -53,7 +55,8 @@ class HasLate(Protocol):
 
 @runtime_checkable
 class GoesByTime(Protocol):
-    """A stateful operator that was told the time of its input when it was made, and is told again when what stands before it changes."""
+    """A stateful operator that is made with the time of its input, and is made again when that time
+    changes."""
 
     @property
     def by_event_time(self) -> bool: ...
@@ -187,7 +190,7 @@ class Late:
     stateful: ClassVar[bool] = False
     operator: str
     side: int = 0
-    """Which of its inputs."""
+    """The number of the input."""
 
     def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
         (schema,) = expect_inputs(self.kind, name, inputs, 1)
@@ -232,7 +235,7 @@ def time_of(nodes: Sequence[Node], schemas: Mapping[str, pl.Schema], name: str) 
 
 
 def make_time(column: str, dtype: pl.DataType) -> str:
-    """How a column becomes a time, for who reads a message.
+    """The way to make a column a time, for messages.
 
     >>> make_time("ts", pl.String())
     "cast it first, as in .with_columns(pl.col('ts').str.to_datetime('%Y-%m-%d %H:%M:%S'))"

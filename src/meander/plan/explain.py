@@ -27,7 +27,7 @@ def explain(plan: Plan) -> str:
 
 
 def _told(op: Operator) -> str:
-    """What a sink gets of changes."""
+    """Whether a sink gets the table or the log of a stream of changes, in words."""
     if not isinstance(op, SinkOp):
         return ""
     return "the table of " if shows_table(op.sink) else "the log of "

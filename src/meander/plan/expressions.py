@@ -1,4 +1,4 @@
-"""Expressions as users write them: SQL text or Polars, and what a person is shown of them."""
+"""Expressions as users write them, SQL text or Polars, and their text for messages."""
 
 from __future__ import annotations
 
@@ -62,5 +62,5 @@ def is_name(text: str) -> bool:
 
 
 def text_of(exprs: tuple[Expression | Sequence[Expression], ...], named: Mapping[str, Expression]) -> str:
-    """What the user wrote, for explain and status."""
+    """The expression as the user wrote it, for explain and status."""
     return ", ".join([*map(str, flat(exprs)), *(f"{expr} as {name}" for name, expr in named.items())])

@@ -1,6 +1,8 @@
-"""Joins of two streams, and of a stream with a table: what they are, which columns leave them, and what their rows' time is.
+"""Joins of two streams, and of a stream with a table: the operators, their output columns, and the
+time of their rows.
 
-What they do to rows is in ``task.operators.joins``, but for the join with a table, which has no state.
+Their work on rows is in ``task.operators.joins``, except for the join with a table, which has no
+state.
 """
 
 from __future__ import annotations
@@ -28,9 +30,10 @@ Columns = str | Sequence[str]
 
 @dataclass(frozen=True)
 class Matching:
-    """Which columns of two sides must be equal, and how the columns that leave a join are called.
+    """The columns of two sides that must be equal, and the names of a join's output columns.
 
-    A key is there once, under its name on the left. Other columns of the right that have the name of one on the left get the suffix.
+    Output has each key once, under its name on the left. Other columns of the right get the suffix
+    if the left has a column of their name.
     """
 
     left_on: tuple[str, ...]
@@ -60,7 +63,7 @@ class Matching:
                 )
 
     def names(self, left: Sequence[str], right: Sequence[str]) -> dict[str, str]:
-        """The right side's columns, and what each is called behind the join."""
+        """The right side's columns, each with its name in the output."""
         keys = dict(zip(self.right_on, self.left_on, strict=True))
         taken = {*left, *self.reserved}
         return {column: keys.get(column) or (f"{column}{self.suffix}" if column in taken else column) for column in right}
@@ -116,7 +119,7 @@ class Join:
     time: str | None = None
     """A column for the later of both times."""
     right_time: str | None = None
-    """What the time of the right is called behind the join."""
+    """The name of the right side's time in the output."""
 
     @property
     def has_late(self) -> bool:
@@ -170,7 +173,8 @@ class Join:
         return pl.Schema({name: schema[name] for name in dict.fromkeys((*left, *own))}) if self.filters else schema
 
     def time_after(self, inputs: Sequence[Time | None]) -> Time | None:
-        """Behind the marks by as much as a stored row can be older than what arrives."""
+        """The time lags behind the marks by the greatest age of a stored row that an arriving row
+        can meet."""
         first, second = inputs
         if first is None or second is None or self.times is None:
             return None
@@ -289,7 +293,7 @@ def plan_join(
     where: Expression | None,
     time: str | None,
 ) -> Join:
-    """The operator for what was asked, or FlowError that says why there is none."""
+    """The operator for the requested join; FlowError with the reason if there is none."""
     what = f"join after {left.name!r}" if window is None else f"join of windows after {left.name!r}"
     if how not in (*HOWS, *FILTERING):
         raise FlowError(f"{what}: how={how!r}; there are {', '.join((*HOWS, *FILTERING))}")

@@ -1,4 +1,5 @@
-"""Columns dropped, renamed and exploded: what ``Stream.drop``, ``rename`` and ``explode`` are in a plan."""
+"""Columns dropped, renamed and exploded: the operators behind ``Stream.drop``, ``rename`` and
+``explode``."""
 
 from __future__ import annotations
 

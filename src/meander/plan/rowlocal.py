@@ -1,8 +1,9 @@
 """Which Polars expressions are row-local: each output row is a function of its own input row and nothing else.
 
-How rows are cut into batches is the engine's business and may change between two runs, so an expression
-that sees its neighbours (a sum, a shift, a rank) would give results that depend on it. Callers refuse
-what ``batch_dependence`` names. Conservative: a node that is not known to be row-local is named.
+The engine decides how rows are cut into batches, and may cut them in another way in the next run.
+So the results of an expression that reads other rows (a sum, a shift, a rank) would depend on the
+cut. Callers refuse expressions for which ``batch_dependence`` names a reason. Conservative: a node
+that is not known to be row-local is named.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def _walk(tree: Any, schema: pl.Schema) -> str | None:
     if kind == "Agg":
         return f"{_name(body).lower()}()"
     if kind == "Eval" and _name(body["variant"]) in ("List", "ListAgg", "Array", "ArrayAgg"):
-        # What happens inside one row's list stays inside that row, unless it is random.
+        # An expression over one row's list sees only that row, unless it is random.
         return "something random" if '"Random"' in json.dumps(body["evaluation"]) else _walk(body["expr"], schema)
     if kind not in _CHILDREN:
         return f"{kind.lower()}(...)"

@@ -1,4 +1,5 @@
-"""Operators that keep whole rows per key: the first of equal ones, the newest, the best. What they do to rows is in ``task.operators``."""
+"""Operators that keep whole rows per key: the first of equal ones, the newest, the best. Their work
+on rows is in ``task.operators``."""
 
 from __future__ import annotations
 

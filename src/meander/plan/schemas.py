@@ -1,4 +1,5 @@
-"""What plan nodes and aggregates say about columns: how a schema is shown, and what a missing column is called.
+"""Messages about columns, for plan nodes and aggregates: the text of a schema, and the error for a
+missing column.
 
 Pure. Every message about a column comes from here, so that all of them name what is there instead.
 """

@@ -28,7 +28,7 @@ class RowSession(Session):
 
     expr: pl.Expr = field(default_factory=lambda: pl.lit(None), compare=False)
     text: str = ""
-    """What the user wrote, for people."""
+    """The gap as the user wrote it."""
 
     def describe(self) -> str:
         return f"session(gap {self.text}{'' if self.clock == 'event' else ', processing time'})"

@@ -41,7 +41,7 @@ _carrying = contextvars.ContextVar("carrying", default=False)
 
 @dataclass(eq=False)
 class Lookup:
-    """The table, and what is done with it to a frame of rows."""
+    """The table, and the join of a frame of rows with it."""
 
     matching: Matching
     how: str
@@ -106,7 +106,7 @@ class StoredLookup(Lookup):
         return self.matching.right_on if self.how in ("semi", "anti") else tuple(self.schema)
 
     def identity(self) -> str:
-        """What is stored, in a word: the same rows, found by the same keys."""
+        """The identity of the stored table: equal for the same rows, found by the same keys."""
         said = f"{_FORMAT} {self.digest} {self.matching.right_on} {self.matching.nulls_equal} {self.kept}"
         return hashlib.sha256(said.encode()).hexdigest()[:32]
 
@@ -161,7 +161,8 @@ class JoinStatic(MapBatches):
 
     @property
     def is_of_the_flow(self) -> bool:
-        """Whether its rows are a part of the flow, as a frame is. What a file or a function gives is taken at each start, as it is then."""
+        """Whether its rows are a part of the flow, as a frame is. The rows of a file or a function
+        are read at each start."""
         return self.lookup.path is None and not self.lookup.made_by
 
     def canonical(self) -> str:

@@ -1,6 +1,8 @@
-"""Operators that are described before it is known where they will stand: they get their keys, time and columns when they are placed.
+"""Operators that are described before their place in a plan is known: they get their keys, time and
+columns when they are placed.
 
-What users write for ``run.replace`` and ``run.insert`` is here, too: ``md.aggregate``, ``md.filter`` and so on.
+The public functions for ``run.replace`` and ``run.insert`` are here, too: ``md.aggregate``,
+``md.filter`` and so on.
 """
 
 from __future__ import annotations
@@ -31,12 +33,13 @@ class Unplaced(ABC):
 
     @abstractmethod
     def placed(self, name: str, inputs: Sequence[str], former: Operator | None, schema: pl.Schema, time: Time | None) -> Operator:
-        """The operator, given its name, what it reads, whose place it takes, and the columns and the time of its input."""
+        """The operator, given its name, its inputs, the operator that it replaces, and the columns
+        and the time of its input."""
 
 
 @dataclass(frozen=True, eq=False)
 class UnplacedAggregate(Unplaced):
-    """What is not said is as it was in the aggregate whose place it takes."""
+    """Options that are not given are those of the aggregate that it replaces."""
 
     kind: ClassVar[str] = "aggregate"
     aggs: tuple[Agg, ...]
@@ -96,7 +99,8 @@ def aggregate(
     emit: str | None = None,
     lateness: float | str | None = None,
 ) -> UnplacedAggregate:
-    """An aggregate without a place, for ``run.replace`` and ``run.insert``. What is not said is as in the aggregate that it replaces.
+    """An aggregate without a place, for ``run.replace`` and ``run.insert``. Options that are not
+    given are those of the aggregate that it replaces.
 
     >>> import meander as md
     >>> aggregate(md.count(), md.sum("amount"), by="customer").by
@@ -114,7 +118,8 @@ def aggregate(
 
 
 def process(processor: Processor | type[Processor], by: str | Sequence[str] | None = None) -> UnplacedProcess:
-    """A processor without a place, for ``run.replace`` and ``run.insert``. Without ``by`` its key is that of what it replaces.
+    """A processor without a place, for ``run.replace`` and ``run.insert``. Without ``by`` it has
+    the key of the operator that it replaces.
 
     Example: ``md.process(Visits, by="customer")``.
     """

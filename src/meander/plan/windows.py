@@ -30,7 +30,8 @@ class Window:
     step: int
     offset: int = 0
     clock: str = "event"
-    """Whose time: the rows' own (``event``), or that at which the flow takes them in (``processing``)."""
+    """The time that windows follow: the rows' own (``event``), or that at which the flow takes them
+    in (``processing``)."""
 
     @property
     def pane(self) -> int:
@@ -81,7 +82,7 @@ class Window:
         return (late - self.size, end - self.pane) if end > late else None
 
     def begins(self, named: _Moments) -> _Moments:
-        """Where windows begin, of what tells them apart: their end less the size."""
+        """The beginnings of windows, computed from their names: the end less the size."""
         return named
 
     @property
@@ -90,7 +91,8 @@ class Window:
         return self.size - self.step
 
     def shared(self, times: Times, others: Times, after: int) -> tuple[Places, Times]:
-        """The windows that pairs of times share and that end after a mark: of which pair each is, and what tells it from others. In order.
+        """The windows that pairs of times share and that end after a mark: the pair's number and
+        the window's name, in order.
 
         >>> [list(map(int, found)) for found in Window(10, 5).shared(np.array([7, 7, 7]), np.array([7, 12, 17]), 0)]
         [[0, 0, 1], [0, 5, 5]]
@@ -206,7 +208,7 @@ def cumulating(size: float | str, step: float | str, offset: float | str = 0, ti
 
 
 def check_clock(what: str, time: str) -> str:
-    """Whose time a window goes by; FlowError where there is no such time."""
+    """The clock that a window follows; FlowError if there is no such clock."""
     if time not in ("event", "processing"):
         raise FlowError(f"{what}: time={time!r}; there are 'event', the time in the rows, and 'processing', that of the flow's own clock")
     return time

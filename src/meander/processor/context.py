@@ -1,7 +1,7 @@
-"""What a processor is told beside its rows and its state: times, chance, and its timers.
+"""The context of a processor's call: times, random numbers, and its timers.
 
-All times come from the epoch's decision and from the log, and chance from what the epoch is about: the same epoch, run again or by another
-replica, sees the same.
+Times come from the epoch's decision and from the log, and random numbers are seeded by the epoch's
+content. An epoch that is run again, or by another replica, gets the same ones.
 """
 
 from __future__ import annotations
@@ -81,13 +81,13 @@ class Context:
         """Have ``on_timer`` called for this key when a clock reaches ``at``: a moment, or a delay such as ``"30s"`` after ``ctx.time``
         (``clock="event"``, the default where rows have an event time) or after ``ctx.now`` (``clock="processing"``).
 
-        Setting one that is set already changes nothing. One that is set for the past fires in the next epoch.
+        Setting a timer twice changes nothing. A timer set for the past fires in the next epoch.
         """
         timers, clock = self._clock(clock)
         timers.set(clock, self._micros(at, clock))
 
     def delete_timer(self, at: datetime | timedelta | float | str, clock: str | None = None) -> None:
-        """Forget a timer of this key. One that is not set is no mistake."""
+        """Delete a timer of this key. Deleting a timer that is not set does nothing."""
         timers, clock = self._clock(clock)
         timers.delete(clock, self._micros(at, clock))
 

@@ -1,6 +1,8 @@
-"""Processor: Python code with state per key. What a user declares, and how it is read.
+"""Processor: Python code with state per key; the class that users write, and the reading of its
+declaration.
 
-A processor says what it remembers of a key, in typed variables, what leaves it, in ``output``, and what it does, in one of two forms:
+A processor declares the state of a key in typed variables and its output columns in ``output``. Its
+code has one of two forms:
 
 - ``on_events(key, rows, state, ctx)``, called once per key and epoch, is plain Python;
 - ``on_batch(rows, state, ctx)``, called once for all keys of a slot, works on Polars frames.
@@ -8,8 +10,8 @@ A processor says what it remembers of a key, in typed variables, what leaves it,
 A processor of two connected streams has a second method, of the same form, for the rows of the other: ``on_other_events``, or
 ``on_other_batch``.
 
-An object of the class is made once, travels to the executors, and serves all keys and epochs: it must remember nothing but what is in the
-state.
+One object of the class is made, is sent to the executors, and serves all keys and epochs. It must
+keep nothing outside the state.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ KEY, VALUE = "key", "value"
 """The fields of a map's entries, as they are stored."""
 TIMERS = {"event": "__event", "processing": "__processing"}
 TOUCHED, CHECK = "__touched", "__check"
-"""Columns of a key's row beside its variables: its timers, when it last had rows, and when it is looked at for what is forgotten."""
+"""Columns of a key's row beside its variables: its timers, the time of its last rows, and the time
+at which its variables are next checked for expiry."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,7 @@ class Variable:
         return {f"{name}.{KEY}": pl.List(self.types[0]), f"{name}.{VALUE}": pl.List(self.types[1])}
 
     def fresh(self) -> Any:
-        """What a key that has none begins with."""
+        """The initial value of a new key."""
         return self.default if self.kind == "value" else [] if self.kind == "list" else {}
 
 
@@ -98,11 +101,13 @@ class Processor:
     >>> declaration_of(Visits()).form
     'events'
 
-    ``on_events`` returns or yields rows: tuples or dicts of the columns in ``output``. The key's columns come in front by themselves.
-    A key whose variables all have their defaults, and that has no timer, takes no place.
+    ``on_events`` returns or yields rows: tuples or dicts of the columns in ``output``. The key's
+    columns come in front by themselves. A key without timers whose variables all have their
+    defaults takes no space.
 
-    ``side_outputs`` names more streams that leave it, with their columns: ``{"late": {"page": "string"}}``. ``ctx.emit(row, "late")`` gives
-    a row to one, and ``stream.side("late")`` is that stream.
+    ``side_outputs`` declares further output streams with their columns:
+    ``{"late": {"page": "string"}}``. ``ctx.emit(row, "late")`` sends a row to one, and
+    ``stream.side("late")`` is that stream.
 
     ``on_other_events(key, rows, state, ctx)`` gets the rows of a second stream: ``a.connect(b).process(...)``.
 
@@ -121,7 +126,7 @@ _TIMERS = {"events": "on_timer", "batch": "on_timers"}
 
 @dataclass(frozen=True)
 class Declaration:
-    """What a processor's class says."""
+    """The declaration of a processor, read from its class."""
 
     name: str
     form: str
@@ -137,7 +142,7 @@ class Declaration:
 
     @property
     def hooks(self) -> tuple[str, ...]:
-        """What is called with the rows of each input."""
+        """The names of the methods that get the rows of each input."""
         return HOOKS[self.form][: 2 if self.connects else 1]
 
     @property
@@ -190,7 +195,8 @@ def _sides(given: Any, what: str) -> dict[str, pl.Schema]:
 
 
 def code_parts(processor: Processor) -> list[Any]:
-    """What decides what a processor does: the functions of its class and of those it inherits from, and its own attributes."""
+    """The code that decides a processor's results: the functions of its class and of its base
+    classes, and its own attributes."""
     parts: list[Any] = []
     for kind in type(processor).__mro__:
         if kind not in (object, Processor):

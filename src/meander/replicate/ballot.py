@@ -1,8 +1,9 @@
-"""Where replicas elect their leader: the ZooKeeper that is named, or one of the supervisor's own.
+"""The ZooKeeper for elections: a given one, or a server of the supervisor's own.
 
-Its own one is for trying things out, and where one machine is all there is. If it dies it is started again, on the same port and with what
-it had known, so that replicas find it where it was. It goes on if the supervisor is killed, as the replicas do, and the next supervisor of
-the store takes it up. It ends with the supervisor that is stopped.
+The supervisor's own server is for trials and for single machines. If it dies it is started again,
+on the same port and with its data, so that replicas find it again. If the supervisor is killed the
+server goes on, as the replicas do, and the next supervisor of the store takes it over. If the
+supervisor is stopped, so is the server.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ _LOG = logging.getLogger("meander")
 
 
 def nothing_to_close() -> None:
-    """What is to be done in the end where nothing is."""
+    """Does nothing, where there is nothing to close."""
 
 
 def find_zookeeper(replication: str, given: str | None, logs: Path) -> tuple[str | None, Callable[[], None]]:
-    """Its address, and what is to be done with it in the end."""
+    """The address, and a function that closes the server in the end."""
     if given is not None or replication != "leader":
         return given, nothing_to_close
     server = OwnServer(logs)

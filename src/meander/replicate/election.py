@@ -1,12 +1,14 @@
-"""Who leads, where one replica is to: an election through ZooKeeper.
+"""The election of a leader among replicas, through ZooKeeper.
 
-Every replica has a node that ZooKeeper numbers and removes when the replica's session ends; the lowest number leads. A leader that
-cannot reach ZooKeeper stops leading at once, on its own. One that was paused does not know better when it wakes up: what it then appends
-meets the log, where its successor was first.
+Every replica has a node that ZooKeeper numbers and removes when the replica's session ends; the
+lowest number leads. A leader that cannot reach ZooKeeper stops leading at once, on its own. A
+leader that was paused still believes that it leads when it wakes up: its append then fails, since
+its successor's entry is in the log.
 
-A session says that a driver lives, not that its executors do. So whoever waits for a leader in vain may *depose* it: remove its node. The
-next in line leads; the deposed one, once it is told, stands again behind all others. It need not agree, nor even be awake: that two
-believe for a moment that they lead harms nothing, since the log takes an epoch once.
+A session shows that a driver lives, not that its executors do. So a replica that waits for a leader
+in vain may *depose* it: remove its node. The next in line leads; the deposed replica, once it
+learns of it, becomes a candidate again, behind all others. It need not agree, nor even be awake:
+two replicas that both act as leader for a moment do no harm, since the log takes an epoch once.
 """
 
 from __future__ import annotations
@@ -59,7 +61,8 @@ class Election:
         return self._first
 
     def depose(self, leader: str) -> None:
-        """Have a candidature end, whoever's it is; one that has ended already is left at that. Waits for nobody."""
+        """End a candidature, of any replica; nothing happens if it has ended already. Does not
+        wait."""
         self._client.delete_async(f"{self._path}/{leader}")
 
     def step_down(self) -> None:

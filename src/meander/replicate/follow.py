@@ -1,4 +1,5 @@
-"""What a loop does because it is not alone: it takes up what other replicas have decided and committed. See ``membership``."""
+"""The additional steps of a loop that has siblings: it takes over the decisions and commits of
+other replicas. See ``membership``."""
 
 from __future__ import annotations
 
@@ -50,7 +51,7 @@ class Follower:
         return self.cohort.leads()
 
     def decided(self, epoch: int) -> Decision | None:
-        """What is agreed on for an epoch, if anything is; the cursors are behind it."""
+        """The agreed decision for an epoch, if there is one; the cursors are moved behind it."""
         agreed = self.cohort.agreed(epoch)
         if agreed is not None:
             self.cohort.mind_clock(agreed.now)
@@ -104,17 +105,19 @@ class Follower:
 
         Whatever it is that does not answer, unlike a run of its own: a replica that ends is missed, and its siblings go on meanwhile.
         """
-        # Before each wait it leads no more: what does not answer us may answer another one.
+        # Give up the lead before each wait: a store that does not answer this replica may answer
+        # another one.
         return self._loop.patience.persevere(
             partial(step, **options), self._mend, self.cohort.step_down, leaves=lambda: self.cohort.is_leaving
         )
 
     def _mend(self) -> None:
-        """Whatever was begun is given up; what is committed, also by us, is published."""
+        """Give up everything that was begun, and publish what is committed, by this replica or
+        another."""
         self._loop.recover_runner()
         self._go_to_the_end()
         manifest = self._loop.log.manifest
-        self._loop.plan_unsettled(manifest)  # whatever was tried: what the log says is in force, and done once
+        self._loop.plan_unsettled(manifest)  # after any failed try the log decides which plan is in force
         self.cohort.reached(manifest.epoch)
         self.publish_theirs()
         self.stand_in(wait=False)
@@ -129,9 +132,11 @@ class Follower:
                 self.keep_up(taken.certain)
 
     def ready_to_commit(self, decision: Decision, outcome: Outcome) -> bool:
-        """Before an epoch is committed, the one before it is published everywhere. False where somebody has committed ours meanwhile.
+        """Before an epoch is committed, the one before it must be published. False if another
+        replica has committed this epoch meanwhile.
 
-        Who does not lead waits until the leader has committed it, or is none any more: at the latest when it has had its time.
+        A replica that does not lead waits until the leader has committed the epoch or lost the
+        lead, which happens at the latest when its time is over.
         """
         began, self._plan = self._clock.monotonic(), in_force(self._loop.plan)
         while self._loop.log.manifest.epoch < decision.epoch and not ((free := self._is_free(began)) and self.cohort.leads()):
@@ -144,14 +149,14 @@ class Follower:
             self.keep_up()
         is_published = self.stand_in(wait=True)
         if self._loop.log.manifest.epoch < decision.epoch:
-            if not is_published:  # we leave, and another one will see to it: what is not published must stay the last
+            if not is_published:  # we leave, and another replica will publish it: an unpublished epoch must stay the last one
                 self._loop.settle_lost(outcome)
             return is_published
         self._lost(decision, outcome, certain=True)
         return False
 
     def _is_free(self, began: float) -> bool:
-        """Whether an epoch may be committed by whoever leads: no sibling that lives tries a change with it."""
+        """Whether the leader may commit an epoch: no living sibling tries a change with it."""
         trial = self._loop.log.manifest.trial
         if trial is None or trial["by"] == self.cohort.name or not self.cohort.is_alive(trial["by"]):
             return True
@@ -176,7 +181,7 @@ class Follower:
         return self._loop.log.manifest.epoch >= decision.epoch
 
     def signed(self, outcome: Outcome) -> Json:
-        """What an epoch's entry says for the others."""
+        """The fields of an epoch's entry that are for the other replicas."""
         return {"by": self.cohort.name, "digests": outcome.digests}
 
     def committed(self, entry: Json, by_us: bool) -> None:
@@ -199,7 +204,8 @@ class Follower:
             self._loop.committed_elsewhere(entry, before, after)
 
     def _take_up_plan(self, manifest: Manifest) -> None:
-        """The plan that the last epoch ran under is ours: which it is, whether it is on probation, and what was set aside for that."""
+        """Take over the plan of the last epoch: the plan itself, whether it is on probation, and
+        the tables set aside for that."""
         loop, now, then = self._loop, manifest.plan, self._loop.plan
         # Replicas that begin together may each have stored a table: the one that is in the log counts.
         others = now.get("tables") != then.get("tables")
@@ -209,7 +215,8 @@ class Follower:
             loop.adopt_probation(now["unproven"])
 
     def _lost(self, decision: Decision, outcome: Outcome, certain: bool) -> None:
-        """A sibling has committed the epoch: what we have made of it is compared with that, and not needed any more."""
+        """A sibling has committed the epoch: our own result is compared with the entry, and then
+        dropped."""
         self._loop.settle_lost(outcome if certain else None)
         entry = self._judged.get(decision.epoch)
         if entry is None or (entry["now"], entry["offsets"], in_force(entry["plan"])) != (decision.now, decision.offsets, self._plan):
@@ -230,7 +237,8 @@ class Follower:
             self.stand_in(wait=False)
 
     def publish_theirs(self) -> None:
-        """Whoever has committed the last epoch may have died before it was published. Where there is a later one, it was published."""
+        """Publish the last epoch, since the replica that committed it may have died before. An
+        epoch with a successor was published."""
         while True:
             manifest = self._loop.log.manifest
             if self.publish(manifest, [name for name in manifest.staged if name not in self._by_one]):
@@ -240,9 +248,11 @@ class Follower:
                 return  # the entries behind it are collected, too: the next look goes to the log's end
 
     def publish(self, manifest: Manifest, sinks: Sequence[str] | None = None) -> bool:
-        """Publish the last epoch, unless it is not the last any more: who commits an epoch has seen to it that the one before is published.
+        """Publish the last epoch, if it is still the last: an epoch is committed only after the one
+        before it was published.
 
-        False where siblings have done so, and collected what was staged, while we stood still.
+        False if siblings have published it, and removed the staged files, while this replica stood
+        still.
         """
         try:
             self._loop.publish(manifest, sinks)
@@ -272,7 +282,7 @@ class Follower:
             # By us: another process had our name, and died before it said that it has published the epoch.
             ours_to_do = manifest.by in (None, self.cohort.name) or not self.cohort.is_alive(manifest.by)
             if ours_to_do:
-                if log.has_later_epoch():  # published by who committed that one, and said so: what said it has gone since
+                if log.has_later_epoch():  # the later epoch's replica had published it; the object that said so has been removed since
                     self._delivered = manifest.epoch
                     return True
                 if self.publish(manifest, self._by_one):

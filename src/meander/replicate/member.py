@@ -1,4 +1,4 @@
-"""What a supervisor knows of one replica, what replicas are called, and what is being changed about them."""
+"""A supervisor's record of one replica, the names of replicas, and changes under way."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Change:
 
 
 def names() -> Iterator[str]:
-    """What replicas are called: a, b, c and so on.
+    """The names of replicas: a, b, c and so on.
 
     >>> list(itertools.islice(names(), 25, 28))
     ['z', 'aa', 'ab']

@@ -1,15 +1,21 @@
-"""One replica among its siblings: what they agree on, and who is there.
+"""One replica among its siblings: their agreements, and the list of living ones.
 
-Replicas work on one store. They agree on two things, both by put-if-absent, so that nobody waits for anybody:
+Replicas work on one store. They agree on two things, both by put-if-absent, so that no replica
+waits for another:
 
-- the input of every epoch: ``decide/<generation>/<epoch>``. Who comes first has decided; the others run the same.
-- its result: the log's entry. Who comes first has committed; the others take its entry for theirs, and throw their own work away.
+- the input of every epoch: ``decide/<generation>/<epoch>``. The first put decides; the other
+  replicas run the same input.
+- its result: the log's entry. The first append commits; the other replicas use that entry, and
+  throw their own work away.
 
-A replica that dies takes nothing along, whatever it was doing: its siblings are at the same epoch already. One that is slow, or was
-paused, takes up what was committed meanwhile and goes on from there.
+Nothing is lost when a replica dies, at any moment: its siblings are at the same epoch already. A
+replica that is slow, or was paused, reads the epochs that were committed meanwhile and continues
+from there.
 
-Signs of life (``replicas/<generation>/<name>``) decide nothing but who merges segments, writes snapshots and removes garbage: the first by
-name among those that live. Two who believe that they are the first do no harm. Signs that cannot be read age as all others (``signs``).
+Signs of life (``replicas/<generation>/<name>``) only select the replica that merges segments,
+writes snapshots and removes garbage: the first by name among those that live. If two replicas both
+take themselves for the first, no harm is done. Signs that cannot be read age like all others
+(``signs``).
 """
 
 from __future__ import annotations
@@ -57,12 +63,12 @@ def from_json(fields: Json) -> Decision:
 
 
 def choices_of(decision: Decision) -> dict[str, Choice]:
-    """What a decision takes of every source."""
+    """The choice of every source in a decision."""
     return choices(decision.splits, decision.offsets, decision.seen)
 
 
 def choices_in(entry: Json) -> dict[str, Choice]:
-    """What a committed epoch took of every source."""
+    """The choice of every source in a committed epoch."""
     splits = tuple((source, Split(payload, 0, 0)) for source, payload in entry["splits"])
     return choices(splits, entry["offsets"], entry["seen"])
 
@@ -75,7 +81,7 @@ def choices(splits: tuple[tuple[str, Split], ...], offsets: Mapping[str, Json], 
 
 
 def told(theirs: Mapping[str, str], ours: Mapping[str, str]) -> str:
-    """Which operators gave out something else, the first of them first.
+    """The operators whose output differs, in the order of the plan, as text.
 
     >>> told({"clean": "1", "out": "2"}, {"clean": "3", "out": "4"})
     "operator 'clean' gave out other rows (and so did 'out' behind it)"
@@ -95,7 +101,7 @@ class Leading(Protocol):
     def leads(self) -> bool: ...
 
     def leader(self) -> str | None:
-        """Who leads, as a number of its candidature; None where that cannot be known."""
+        """The leader, by the number of its candidature; None if it cannot be known."""
 
     def depose(self, leader: str) -> None:
         """Have it lead no more, if it still does."""
@@ -174,12 +180,13 @@ class Cohort:
     # -- what is agreed on ----------------------------------------------------------------------------------------
 
     def agreed(self, epoch: int) -> Decision | None:
-        """What an epoch's input is, where that is decided."""
+        """An epoch's input, if it is decided."""
         data = self._store.get(decision_name(self._generation, epoch))
         return None if data is None else from_json(json.loads(data))
 
     def agree(self, mine: Decision) -> Decision | None:
-        """Decide an epoch's input, unless somebody has: what counts. None where it was decided and collected: it is long over."""
+        """Decide an epoch's input, unless another replica has. Returns the decision that counts;
+        None if it was removed already, because the epoch is long over."""
         data = json.dumps(to_json(mine), separators=(",", ":")).encode()
         try:
             if self._store.put_if_absent(decision_name(self._generation, mine.epoch), data):
@@ -199,7 +206,8 @@ class Cohort:
         return self._store.get(self._published(epoch)) is not None
 
     def say_published(self, epoch: int) -> str:
-        """Say so; what was said of the epoch before is not needed any more: its name."""
+        """Record that an epoch is published. Returns the name of the record for the epoch before,
+        which is not needed any more."""
         self._store.put(self._published(epoch), self.name.encode())
         return self._published(epoch - 1)
 
@@ -209,13 +217,14 @@ class Cohort:
     # -- what was computed ------------------------------------------------------------------------------------------
 
     def object_to(self, entry: Json, digests: Mapping[str, str]) -> None:
-        """Another one has committed something else than we have computed. Raises Divergent unless two of three have computed the same.
+        """Another replica has committed a result that differs from ours. Raises Divergent unless
+        two of three replicas have our result.
 
-        What a sibling has computed that is neither ours nor the committer's, or that agrees with the committer, it need not say: once it
-        is behind the epoch without having objected, it has not.
+        Only a sibling that differs from the committer objects. A sibling that is past the epoch and
+        has not objected agrees with the committer.
         """
         epoch = entry["epoch"]
-        self._store.put_if_absent(self._objection(epoch, self.name), json.dumps(digests).encode())  # whole for who reads it
+        self._store.put_if_absent(self._objection(epoch, self.name), json.dumps(digests).encode())  # put-if-absent: readers see it whole
         until = self._clock.monotonic() + DEAD_AFTER
         others = {one.name for one in self.siblings()} - {entry["by"]}
         while others and self._clock.monotonic() < until:
@@ -256,19 +265,22 @@ class Cohort:
         return self._election is None or self._election.leads()
 
     def wait_for_leader(self, since: float) -> None:
-        """We have had an epoch's result ``since`` then, and the leader has not committed the epoch: one that has had its time is deposed.
+        """This replica has an epoch's result since ``since``, and the leader has not committed the
+        epoch: depose the leader when its time is over.
 
-        To be called again and again. A leader that is as slow as all others is waited for by nobody. Every leader has its time anew: the
-        next one may be about to commit.
+        Call it repeatedly. A leader that is as slow as all others is not deposed: no replica has a
+        result before it. The time begins anew with every leader, since the next one may be about to
+        commit.
         """
         if self._election is not None and (leader := self._leader(self._election)) is not None:
             self._depose_late(self._election, leader, since, self._election.deposes_after, "for the leader to commit")
 
     def mind_leader(self, epoch: int) -> None:
-        """We have nothing to do behind an epoch, since the leader has decided nothing: one whose loop stands still there is deposed.
+        """This replica has nothing to do after an epoch, since the leader has decided nothing:
+        depose a leader whose loop stands still there.
 
-        To be called again and again. Between two steps a loop rests, in one that publishes it is not behind the epoch yet, and what it
-        runs it has decided: none of that takes too long, however long it takes.
+        Call it repeatedly. A leader that rests between two steps, that publishes, or that runs a
+        decided epoch does not stand still: none of these states counts as hanging.
         """
         if self._election is None or (leader := self._leader(self._election)) is None:
             return
@@ -411,7 +423,8 @@ class Cohort:
 
 
 def _seen_again(before: Sibling | None, sign: Sign, now: float, deaf: float) -> Sibling:
-    """What is known of a sibling after a look. The time for which we were ``deaf`` is no silence of its."""
+    """The record of a sibling after a look at its sign. The time in which this replica could not
+    read signs (``deaf``) does not count as the sibling's silence."""
     if before is None:
         return Sibling(sign.name, sign, now, now)
     was, said = before.sign.said, sign.said

@@ -59,7 +59,8 @@ class LowPriority:
 
 
 def _lower(leader: int) -> int:
-    """Lower the priority of a session that has just begun; what that of its processes was before."""
+    """Lower the priority of a session that has just begun; the former priorities of its
+    processes."""
     usual = 0
     with contextlib.suppress(OSError):
         (_PROC / str(leader) / "autogroup").write_text(str(LOWER))
@@ -88,7 +89,8 @@ def _raise_again(leader: int, usual: int) -> bool:
 
 
 def _raise(thread: int, usual: int) -> None:
-    """By what it was lowered: one that is to be lower than the others stays so."""
+    """Undo the lowering by the same amount: a process that had a lower priority than the others
+    keeps it."""
     with contextlib.suppress(OSError):
         now, lowered = os.getpriority(os.PRIO_PROCESS, thread), min(LOWEST, usual + LOWER)
         if now >= lowered:

@@ -1,10 +1,12 @@
 """A replica's process: started apart from ours, watched, ended.
 
-It has a session of its own, so that Ctrl-C in the supervisor's terminal does not reach it, and no pipe to us, so that it outlives us if we
-are killed. What it prints goes to a file. How it ended it writes into another, named by ``MEANDER_REPLICA_ENDED``: a supervisor that has
-not started it learns that, too. Its environment says whose replica it is, and its process number: the system itself remembers from its
-first moment that it was started, also where whoever started it was killed before it could write anything down. Command lines may change
-on the way, where a wrapper becomes the replica.
+It has a session of its own, so that Ctrl-C in the supervisor's terminal does not reach it, and no
+pipe to the supervisor, so that it outlives a killed supervisor. Its output goes to a file. It
+writes the reason of its end into another file, named by ``MEANDER_REPLICA_ENDED``, so that a
+supervisor that has not started it can read the reason, too. Its environment has its name, its
+process number, and digests of its store and command: so the system itself records from the first
+moment which replica a process is, even if the supervisor was killed before it could write anything.
+A command line alone would not do: it may change when a wrapper becomes the replica.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ class Ended:
 
 
 class Process(Protocol):
-    """A replica's process, whoever has started it."""
+    """A replica's process, started by this supervisor or by an earlier one."""
 
     id: ProcessId
 
@@ -113,7 +115,8 @@ class Adopted:
 
 
 def how_it_ended(pid: int, code: int | None, record: Path, log: Path) -> Ended:
-    """What a process says of its end itself; where it could say nothing, what can be concluded. ``code`` is None where nobody knows."""
+    """The reason that a process has written for its end, or else a guess from its exit code.
+    ``code`` is None if it is not known."""
     said = parse(_read(record))
     if said is not None and said.get("process") == pid and "outcome" in said:
         return Ended(str(said["outcome"]), str(said.get("error") or ""), said.get("kind"))
@@ -143,7 +146,7 @@ def recorded() -> Iterator[dict[str, str]]:
 
 
 def last_lines(log: Path, count: int = _SHOWN_LINES) -> list[str]:
-    """The end of what a process printed, without empty lines."""
+    """The last lines of a process's output, without empty lines."""
     data = _read(log, last=_TAIL_BYTES)
     return [line.rstrip() for line in data.decode(errors="replace").splitlines() if line.strip()][-count:]
 

@@ -1,9 +1,10 @@
-"""How a running supervisor is asked for something: through the store, which both sides reach.
+"""Requests to a running supervisor: they go through the store, which both sides reach.
 
-``replicas/asked/<id>`` is one wish, written once by whoever has it. The supervisor takes it up, and when it is fulfilled, or cannot be, it
-puts ``replicas/answered/<id>`` and removes the wish. ``replicas/supervisor`` is the supervisor's own sign of life, with what it knows of
-its replicas and its term: ``replicas/terms/<term>`` is had by one supervisor, and a later one replaces it. Every other object has one
-writer, so nothing is lost where two ask at once.
+``replicas/asked/<id>`` is one request, written once by its sender. When the supervisor has done it,
+or cannot do it, it puts ``replicas/answered/<id>`` and removes the request. ``replicas/supervisor``
+is the supervisor's own sign of life, with its replicas and its term. A term,
+``replicas/terms/<term>``, belongs to one supervisor; a supervisor with a later term replaces it.
+Every other object has one writer, so nothing is lost if two senders ask at once.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def claim_term(store: Store, term: int, nonce: str) -> bool:
     try:
         claimed = store.put_if_absent(name, nonce.encode())
     except Retryable:
-        claimed = False  # or it is not known: what is there tells
+        claimed = False  # or the answer was lost: the object in the store decides
     if not claimed and store.get(name) != nonce.encode():
         return False
     for older in store.list(_TERMS):
@@ -49,7 +50,8 @@ def claim_term(store: Store, term: int, nonce: str) -> bool:
 
 
 def asked(store: Store) -> dict[str, Json]:
-    """The wishes that wait, by what they are answered under; one that cannot be read is an empty one."""
+    """The waiting requests, by the id of their answer; a request that cannot be read counts as
+    empty."""
     found = {name.removeprefix(_ASKED): store.get(name) for name in sorted(store.list(_ASKED))}
     return {identity: parse(data) or {} for identity, data in found.items() if data is not None}
 
@@ -78,7 +80,8 @@ def raised(said: Json) -> MeanderError:
 
 
 def live_supervisor(store: Store, clock: Clock) -> Json | None:
-    """What the supervisor of a store says of itself; None where there is none, or it has not said anything for some seconds."""
+    """The sign of a store's supervisor; None if there is none, or the sign is older than some
+    seconds."""
     first = data = store.get(SUPERVISOR)
     until = clock.monotonic() + SILENT_AFTER
     while data is not None and clock.monotonic() < until:
@@ -91,7 +94,8 @@ def live_supervisor(store: Store, clock: Clock) -> Json | None:
 
 
 def ask(store: Store, clock: Clock, what: str, timeout: float, tell: Callable[[str], None] = lambda text: None, **more: Any) -> Json:
-    """Ask a store's supervisor for something and wait until it is done. What it refuses is raised."""
+    """Send a request to a store's supervisor and wait until it is done. Raises the error of a
+    refused request."""
     supervisor = live_supervisor(store, clock)
     if supervisor is None:
         raise ConfigError(

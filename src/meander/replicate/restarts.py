@@ -1,9 +1,11 @@
-"""When a replica that has died is started again, and when it is given up. Pure: facts in, decision out.
+"""Decides when a dead replica is started again, and when it is given up. Pure: facts in, decision
+out.
 
-The first time it comes back at once: the flow runs on without it, but with nothing in reserve. From then on the pauses double. Whoever has
-been well for a while begins anew. A replica that cannot come up, or that ends by an error of its own again and again, is given up: it would
-do so for ever. One that is killed from outside is never given up. One that finds its store away, or its port taken, is so only where the
-flow has never run: something may be wrong with how it was asked for.
+The first restart is at once: the flow runs on without the replica, but with nothing in reserve.
+From then on the pauses double. After a while without trouble the count begins anew. A replica that
+cannot start, or that ends by an error of its own again and again, is given up: it would do so for
+ever. A replica that is killed from outside is never given up. A replica whose store is away, or
+whose port is taken, is given up only if the flow has never run: its options may be wrong.
 """
 
 from __future__ import annotations
@@ -18,13 +20,13 @@ WAITING_HELPS = frozenset({"Busy", "Unavailable"})
 
 @dataclass(frozen=True)
 class Patience:
-    """How long is waited for what, in seconds."""
+    """The durations of restarts, in seconds."""
 
     pause: float = 0.5
     """After the second death in a row; doubled after each that follows."""
     longest_pause: float = 30.0
     well_after: float = 30.0
-    """So long without trouble, and what was before does not count any more."""
+    """After so long without trouble earlier failures do not count any more."""
     tries: int = 4
     """Failures by itself, in a row, after which a replica is given up."""
     start: float = 600.0

@@ -1,4 +1,5 @@
-"""Who runs a flow together, as the store alone tells it: the signs of life, and what their supervisor knows beside. Only reads."""
+"""The replicas of a flow, as the store alone shows them: their signs of life, and the sign of their
+supervisor. Only reads."""
 
 from __future__ import annotations
 

@@ -13,10 +13,12 @@ _TOLD = (signal.SIGTERM, signal.SIGHUP)
 
 
 class UntilSignalled:
-    """Has SIGTERM and SIGHUP end this process as ``sys.exit`` does, as long as anybody here has something to stop.
+    """Makes SIGTERM and SIGHUP end this process as ``sys.exit`` does, while some part of it has
+    something to stop.
 
-    Only where they would end it anyhow, and there at once: whoever has ideas of his own, or ignores them, is left alone. A second one
-    does not end the stopping. Python is told of signals in its main thread only: what is begun in another one changes nothing.
+    Only signals that would end the process anyhow are changed: handlers of the user's, and ignored
+    signals, stay as they are. A second signal does not interrupt the stopping. Python handles
+    signals in its main thread only: in other threads this object does nothing.
     """
 
     def __init__(self) -> None:

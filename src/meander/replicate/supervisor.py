@@ -51,7 +51,8 @@ class Supervisor:
         tell: Callable[[str], None] = lambda text: None,
         prepare: Callable[[bool], Callable[[], None]] = lambda adopting: lambda: None,
     ) -> None:
-        """``prepare`` is called when the store is ours, and told whether replicas run already; what it returns, when they have ended."""
+        """``prepare`` is called when this supervisor has the store, with whether replicas run
+        already. The function that it returns is called when they have ended."""
         self._store, self._clock, self._command, self._count, self.logs = store, clock, command, count, logs
         self._patience = patience or Patience()
         self._tell, self._prepare = tell, prepare
@@ -266,7 +267,7 @@ class Supervisor:
         return raised({"error": said, "kind": member.kind})
 
     def replicas(self) -> list[dict[str, Any]]:
-        """What is known of each, as plain data."""
+        """The record of each replica, as plain data."""
         with self._lock:
             newest = self.epoch
             return [
@@ -291,7 +292,7 @@ class Supervisor:
         return max((seen.sign.epoch for seen in self._sightings.values()), default=0)
 
     def last_lines(self, name: str) -> list[str]:
-        """The end of what a replica printed before it was given up."""
+        """The last lines of a replica's output before it was given up."""
         return self._members[name].last_lines
 
     # -- one look at the processes ----------------------------------------------------------------------------------
@@ -393,7 +394,7 @@ class Supervisor:
         return Child(self._command(name, member.launches == 0), self._log(name), self._ended(name), self._store.url, name)
 
     def _bury(self, member: Member, ended: Ended, now: float) -> None:
-        """A process has ended: whether that was meant, and what now."""
+        """A process has ended: find out whether that was intended, and decide on a restart."""
         assert member.process is not None
         member.process.kill()  # what it has left behind
         meant, lived = member.asked_to_end is not None, None if member.came_up is None else now - member.came_up
@@ -511,7 +512,7 @@ class Supervisor:
         self._sure_at = began
 
     def _say(self) -> None:
-        """That we are there, and what we know."""
+        """Write the supervisor's sign of life, with its records."""
         self._number += 1
         said = {"term": self._term, "number": self._number, **ProcessId.mine().to_json(), "at": self._clock.now()}
         self._store.put(SUPERVISOR, json.dumps({**said, "replicas": self.replicas()}).encode())

@@ -1,6 +1,7 @@
-"""A ZooKeeper server of one's own, from the jars that PySpark brings along: for trying things out, and where one machine is all there is.
+"""A ZooKeeper server of our own, from the jars that PySpark brings along, for trials and for single
+machines.
 
-It keeps nothing that matters: who leads is found out anew when it starts. Listens on loopback only.
+It keeps no important data: after a start the leader is elected anew. Listens on loopback only.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from meander.clock import Clock, SystemClock
 from meander.errors import ConfigError
 
 _TICK_MS = 100
-"""Sessions end at a multiple of it: what is longer adds to the time in which nobody leads."""
+"""Sessions end at a multiple of it: a longer tick lengthens the time without a leader."""
 _SESSIONS_MS = (200, 600_000)
 _PATIENCE = 30.0
 
@@ -50,7 +51,7 @@ class EmbeddedZooKeeper:
                 [java, "-Xmx128m", "-cp", f"{jars}/*", "org.apache.zookeeper.server.ZooKeeperServerMain", str(config)],
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C in a terminal is for who started it
+                start_new_session=True,  # Ctrl-C in a terminal is for the process that started it
             )
         deadline = clock.monotonic() + _PATIENCE
         while not _answers(port):

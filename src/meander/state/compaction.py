@@ -1,13 +1,15 @@
 """Compaction: when to merge segments, and merging them. Pure.
 
-Segments of a slot are runs of an LSM tree. Runs of about the same size are merged once there are a few of them, so that a row is
-rewritten a number of times that grows with the logarithm of the state, and a lookup meets few runs. The merged segment takes
-over the slot's key groups from its inputs; what it does not take stays with them.
+Segments of a slot are runs of an LSM tree. Runs of about the same size are merged once there are a
+few of them, so that a row is rewritten a number of times that grows with the logarithm of the
+state, and a lookup meets few runs. The merged segment takes over the slot's key groups from its
+inputs; the inputs keep their other key groups.
 
-Where rows end, a run counts as what is left of it, and a merge leaves out what is over. A single run is written anew without that when
-most of it is over and the rest lasts: what is stored stays within a few times of what is alive, also where one row ends long after all
-others. What is merged lies in chapters by the time at which it ends, as everything does: most segments are over as a whole, and go
-without being rewritten.
+If rows end, the size of a run is that of its rows that are alive, and a merge leaves out rows that
+are over. A single run is rewritten without them when most of its rows are over and the rest lasts.
+So the stored bytes stay within a few times of the living ones, also if one row ends long after all
+others. Merged segments have chapters by the time at which rows end, like all segments: most
+segments end as a whole, and are removed without being rewritten.
 """
 
 from __future__ import annotations

@@ -30,7 +30,8 @@ _TEXT = np.uint64(0xA0761D6478BD642F)
 _STRUCT = np.uint64(0x8EBC6AF09C88C6E3)
 _COMBINE = np.uint64(0xE7037ED1A0B428DB)
 _IN_ORDER = 64
-"""The bytes of a text that are hashed word after word: what is behind them is not, so that a long key costs what its bytes cost."""
+"""The number of first bytes of a text that are hashed word by word; the rest is hashed at once, so
+that the time for a long key follows its length."""
 _CANONICAL_NAN = np.uint64(0x7FF8000000000000)
 
 
@@ -81,7 +82,7 @@ def key_groups_of(hashes: Hashes, count: int) -> npt.NDArray[np.int64]:
 
 
 def in_groups(hashes: Hashes, groups: int, count: int) -> npt.NDArray[np.bool_]:
-    """Which hashes belong to a set of key groups, given as bits."""
+    """A mask of the hashes that belong to a set of key groups, given as bits."""
     members = np.array([bool(groups >> group & 1) for group in range(count)])
     return members[key_groups_of(hashes, count)]
 

@@ -1,8 +1,10 @@
-"""Tables that do not change, as objects of a store: in pieces, sorted by key hash, so that whoever has them mapped need build nothing.
+"""Tables that do not change, as objects of a store: in pieces, sorted by key hash, so that a
+process that maps them need not build an index.
 
-A *piece* is an Arrow IPC file with one record batch: ``__hash`` and the table's columns, rows of equal hashes in the table's order. Its
-hashes are the index: a lookup searches them, and reads the rows that it finds. So all processes of a machine share what is mapped, and
-a process holds nothing but what it has looked up.
+A *piece* is an Arrow IPC file with one record batch: ``__hash`` and the table's columns, rows of
+equal hashes in the table's order. Its hashes are the index: a lookup searches them, and reads the
+rows that it finds. So all processes of a machine share the mapped pages, and a process holds only
+the rows that it has looked up.
 
 A log entry's plan names a stored table by a *mark*, per operator. Names are never used twice: see ``decisions/0025``.
 """
@@ -28,17 +30,19 @@ _DIGITS = 32
 
 
 def object_prefix(generation: int, epoch: int, nonce: str, identity: str) -> str:
-    """What the names of a table's pieces begin with. ``epoch`` is the one whose entry is to name it: who loses that has lost the table."""
+    """The prefix of the names of a table's pieces. ``epoch`` is the epoch whose entry shall name
+    it: if another entry is committed for that epoch, the table is garbage."""
     return f"{FOLDER}{generation:08d}-{epoch:010d}-{nonce}-{identity}"
 
 
 def identity_of(mark: Json) -> str:
-    """What tells a stored table from another: its content and how it is sorted."""
+    """The identity of a stored table: its content and its sorting."""
     return str(mark["object"].rsplit("-", 1)[1])
 
 
 def encode_pieces(table: pl.DataFrame, keys: Sequence[str], nulls_equal: bool) -> Iterator[pa.Buffer]:
-    """A table's pieces, one after the other: what that takes beside the table is a piece, and the order of the rows."""
+    """A table's pieces, one after the other. The memory needed beside the table is one piece, and
+    the order of the rows."""
     if not nulls_equal:
         table = table.drop_nulls(keys)  # such a row is never found
     hashes = hash_keys(table.select(keys))
@@ -54,7 +58,7 @@ def encode_pieces(table: pl.DataFrame, keys: Sequence[str], nulls_equal: bool) -
 
 
 def check_of(piece: pa.Buffer | bytes) -> str:
-    """What a log entry knows of a piece, to tell that it is whole."""
+    """The check value of a piece in a log entry, which shows that the piece is whole."""
     return hashlib.sha256(memoryview(piece)).hexdigest()[:_DIGITS]
 
 

@@ -1,7 +1,9 @@
-"""Parts of segments: their rows of some key groups, as segments of their own. What moves when key groups move.
+"""Parts of segments: their rows of some key groups, as segments of their own. Parts are sent when
+key groups move.
 
-Key groups are ranges of hashes, and a segment is sorted by it: a part is a few slices of every block, and parts that are read together are
-a segment again. Nothing is copied but what is sent.
+Key groups are ranges of hashes, and a segment is sorted by hash. So a part is a few slices of every
+block, and parts that are read together are a segment again. Only the bytes that are sent are
+copied.
 """
 
 from __future__ import annotations

@@ -5,17 +5,18 @@ A segment's columns are ``__hash``, the key columns, the value columns and, wher
 hash never straddle two. The schema's metadata holds the sparse index (first hash and rows of every block),
 so that a reader with byte ranges can find a block without reading the others. Any Arrow reader can open it.
 
-Rows of some tables *end* at a time: a column of theirs says when. Such a segment has *chapters*, one after
-the other in time: stretches of blocks whose rows end between two times that the index has. Rows that end
-together lie together, and within a chapter they are sorted by hash. A reader that knows which times it wants
-opens those chapters alone. All other segments have one chapter, without bounds.
+Rows of some tables *end* at a time, which is in a column. Such a segment has *chapters*, one after
+the other in time: stretches of blocks whose rows end between two times in the index. Rows that end
+together lie together, and within a chapter they are sorted by hash. A reader that needs certain
+times opens only their chapters. All other segments have one chapter, without bounds.
 
-Where the time is not part of what tells rows apart, a key's rows end later and later, and a merged segment can have several of them, in
-several chapters: the one that ends last is the newest. Whoever reads a segment across chapters takes later ones first.
+If the time is not part of a row's identity, later rows of a key end later, and a merged segment can
+have several of them, in several chapters: the one that ends last is the newest. A reader of several
+chapters takes the later ones first.
 
-A ``SegmentRef`` is what a manifest knows of a segment. Its ``groups`` are the key groups for which it is
-still alive: compaction takes key groups away from its inputs, and a reader must not look at rows of the others
-(they may have been deleted since). Its ``ends`` say when its rows end.
+A ``SegmentRef`` is a manifest's record of a segment. Its ``groups`` are the key groups for which it
+is still alive: compaction takes key groups away from its inputs, and a reader must not look at rows
+of the others (they may have been deleted since). Its ``ends`` say when its rows end.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ CHAPTER_ROWS = 4_096
 """Rows below which cutting by time saves nothing: looking through them costs about what finding them does."""
 MOST_CHAPTERS = 64
 SOONEST, LATEST = -(1 << 63), (1 << 63) - 1
-"""The bounds of what has none."""
+"""The bounds of a chapter without bounds."""
 _FILTERED_ROWS = 1_000
 _3, _7 = np.uint64(3), np.uint64(7)
 _FORMAT = 2
@@ -141,7 +142,8 @@ class Block:
         return self._series[name]
 
     def fits(self, name: str, dtype: pl.DataType | None) -> bool:
-        """Whether the block has the column, and of this type: one that was written by an older plan may not."""
+        """Whether the block has the column, and with this type: a block written by an older plan
+        may lack it."""
         return name in self._names and (dtype is None or self.series(name).dtype == dtype)
 
     def taken(self, name: str, rows: npt.NDArray[np.intp], dtype: pl.DataType | None) -> pl.Series:
@@ -192,10 +194,12 @@ class Segment:
         return self._blocks[number]
 
     def may_have(self, probes: Hashes) -> npt.NDArray[np.bool_] | None:
-        """Which of these hashes can be in the segment; None where asking a filter is not worth one, or it is read piece by piece.
+        """A mask of the hashes that can be in the segment; None if a filter is not worth its cost,
+        or if the segment is read piece by piece.
 
-        A key that was not touched lately is in none of the younger runs: asking a filter costs a fraction of looking into each. Making
-        one costs about as much as looking an eighth of the rows up, so it is made when that many were looked up.
+        A key that was not touched lately is in none of the younger runs: a filter costs a fraction
+        of a lookup in each. Making a filter costs about as much as looking up an eighth of the
+        rows, so it is made when that many were looked up.
         """
         self._probes += len(probes)
         if self._filter is None:
@@ -260,9 +264,11 @@ class _Filter:
 
 
 def rows_of_hashes(segment: Segment, hashes: Hashes) -> pa.RecordBatch | None:
-    """A segment's rows of some hashes (ascending), in order: what a peer that asks for keys is sent. None where there are none.
+    """A segment's rows of some hashes (ascending), in order, as they are sent to a peer that asks
+    for keys. None if there are none.
 
-    They are one chapter there, in which one row of a key is found: the one that ends last comes first.
+    They make one chapter, in which a lookup finds the first row of a key: so the row that ends last
+    comes first.
     """
     found = []
     possible = segment.may_have(hashes)

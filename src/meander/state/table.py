@@ -1,14 +1,16 @@
 """Reading and merging one slot's part of an upsert table: the work of a stateful operator in one epoch.
 
-The state of a key is its newest row in the segments that are alive for its key group. A task looks the
-touched keys up, newest segment first, merges, and writes one new segment: what it costs follows the keys it
-touches, not the keys there are.
+The state of a key is its newest row in the segments that are alive for its key group. A task looks
+the touched keys up, newest segment first, merges, and writes one new segment: the cost follows the
+touched keys, not all keys.
 
-Segments of one table may have been written by different versions of a plan: an older one may lack columns, have some that are not wanted
-any more, or have narrower types. Whoever reads says what it wants; what is not there is null, and an aggregate takes that for empty.
+Segments of one table may have been written by different versions of a plan: an older one may lack
+columns, have columns that are not used any more, or have narrower types. A reader names the columns
+that it wants; a missing column is null, which an aggregate takes for empty.
 
-Rows of a table that *ends* are over when the table's floor has reached their time. A ``Reach`` says what the floor is and between which
-times the rows of each key can end, so that only the segments and chapters that may have them are opened.
+Rows of a table that *ends* are over when the table's floor has reached their time. A ``Reach`` has
+the floor, and the times between which the rows of each key can end, so that only the segments and
+chapters that may have them are opened.
 """
 
 from __future__ import annotations
@@ -30,14 +32,15 @@ Open = Callable[[SegmentRef, Hashes], Segment]
 
 
 Columns = Sequence[str] | Mapping[str, pl.DataType]
-"""Which columns are wanted and, where segments may be of several plans, as which types."""
+"""The wanted columns and, if segments may be of several plans, their types."""
 
 _OWNER = "__owner"
 
 
 @dataclass(frozen=True)
 class Kept:
-    """A table that an operator keeps: what tells its rows apart and, where they end, which column says when."""
+    """A table that an operator keeps: the columns that identify its rows and, if they end, the
+    column with that time."""
 
     keys: tuple[str, ...]
     time: str | None = None
@@ -56,7 +59,7 @@ class Reach:
     column: str
     """Says when a row ends."""
     floor: int
-    """What ends here or before is over."""
+    """Rows that end here or before are over."""
     first: Times | None = None
     """For each key, the first time at which a row of it can end; None: any."""
     last: Times | None = None
@@ -75,12 +78,13 @@ class Reach:
         return wanted if there is None or there.all() else wanted[there]
 
     def alive(self, block: Block, rows: Index) -> npt.NDArray[np.bool_]:
-        """Which of some rows of a block are not over."""
+        """A mask of the rows of a block that are not over."""
         found: npt.NDArray[np.bool_] = self._times(block)[rows] > self.floor
         return found
 
     def wanted(self, block: Block, rows: Index, keys: Index) -> npt.NDArray[np.bool_]:
-        """Which of some rows of a block are not over, and end where rows of their keys are looked for."""
+        """A mask of the rows of a block that are not over and end within the wanted times of their
+        keys."""
         times = self._times(block)[rows]
         found: npt.NDArray[np.bool_] = times > self.floor
         if self.first is not None:
@@ -129,7 +133,7 @@ def find(
             continue
         probes = hashes[wanted]
         segment = open_segment(ref, probes)
-        possible = segment.may_have(probes) if ref is not newest_first[-1] else None  # the oldest has most of what the others have not
+        possible = segment.may_have(probes) if ref is not newest_first[-1] else None  # the oldest has most of the keys that the others lack
         wanted = wanted if possible is None else wanted[possible]
         taken: list[Index] = []
         for chapter in segment.chapters:
@@ -147,9 +151,11 @@ def find(
 def _find_in_chapter(
     segment: Segment, chapter: Chapter, keys: pl.DataFrame, hashes: Hashes, wanted: Index, found: list[Found], reach: Reach | None
 ) -> list[Index]:
-    """Add what a chapter has of the wanted keys to ``found``. Returns all keys it has a word on: of deletions, and of what is over, too.
+    """Add a chapter's rows of the wanted keys to ``found``. Returns all keys that the chapter
+    settles, also by deletions and by rows that are over.
 
-    Only what must be is done block by block: with many keys in a large segment, calls cost more than what they do.
+    As little as possible is done block by block: with many keys in a large segment, the calls cost
+    more than their work.
     """
     if len(wanted) == 0:
         return []
@@ -227,9 +233,11 @@ def find_rows(
     columns: Sequence[str],
     reach: Reach | None = None,
 ) -> tuple[Index, pl.DataFrame]:
-    """The stored rows of the given keys (ascending by hash) where a key has many, told ``apart`` by more columns: whose each is, and both.
+    """The stored rows of the given keys (ascending by hash) where a key has many rows, which the
+    columns ``apart`` distinguish. Returns the number of each row's key, and the rows.
 
-    Unlike ``find_all`` it knows that rows are replaced and deleted: the newest of equal ones counts. In the order of keys, then ``apart``.
+    Unlike ``find_all`` it honours replaced and deleted rows: the newest of equal ones counts. In
+    the order of keys, then ``apart``.
     """
     names = list(dict.fromkeys((*apart, *columns)))
     frames: list[pl.DataFrame] = []
@@ -272,7 +280,8 @@ def _all_rows(
 
 
 def _runs(block: Block, probes: Hashes, owners: Index) -> tuple[Index, Index]:
-    """All rows of a block that have one of the hashes: whose they are, and where."""
+    """All rows of a block that have one of the hashes: the numbers of the hashes, and the rows'
+    places."""
     first = np.searchsorted(block.hashes, probes, "left")
     sizes = np.searchsorted(block.hashes, probes, "right") - first
     ends = np.cumsum(sizes)
@@ -337,7 +346,8 @@ def find_states(
     key_groups: int,
     reach: Reach | None = None,
 ) -> tuple[Index, dict[str, pl.Series]]:
-    """The stored states of the given keys (ascending by hash): which keys have one, and what it is."""
+    """The stored states of the given keys (ascending by hash): the keys that have one, and the
+    states."""
     which, old = find(refs, open_segment, keys, hashes, key_groups, {name: part.dtype for name, part in parts.items()}, reach)
     return which, {name: fill_empty(series, parts[name]) for name, series in old.items()}
 
@@ -350,7 +360,7 @@ def merge_found(
     states: Mapping[str, pl.Series],
     parts: Mapping[str, Part],
 ) -> pl.DataFrame:
-    """``upsert``, where what is stored has been found."""
+    """``upsert``, when the stored states have been found already."""
     merged = {name: states[name] for name in parts}
     if len(which):
         everyone = len(which) == len(hashes) and bool((which[1:] > which[:-1]).all())
@@ -392,7 +402,8 @@ def merge_segments(
 ) -> pl.DataFrame:
     """Several segments' rows, newest first, to one: the newest row of every key. Compaction's work, and a reader's.
 
-    Its columns are those of the newest segment, or ``like`` them: what only older ones have is not wanted any more.
+    The columns are those of the newest segment, or of ``like``: columns that only older ones have
+    are not used any more.
     """
     deletions = any(DELETED in frame.columns for frame in frames)
     columns = {name: dtype for name, dtype in (like or frames[0].schema).items() if name != DELETED}

@@ -1,7 +1,8 @@
-"""Tables of values: what an aggregate keeps of a key where that may be any number of values. One row per value.
+"""Tables of values, for aggregates that keep any number of values of a key. One row per value.
 
-A key's own row only counts them, so that a key with a million values costs what an epoch adds to it. Two shapes, both of ordinary
-segments that lookups and compaction know nothing special about:
+A key's own row only counts them, so that an epoch's cost for a key with a million values follows
+the values that it adds. There are two kinds, both in ordinary segments, without special treatment
+by lookups and compaction:
 
 - a *set* has one row per key and different value. Its rows are spread over the key's key group by a hash of key and value, so that
   one value of a key is found like a key of its own.
@@ -75,7 +76,7 @@ def lengths(lists: pl.Series) -> Numbers:
 def new_members(
     table: ValueTable, refs: Sequence[SegmentRef], open_segment: Open, keys: pl.DataFrame, hashes: Hashes, lists: pl.Series, key_groups: int
 ) -> tuple[Numbers, pl.DataFrame]:
-    """Which of each key's values the set does not have yet: how many, and the rows to add."""
+    """The values that each key's set does not have yet: their number, and the rows to add."""
     owners, values = _exploded(lists)
     pairs = keys[owners].with_columns(values.alias(table.value))
     spread = spread_within_groups(hashes[owners], hash_keys(pairs.with_columns(_hashable(values).alias(table.value))))
@@ -118,7 +119,7 @@ def whole_lists(
         refs, open_segment, keys[longer], hashes[longer], key_groups, {table.nth: pl.Int64(), table.value: values.dtype}
     )
     before = longer[which]
-    # What is stored comes first within a key, by number; what was added follows in its order.
+    # Stored values come first within a key, by number; added values follow in their order.
     nth = np.concatenate([stored[table.nth].to_numpy(), np.iinfo(np.int64).max - len(added) + np.arange(len(added))])
     return _implode(table.values, np.concatenate([before, added]), pl.concat([stored[table.value], values]), nth, len(hashes), lists.dtype)
 

@@ -1,9 +1,10 @@
-"""Stateless operators on rows, and what becomes of rows on which they fail.
+"""Applies stateless operators to rows, and makes dead letters of rows on which they fail.
 
-An operator that raises on a batch is tried on its halves, and so on, until the rows that it cannot take are alone: they become
-dead letters with the reason, the others go on. That is sound because stateless operators are row-local by contract; a
-``map_batches`` that declares itself otherwise is not taken apart, its exception stops the flow. So does a function that returns
-something else than was planned: that is the flow's fault, not a row's.
+An operator that raises on a batch is tried on its halves, and so on, until the bad rows are alone:
+they become dead letters with the reason, and the other rows go on. This is sound because stateless
+operators are row-local by contract. A batch for a ``map_batches`` with ``row_local=False`` is not
+divided: its exception stops the flow. A result with other columns than planned stops the flow, too:
+that is the flow's fault, not a row's.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ class DeadLetter:
 
 
 def evaluate(node: Node, rows: Rows, dead: list[DeadLetter], epoch: int, strict: bool, watched: bool = False) -> Rows:
-    """One operator on some rows of its input. One that is watched has no dead letters, and is not tried on fewer rows."""
+    """Apply one operator to some rows of its input. An operator on probation has no dead letters,
+    and is not tried on fewer rows."""
     try:
         return _apply(node, rows)
     except FlowError as error:

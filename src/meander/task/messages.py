@@ -1,4 +1,4 @@
-"""What the driver tells a task, and what a task reports back. Pickled.
+"""The messages from the driver to a task, and the task's report. Pickled.
 
 A report belongs to one *attempt*: one execution of one task, with a nonce of its own. Everything an attempt writes has the
 nonce in its name, and everything it sends carries its token, so that the driver commits only what one set of attempts
@@ -26,7 +26,8 @@ Lookup = tuple[Sequence[SegmentRef], Callable[[], Hashes]]
 
 @dataclass(frozen=True)
 class SplitTask:
-    """One split to read: its unit (its place in the decision), its source, and what the source needs to read it."""
+    """One split to read: its unit (its place in the decision), its source, and the source's
+    description of it."""
 
     unit: int
     source: str
@@ -35,7 +36,7 @@ class SplitTask:
 
 @dataclass(frozen=True)
 class Common:
-    """What every task of an epoch is told."""
+    """The part of the message that is equal for every task of an epoch."""
 
     epoch: int
     generation: int
@@ -49,11 +50,12 @@ class Common:
     mode: StateMode = "hybrid"
     """Where reads of state go: see ``cache.reader``."""
     secret: str = ""
-    """What stewards of this run know each other by."""
+    """The secret that stewards of this run share."""
     late: Mapping[str, int] = field(default_factory=dict)
     """Per operator that follows time, the mark (in microseconds) up to which everything had closed before this epoch."""
     evict: Mapping[str, int] = field(default_factory=dict)
-    """The one up to which things close with it. Not known to what is begun ahead of time."""
+    """The time up to which windows close with this epoch. Not known to a stage that is begun ahead
+    of time."""
     floors: Mapping[str, int] = field(default_factory=dict)
     """Of the tables whose rows end, up to where they are over."""
     now: float = 0.0
@@ -84,7 +86,7 @@ class Control:
 
 @dataclass
 class Report:
-    """What one attempt did."""
+    """The report of one attempt."""
 
     task: Task
     nonce: str
@@ -92,7 +94,7 @@ class Report:
     staged: dict[str, dict[str, Any]] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     units: dict[int, int] = field(default_factory=dict)
-    """Rows that were in each split it answers for: what was estimated is known now."""
+    """The exact number of rows in each of its splits, where the driver had an estimate."""
     seconds: dict[str, float] = field(default_factory=dict)
     groups: dict[str, npt.NDArray[np.int64]] = field(default_factory=dict)
     """Per stateful operator, the rows that came in for each key group."""

@@ -1,4 +1,4 @@
-"""A plan made ready to run: levels, who feeds whom, and its stateful operators.
+"""A plan made ready to run: its stages, the exchanges between them, and its stateful operators.
 
 Compiled once per process and plan, from the plan's pickled bytes; tasks find it by them.
 """
@@ -24,7 +24,7 @@ from meander.task.operators.contract import Stateful
 
 @dataclass(frozen=True)
 class Level:
-    """What one stage's task does, in order."""
+    """The work of one stage's task, in order."""
 
     number: int
     sources: tuple[str, ...]
@@ -76,7 +76,7 @@ class Compiled:
 
     @cached_property
     def tables(self) -> frozenset[str]:
-        """The sinks that show the table of a stream of changes, and get what has come and what is gone."""
+        """The sinks that show the table of a stream of changes, and get added and removed rows."""
         return frozenset(name for name, op in self.sinks.items() if shows_table(op.sink) and name in self.plan.changes)
 
     @cached_property

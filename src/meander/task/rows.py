@@ -94,10 +94,12 @@ def joined(pieces: Sequence[Rows], place: str) -> Rows:
 
 
 def together(pieces: Sequence[Rows]) -> list[Rows]:
-    """Pieces of one unit each as few objects, for whoever folds within units and does not ask for places.
+    """Join pieces of one unit each into few objects, for callers that fold within units and do not
+    need places.
 
-    A unit that comes in several pieces (a stream that was divided and united again) has one of them in each object, in their order: they
-    are folded one after the other, whatever else there is.
+    If a unit comes in several pieces (a stream that was divided and united again), each object has
+    one of them, in their order: so they are folded one after the other, whatever the other units
+    are.
     """
     rounds: list[list[Rows]] = []
     came: dict[int | None, int] = {}

@@ -1,6 +1,8 @@
-"""Values that Python can be shown. Polars has times of years that Python's datetime lacks, and asking for one raises, or worse.
+"""Values that Python can represent. Polars has times in years that Python's datetime lacks;
+converting one raises, or worse.
 
-Whoever makes Python objects of rows asks ``beyond`` first; dead letters have such times as the numbers that they are.
+Code that makes Python objects of rows calls ``beyond`` first; dead letters have such times as
+numbers.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 def beyond(series: pl.Series) -> Mask | None:
-    """Which values Python has nothing for; None where it has something for all.
+    """A mask of the values that Python cannot represent; None if it can represent all.
 
     >>> beyond(pl.Series([0, 1 << 60]).cast(pl.Datetime("us")))
     array([False,  True])

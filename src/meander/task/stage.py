@@ -1,7 +1,8 @@
 """One stage's work in one task: rows in, state merged, rows out. Tests call it without a session.
 
-The order of work: read sources or have stateful operators work, run the stateless operators in the plan's order, stage what sinks get,
-and prepare what goes to later stateful operators. What these do is behind one contract: see ``task.operators.contract``.
+The order of work: read sources or run stateful operators, run the stateless operators in the plan's
+order, stage the rows for sinks, and prepare the frames for later stateful operators. Stateful
+operators have one contract: see ``task.operators.contract``.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ _FOLDED_AT_ONCE = 65_536
 
 @dataclass(frozen=True)
 class Carried:
-    """Rows on their way to a stateless operator of a later stage (a union with what comes out of one)."""
+    """Rows on their way to a stateless operator of a later stage (a union with that stage's
+    output)."""
 
     node: str
     level: int
@@ -61,7 +63,7 @@ class Carried:
 
 @dataclass
 class Outbox:
-    """What a stage's task hands on."""
+    """The frames and reports that a stage's task hands on."""
 
     partials: list[Partial] = field(default_factory=list)
     carried: list[Carried] = field(default_factory=list)
@@ -139,7 +141,8 @@ class StageTask:
         self._fold_small(box, only_groups)
 
     def run_state(self, partials: Iterable[Partial], carried: Iterable[Carried], box: Outbox) -> None:
-        """Level 1 and up: merge partial states with the stored ones, and go on with what changed."""
+        """Level 1 and up: merge partial states with the stored ones, and go on with the changed
+        rows."""
         level = self.control.level
         values: dict[str, list[Rows]] = {}
         arrived: dict[str, list[Partial]] = {name: [] for name in self.compiled.levels[level].keyed}
@@ -219,7 +222,7 @@ class StageTask:
         return None if only_groups is None or keyed.level != 1 else only_groups[keyed.name]
 
     def _before(self, level: int, keyed: Stateful, side: int, rows: Sequence[Rows], keep: int | None, box: Outbox) -> None:
-        """What one input of a stateful operator sends through the exchange."""
+        """The frame that one input of a stateful operator sends through the exchange."""
         common = self.control.common
         intake = Intake(common.key_groups, keep, micros_of(common.now))
         for some in rows:
@@ -230,7 +233,8 @@ class StageTask:
                 self.report.handed_on(level, partial.frame.height)
 
     def _fold_small(self, box: Outbox, only_groups: dict[str, int] | None) -> None:
-        """What small splits send: the same partial states, one per key and unit, from one call for many of them."""
+        """The frames of small splits: the same partial states, one per key and unit, from one call
+        for many splits."""
         began = self.clock.monotonic()
         small, self._small, self._gathered = self._small, {}, 0
         for (operator, side), rows in small.items():
@@ -239,14 +243,15 @@ class StageTask:
         self._spend("fold", began)
 
     def _lookup(self, name: str, arrived: Sequence[Partial]) -> Lookup:
-        """What an operator is going to look up in its table."""
+        """Announce the keys that an operator is going to look up in its table."""
         hashes = [partial.frame.get_column(HASH).to_numpy() for partial in arrived]
         return self.control.segments.get(name, ()), lambda: np.unique(np.concatenate(hashes))
 
     def _work(self, keyed: Stateful, arrived: list[Partial], values: dict[str, list[Rows]]) -> list[Rows]:
-        """A stateful operator's part of the epoch: what has arrived meets what is stored; what changed is written.
+        """A stateful operator's part of the epoch: merge arrived rows with stored ones, and write
+        the changed rows.
 
-        Rows of its side outputs go to ``values``, under the names of those who take them.
+        Rows of its side outputs go to ``values``, under the names of the operators that read them.
         """
         common, name = self.control.common, keyed.name
         began = self.clock.monotonic()
@@ -320,7 +325,7 @@ class StageTask:
         return found
 
     def _sides(self, keyed: Stateful, emitted: Emitted) -> dict[str, list[Rows]]:
-        """What takes the side outputs of an operator, and their rows."""
+        """The readers of an operator's side outputs, and their rows."""
         found = {}
         for node in self.compiled.levels[self.control.level].stateless:
             if isinstance(node.op, Side) and keyed.name in node.inputs and node.op.output in emitted.sides:
@@ -414,7 +419,8 @@ class StageTask:
         return rows
 
     def _refuse(self, operator: str, rows: Rows, reason: str, mine: bool, bad: bool = False) -> None:
-        """Rows to the dead letters; what is bad, and not only late, stops a strict flow, and a change of the operator."""
+        """Send rows to the dead letters. Bad rows, but not late ones, stop a strict flow, and fail
+        a change of the operator on probation."""
         if bad and (self.control.common.strict or operator in self.control.common.watched):
             raise BadInput(f"operator '{operator}', epoch {self.control.common.epoch}, row {rows.position(0)}: {reason}")
         if mine:
@@ -434,7 +440,8 @@ class StageTask:
     # -- sinks and dead letters -----------------------------------------------------------------------------------
 
     def _for_sink(self, node: Node, rows: Sequence[Rows]) -> list[Rows]:
-        """What a sink gets: of changes the log, or, where it shows their table, what has come and what is gone."""
+        """The rows for a sink: of changes the log or, if the sink shows the table, the added and
+        removed rows."""
         if node.name not in self.compiled.tables:
             return [self._publishable(node, some) for some in rows if some.sign >= 0]
         told = [self._publishable(node, some) for some in rows if some.sign]
@@ -504,7 +511,8 @@ def _as_planned(keyed: Stateful, frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def digest_of(frame: pl.DataFrame) -> int:
-    """A number for rows in any order and however they are divided: those of parts add up to that of the whole.
+    """A number for rows, in any order and any division: the numbers of parts add up to that of the
+    whole.
 
     >>> rows = pl.DataFrame({"k": [1, 2, 3], "v": ["a", None, "c"]})
     >>> digest_of(rows) == digest_of(rows[::-1]), digest_of(rows) == (digest_of(rows[:1]) + digest_of(rows[1:])) % (1 << 64)

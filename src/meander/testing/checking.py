@@ -29,11 +29,14 @@ _MOST_SLOTS = 4
 def check(
     flow: HasPlan, folder: str | Path, rows: Mapping[str, Rows], *, cuts: int = 5, seed: int = 0, clock: str | datetime = START
 ) -> dict[str, pl.DataFrame]:
-    """Run a flow over the same rows in one epoch, and then cut into epochs in so many other ways; AssertionError where its output differs.
+    """Run a flow over the same rows in one epoch, and then cut into epochs in ``cuts`` other ways;
+    AssertionError if its output differs.
 
-    ``rows`` has the rows of every source, in order. Each cut has another parallelism, and is rescaled and restarted between its epochs; all
-    of it follows from ``seed``. What sinks get is compared, the table where it is a stream of changes, and is the answer, by sink. Floats
-    may differ by rounding. A row that is late in one cut may not be late in another: have rows come in order, or within the grace.
+    ``rows`` has the rows of every source, in order. Each cut has another parallelism, and is
+    rescaled and restarted between its epochs; all of it follows from ``seed``. The rows of each
+    sink are compared, or its table if it gets a stream of changes; they are also the result, by
+    sink. Floats may differ by rounding. A row that is late in one cut may not be late in another:
+    give rows in order, or within the grace.
 
     >>> import tempfile
     >>> import meander as md

@@ -12,7 +12,8 @@ START = "2026-01-01T00:00:00"
 
 
 class Clock(FakeClock):
-    """Time that passes only when a test says so: the clock of decisions, by which timers fire, inputs are idle and rows are ahead.
+    """A clock that only the test moves. Decisions take their time from it: timers fire by it, and
+    idle inputs and rows from the future are recognised by it.
 
     >>> from meander import testing
     >>> clock = testing.Clock("2026-03-01T10:00:00")
@@ -32,7 +33,7 @@ class Clock(FakeClock):
 
     @property
     def time(self) -> datetime:
-        """What it shows: in UTC, without saying so, as timestamps in rows are."""
+        """The current time: in UTC and without a time zone, like timestamps in rows."""
         return datetime.fromtimestamp(self.now(), UTC).replace(tzinfo=None)
 
     def advance(self, duration: float | str) -> None:

@@ -1,4 +1,5 @@
-"""Rows as an author of tests writes them, made into rows of a source. What does not fit is named by epoch, row and column."""
+"""Rows as an author of tests writes them, made into rows of a source. Errors name the epoch, row
+and column of a value that does not fit."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """A source whose rows are written down, epoch by epoch. ``testing.source`` makes one.
 
-Rows are in the splits themselves, as JSON, so that an epoch that is run again, after a restart or by a replica, reads what was decided.
-What JSON does not have (times, decimals, bytes) is written as whole numbers and text: see ``stored_as``.
+The splits themselves hold the rows, as JSON, so that an epoch that is run again, after a restart or
+by a replica, reads the rows that were decided. Types that JSON lacks (times, decimals, bytes) are
+written as whole numbers and text: see ``stored_as``.
 """
 
 from __future__ import annotations

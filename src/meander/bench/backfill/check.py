@@ -1,4 +1,5 @@
-"""What an operator must give out over the benchmark's input, as DuckDB sees it; and the comparison, row by row."""
+"""The right output of an operator over the benchmark's input, by DuckDB, and the comparison, row by
+row."""
 
 from __future__ import annotations
 

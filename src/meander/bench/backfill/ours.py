@@ -64,7 +64,7 @@ WORKS: dict[str, Callable[..., md.Stream]] = {
 
 
 def run(request: BackfillRequest, progress: Callable[[int], None]) -> Json:
-    """Epoch by epoch: when it ended, what it gave out, what it wrote, and what the state came to."""
+    """Epoch by epoch: its end, its output, the bytes written, and the size of the state."""
     session = md.spark(master=request.master, app_name="meander-bench", spark_driver_memory=request.memory)
     record = Record(request.folder)
     known: set[str] = set()

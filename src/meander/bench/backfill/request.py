@@ -1,4 +1,5 @@
-"""What a measuring process is asked in the benchmark of long spans, the input that all systems read, and the record of epochs.
+"""The request to a measuring process in the benchmark of long spans, the input that all systems
+read, and the record of epochs.
 
 The input is made of *visits*: four rows of one key within four seconds, inside one piece of ten seconds. An epoch has as many visits
 whatever it spans, each of a key of its own, at random places of the span and in random order. So the touched keys, the windows, the
@@ -10,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
@@ -27,7 +28,7 @@ OPERATORS = ("tumbling", "sliding", "session", "join", "as-of", "deduplicate", "
 TWO_SIDES = ("join", "as-of")
 """Operators whose input is two streams: the first and third row of a visit on the left, the others on the right."""
 WITHOUT_PEER = ("as-of",)
-"""What Spark has no operator for over two streams."""
+"""Operators over two streams that Spark does not have."""
 
 WINDOW, SLIDE, GAP, WITHIN, GRACE = 10, 5, 30, 5, 10
 """Seconds: of a window, between sliding windows, that end a session, between the rows of a pair, and of being out of order."""
@@ -62,9 +63,6 @@ class BackfillRequest:
     def from_json(fields: Json) -> BackfillRequest:
         return BackfillRequest(**fields)
 
-    def to_json(self) -> Json:
-        return asdict(self)
-
     @property
     def sides(self) -> list[str]:
         """The folders of input, one per source."""
@@ -76,13 +74,14 @@ class BackfillRequest:
 
 
 class Record:
-    """What epochs came to, on disk as soon as they end: what a run had reached when its time was over."""
+    """The record of epochs, on disk as soon as they end: it shows how far a run came when its time
+    was over."""
 
     def __init__(self, folder: str | Path) -> None:
         self._path = Path(folder) / "epochs.jsonl"
 
     def begin(self) -> None:
-        """The system is up; what comes next is work."""
+        """Begin the record: the system is up, and its work follows."""
         self._path.write_text(json.dumps({"began": time.time()}) + "\n")
 
     def add(self, epoch: Json) -> None:

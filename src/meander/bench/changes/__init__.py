@@ -1,4 +1,5 @@
-"""Changes: what it costs that an aggregate behind another is told which rows are gone. Meander with itself.
+"""Changes: the cost of sending removals to an operator behind an aggregate. Meander compared with
+itself.
 
 ``alone`` is one aggregate per key. ``beside`` adds a second one over the same append-only rows, ``sum``, ``max``, ``top`` and ``join``
 have one operator behind the first instead, which is told of every touched key what it was and what it is. Each flow has a process of its

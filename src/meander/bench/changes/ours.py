@@ -1,10 +1,11 @@
-"""The measured side of the benchmark of changes: an aggregate, and what follows it, over all of the input."""
+"""The measured side of the benchmark of changes: an aggregate and the operators behind it, over all
+of the input."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -41,9 +42,6 @@ class ChangesRequest:
     @staticmethod
     def from_json(fields: Json) -> ChangesRequest:
         return ChangesRequest(**{**fields, "input": Input(**fields["input"])})
-
-    def to_json(self) -> Json:
-        return asdict(self)
 
 
 def build(kind: str, source: Input) -> md.Flow:

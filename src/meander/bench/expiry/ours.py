@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -43,12 +43,9 @@ class ExpiryRequest:
     def from_json(fields: Json) -> ExpiryRequest:
         return ExpiryRequest(**fields)
 
-    def to_json(self) -> Json:
-        return asdict(self)
-
 
 def run(request: ExpiryRequest, progress: Callable[[int], None]) -> Json:
-    """Epoch by epoch: when it ended, and what state there was then."""
+    """Epoch by epoch: its end, and the state at that time."""
     session = md.spark(master=request.master, app_name="meander-bench", spark_driver_memory=request.memory)
     flow, out = md.Flow("bench"), str(Path(request.folder) / "out")
     events = flow.source("events", md.files(request.input, max_files_per_epoch=1)).watermark("ts", grace="1s")

@@ -1,9 +1,12 @@
-"""Failover: what is seen in the output when a process dies, beside Spark's own restart from its checkpoint.
+"""Failover: the gap in the output when a process dies, beside Spark's own restart from its
+checkpoint.
 
-A steady input of small files is counted per key. Systems: ``leaderless`` and ``leader`` (two replicas of Meander), ``passive`` (one,
-restarted at once by whoever watches it) and ``spark`` (Structured Streaming, likewise). Each is disturbed in several ways, one after the
-other: its driver is killed with all it has started (``driver``; the leader's, where there is one), its executor (``executor``), or all of
-a driver's processes are stopped for ten seconds and go on (``pause``). Whoever died is started again at once.
+A steady input of small files is counted per key. Systems: ``leaderless`` and ``leader`` (two
+replicas of Meander), ``passive`` (one process, restarted at once) and ``spark`` (Structured
+Streaming, restarted likewise). Each is disturbed in several ways, one after the other: its driver
+is killed with all it has started (``driver``; the leader's, where there is one), its executor
+(``executor``), or all of a driver's processes are stopped for ten seconds and go on (``pause``).
+Dead processes are started again at once.
 """
 
 from __future__ import annotations
@@ -109,9 +112,11 @@ class Kept:
         return self._process.pid
 
     def look(self, beside_others: bool) -> None:
-        """Start it again if it has ended. What it left running goes first: it would hold on to ports and files.
+        """Start it again if it has ended. Its remaining children are ended first: they would hold
+        on to ports and files.
 
-        Whoever comes up beside replicas at work gives way to them, as under Meander's own supervisor.
+        A process that starts beside working replicas has a lower priority, as under Meander's own
+        supervisor.
         """
         now = time.monotonic()
         if self._process.poll() is not None:
@@ -216,7 +221,8 @@ class _System:
         self.wait_until(lambda: all(one.up.exists() for one in self.kept) and self.sight.last() > since, "does not come back")
 
     def victim(self) -> Kept:
-        """Whom it hurts most: who leads, or keeps house."""
+        """The replica whose loss hurts most: the leader, or the one that merges and removes
+        segments."""
         until = time.monotonic() + _SIGNS
         while self.name == "leader" and time.monotonic() < until:
             for one in self.kept:
@@ -228,7 +234,7 @@ class _System:
         return self.kept[0]
 
     def cost(self, seconds: float) -> Json:
-        """What its processes take while nothing happens: cores, and memory that is theirs."""
+        """The cores and the private memory that its processes use while nothing happens."""
         before = {pid: ticks for one in self.kept for pid in one.members() if (ticks := _ticks(pid)) is not None}
         self.rest(seconds)
         spent = sum(ticks - before[pid] for pid in before if (ticks := _ticks(pid)) is not None) / _TICKS

@@ -31,14 +31,15 @@ class TookTooLong(MeanderError):
 
 
 class Asked(Protocol):
-    """What a child can be asked to measure: a frozen dataclass of plain data. ``work`` is its name in ``child.WORK``."""
+    """A request to a measuring child: a frozen dataclass of plain data. ``work`` is its name in
+    ``child.WORK``."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
     work: ClassVar[str]
 
     @property
     def system(self) -> str:
-        """Who is measured, for messages."""
+        """The name of the measured system, for messages."""
 
     @property
     def folder(self) -> str:
@@ -47,7 +48,7 @@ class Asked(Protocol):
 
 @dataclass(frozen=True)
 class Request:
-    """What a child measures: one system over one input."""
+    """A request to measure one system over one input."""
 
     work: ClassVar[str] = "totals"
     system: str

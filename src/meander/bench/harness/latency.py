@@ -1,4 +1,5 @@
-"""What a disturbance does to output and latency, from the moments at which epochs were published. Pure.
+"""The effect of a disturbance on output and latency, from the moments at which epochs were
+published. Pure.
 
 Moments are seconds since 1970, latencies and gaps are seconds. The events of an epoch are created evenly between the first and the last of
 them, and are all published when it ends. *Steady* is what came before the first disturbance.
@@ -16,7 +17,8 @@ import numpy.typing as npt
 from meander.bench.harness.statistics import Json
 
 AFTERMATH = 5.0
-"""A rescale lasts from the moment it is asked for until this long after it is in force: what it breaks shows in the epochs that follow."""
+"""A rescale lasts from the request until this long after it is in force: damage shows in the epochs
+that follow."""
 _CALM_EPOCHS = 3
 
 Latencies = npt.NDArray[np.float64]

@@ -1,4 +1,4 @@
-"""What a number was measured on: without it no two of them can be compared."""
+"""Facts about the machine: without them no two measurements can be compared."""
 
 from __future__ import annotations
 

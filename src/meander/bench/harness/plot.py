@@ -14,7 +14,7 @@ from meander.bench.harness.report import Report, short
 
 _OURS, _PEER = "#0b7285", "#adb5bd"
 _SHOWN = ("meander", "leaderless", "leader")
-"""What a benchmark is about; the rest is there to compare it with."""
+"""The measured systems; the others are there for comparison."""
 
 
 def check_can_plot(path: str) -> None:

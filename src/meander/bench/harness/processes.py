@@ -32,7 +32,7 @@ def end_session(session: int) -> None:
 
 
 def anonymous_bytes(pid: int) -> int | None:
-    """What a process holds in memory that is not a mapped file, or None where that cannot be known."""
+    """The bytes of memory of a process that are not a mapped file; None if they cannot be known."""
     try:
         found = re.search(r"^RssAnon:\s+(\d+) kB", (_PROC / str(pid) / "status").read_text(), re.MULTILINE)
     except OSError:

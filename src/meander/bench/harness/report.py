@@ -1,4 +1,4 @@
-"""What a benchmark says at its end: a table for people, one JSON object for programs."""
+"""The report of a benchmark: a table for people, one JSON object for programs."""
 
 from __future__ import annotations
 

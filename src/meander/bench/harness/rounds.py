@@ -1,6 +1,7 @@
 """Rounds: every system once per round, in alternating order, each in a process of its own.
 
-What slows the machine down for a while (another tenant, heat) then meets all systems alike, and medians over rounds do without it.
+A slowdown of the machine for a while (another tenant, heat) then meets all systems alike, and
+medians over rounds remove it.
 """
 
 from __future__ import annotations
@@ -133,6 +134,6 @@ def measure_one(request: Request, timeout: float, title: str) -> Json:
 
 
 def peer_configuration(arguments: argparse.Namespace, peers: Sequence[str]) -> Json:
-    """What the peers ran with, for the report."""
+    """The settings of the peers, for the report."""
     tried = tried_settings(arguments)
     return {peer: {**peer_settings(peer, arguments.parallelism, arguments.memory), **tried} for peer in peers}

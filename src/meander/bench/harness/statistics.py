@@ -31,8 +31,9 @@ def percentile(values: Sequence[float], percent: float) -> float:
 def intervals(ends: Sequence[float], warmup: int, measured: int) -> list[float]:
     """The durations of the measured epochs: from the end of one to the end of the next.
 
-    What is measured is a window in the middle of a run. The epoch before it is warm-up; the one after it keeps the system busy to
-    the window's end, so that what a system did ahead for the first measured epoch it does again for the one that follows the last.
+    A window in the middle of a run is measured. The epochs before it are warm-up; the one after it
+    keeps the system busy to the window's end: work done ahead for the first measured epoch is then
+    balanced by work done ahead for the one after the last.
 
     >>> intervals([5.0, 7.0, 8.0, 9.0, 9.1], warmup=2, measured=2)
     [1.0, 1.0]

@@ -37,7 +37,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class Input:
-    """A folder of input, and what a correct count and sum over it must come to."""
+    """A folder of input, with the right count and sum over it."""
 
     folder: str
     epochs: int

@@ -1,4 +1,5 @@
-"""A steady input for any system that reads files, and a look at when its output appears: what disturbances are measured by.
+"""A steady input for any system that reads files, and a record of the moments at which its output
+appears; disturbances are measured with both.
 
 Events are written in small Parquet files that appear by renaming, ``EVERY`` seconds of them in each; an event's ``born`` is the moment at
 which it was due. A system counts events per key, and gives out for every key that has changed its count ``n`` and its newest ``born``, in
@@ -29,7 +30,7 @@ _POLL = 0.002
 
 
 class Feed:
-    """Writes events at a rate until it is stopped, whoever reads them."""
+    """Writes events at a steady rate until it is stopped."""
 
     def __init__(self, folder: Path, rate: float, keys: int, seed: int = 0, text: bool = False) -> None:
         """``text``: with a column of that name, which is empty."""
@@ -79,7 +80,8 @@ def batch_name(number: int) -> str:
 
 
 def saver(folder: Path) -> Callable[[Any, int], None]:
-    """What ``foreachBatch`` of a peer does with a batch: whole or not at all, and under the same name after a restart."""
+    """The function for a peer's ``foreachBatch``: it writes a batch whole or not at all, and under
+    the same name after a restart."""
     folder.mkdir(parents=True, exist_ok=True)
 
     def save(batch: Any, number: int) -> None:
@@ -127,7 +129,8 @@ class Sight:
         return any((self._folder / name).exists() for name in self._names(epoch))
 
     def published(self) -> list[Published]:
-        """What appeared, in order; its events are known by the files themselves. Only what was seen is measured: all must have been."""
+        """The files that appeared, in order, with the events in them. Raises if a file was not seen
+        when it appeared, since its moment is then unknown."""
         found = []
         names = {name for epoch in self.seen for name in self._names(epoch)}
         unseen = [file.name for file in visible(self._folder) if file.name not in names]
@@ -163,7 +166,8 @@ def visible(folder: Path) -> list[Path]:
 
 
 def account(files: Sequence[Path], counts: np.ndarray) -> Json:
-    """What output says of the events: per key the counts 1 to n must have been passed, none twice, up to how many there were."""
+    """Check the output against the events: each key's counts must run from 1 to the number of its
+    events, without repetition."""
     frames = []
     for file in files:
         with contextlib.suppress(FileNotFoundError):

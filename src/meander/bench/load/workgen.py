@@ -24,7 +24,7 @@ _LOAD_ROWS = 100_000
 
 @dataclass(frozen=True)
 class Written:
-    """What has been written so far."""
+    """The progress of the writer."""
 
     events: int
     files: int

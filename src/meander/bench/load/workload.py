@@ -42,7 +42,8 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Workload:
-    """What events are like. ``rate`` is their number per second; event n is due n / rate seconds after the first."""
+    """The parameters of events. ``rate`` is their number per second; event n is due n / rate
+    seconds after the first."""
 
     keys: int = 1_000
     skew: float = 0.0
@@ -128,7 +129,7 @@ def burn(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def add_state(frame: pl.DataFrame) -> pl.DataFrame:
-    """What each event's key holds in the state: as many bytes as ``junk`` says, a function of the key, and not compressible."""
+    """The state of each event's key: ``junk`` bytes that depend on the key and do not compress."""
     return frame.select("key", "value", junk_of(frame.get_column("key"), frame.get_column("junk")))
 
 

@@ -1,4 +1,5 @@
-"""Changes of a running flow: what is seen in the output, and how long they take, beside stopping, changing and starting again.
+"""Changes of a running flow: their effect on the output and their duration, beside stopping,
+changing and starting again.
 
 Under a steady load a function is replaced, a filter's condition is changed, an operator is inserted and removed; Spark's own way is to
 stop the query and start the changed one from its checkpoint: in a new application, as a changed job is deployed (spark-restart), or in

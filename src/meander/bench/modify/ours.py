@@ -26,7 +26,8 @@ _ROWS = 16 * _LOAD_ROWS
 _MORE_SLOTS = 4
 """Operators that migrate get slots of their own on another executor."""
 _MERGED = 17
-"""Segments of an operator that has nothing to merge: fewer than two rounds of eight, and what they came to."""
+"""The most segments of an operator that has nothing to merge: fewer than two rounds of eight, and
+the results of merges."""
 _LONGEST = 600.0
 _WARM_EPOCHS = 5
 _COLUMNS = {"key": pl.Int64(), "born": pl.Float64()}
@@ -42,7 +43,7 @@ def cleaner(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 class Load:
-    """Input and output of one run, and what was done to it."""
+    """Input and output of one run, and the changes made to it."""
 
     def __init__(self, request: ModifyRequest, first: int = 1, names: Callable[[int], list[str]] | None = None) -> None:
         folder = Path(request.folder)
@@ -198,7 +199,8 @@ def _migrations(request: ModifyRequest, progress: Progress) -> Json:
 
 
 def _await_merged(running: md.Run) -> None:
-    """The state to begin with came all at once: what is measured is a flow that has been running, and has merged it."""
+    """The initial state came all at once: wait until the flow has merged it, like a flow that has
+    been running for long."""
     deadline = time.monotonic() + _LONGEST
     while any(operator["segments"] > _MERGED for operator in running.status()["operators"].values()):
         if time.monotonic() > deadline:

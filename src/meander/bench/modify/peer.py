@@ -35,7 +35,7 @@ _STOPPED = b"stopped\n"
 
 @dataclass(frozen=True)
 class _Job:
-    """What the job does: whether its function is the new one, and its conditions."""
+    """The job: whether its function is the new one, and its conditions."""
 
     new: bool
     conditions: tuple[str, ...]

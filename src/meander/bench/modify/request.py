@@ -1,8 +1,8 @@
-"""What a measuring process is asked in the benchmark of changes."""
+"""The request to a measuring process in the benchmark of changes of a running flow."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import ClassVar
 
 from meander.bench.harness.statistics import Json
@@ -32,6 +32,3 @@ class ModifyRequest:
     @staticmethod
     def from_json(fields: Json) -> ModifyRequest:
         return ModifyRequest(**fields)
-
-    def to_json(self) -> Json:
-        return asdict(self)

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 
 def run(request: NexmarkRequest, progress: Progress) -> Json:
-    """All files, epoch by epoch; the answer has the moment at which each ended and what it spent its time on."""
+    """All files, epoch by epoch; the answer has the moment at which each ended and the parts of its
+    time."""
     settings = {name.replace(".", "_"): value for name, value in request.settings.items()}
     session = md.spark(master=request.master, app_name="meander-nexmark", spark_driver_memory=request.memory, **settings)
     tables = {name: md.files(request.tables[name], max_files_per_epoch=request.files_per_epoch) for name in FLOWS[request.query]}

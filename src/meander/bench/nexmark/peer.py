@@ -1,8 +1,10 @@
 """A Nexmark query on Spark's own Structured Streaming, for the benchmark.
 
-Each query is written as a user of Spark would, in the mode and with the operators that Spark has for it, over the same files, as many per
-micro-batch as Meander takes per epoch. State is in RocksDB with changelog checkpoints, output goes nowhere (q10's into files). What Spark
-cannot express in its own operators is not here: q4 and q6 aggregate what was aggregated without a window, q19 ranks rows.
+Each query is written as a user of Spark would, in the mode and with the operators that Spark has
+for it, over the same files, as many per micro-batch as Meander takes per epoch. State is in RocksDB
+with changelog checkpoints, output goes nowhere (q10's into files). Queries that Spark cannot
+express in its own operators are left out: q4 and q6 aggregate the result of an aggregate without a
+window, q19 ranks rows.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a child is asked when Nexmark is measured: one query on one system, over files that are there."""
+"""The request to a child when Nexmark is measured: one query on one system, over existing files."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def run(arguments: argparse.Namespace) -> Report:
 
 
 def _first_files(source: Path, target: Path, count: int) -> Path:
-    """A folder with the first files alone: what the peers read."""
+    """A folder with the first files alone, which the peers read."""
     target.mkdir()
     for path in sorted(source.iterdir())[:count]:
         shutil.copy2(path, target / path.name)

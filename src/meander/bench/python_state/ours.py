@@ -26,7 +26,7 @@ _OUTPUT = {"phase": "int64", "count": "int64", "total": "double", "last": "doubl
 
 
 def step(phase: int, value: float) -> int:
-    """The phase after a value. What all systems compute.
+    """The phase after a value. All systems compute it.
 
     >>> step(0, 0.96), step(1, 0.5), step(1, 0.05), step(2, 0.9)
     (1, 1, 2, 0)

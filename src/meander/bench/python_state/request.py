@@ -1,9 +1,10 @@
-"""What a measuring process is asked in the benchmark of Python state, and the input that all systems read."""
+"""The request to a measuring process in the benchmark of Python state, and the input that all
+systems read."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
@@ -36,9 +37,6 @@ class PythonStateRequest:
     @staticmethod
     def from_json(fields: Json) -> PythonStateRequest:
         return PythonStateRequest(**fields)
-
-    def to_json(self) -> Json:
-        return asdict(self)
 
 
 def write_events(folder: Path, files: int, events: int, keys: int, seed: int) -> None:

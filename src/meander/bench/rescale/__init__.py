@@ -1,4 +1,5 @@
-"""Rescale: what a change of the parallelism costs under a steady load, by strategy, beside Spark's own way.
+"""Rescale: the cost of a change of the parallelism under a steady load, by strategy, beside Spark's
+own way.
 
 Each strategy has a process of its own: the state is loaded, then events come at a steady rate, while the operator goes from --from to
 --to slots and back. Executors are processes of their own, and the store is a folder behind a slow line. Latency is from the moment at
@@ -32,7 +33,8 @@ _UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9}
 _ENOUGH = 5
 """Epochs that a steady time must have to be compared with."""
 _FIXED_BYTES = 50
-"""What a key takes in the state beside its junk: hash, key, count, sum and the place of its bytes."""
+"""The bytes of a key in the state beside its junk: hash, key, count, sum and the place of its
+bytes."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -216,7 +218,8 @@ def describe(answer: Json) -> Json:
     after, before = (change["slots"] for change in answer["changes"])
     numbers: Json = {"state_bytes": answer["state_bytes"], "rescales": {}}
     first = (origin, changes[0].asked)
-    # The second rescale is compared with the same length of time right before it: what the first one left is over by then.
+    # The second rescale is compared with the same length of time right before it: the effect of the
+    # first one is over by then.
     between = (max(changes[0].over, changes[1].asked - (changes[0].asked - origin)), changes[1].asked)
     steady = (first, between if len(within(epochs, *between)) >= _ENOUGH else first)
     for nth, (way, until) in enumerate(((f"{before}->{after}", changes[1].asked), (f"{after}->{before}", end))):

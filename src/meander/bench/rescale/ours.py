@@ -1,4 +1,5 @@
-"""A Meander flow that is rescaled under load, and back: when each epoch was published, and what was moved."""
+"""A Meander flow that is rescaled under load, and back: the moment of each epoch's publication, and
+the moved key groups."""
 
 from __future__ import annotations
 

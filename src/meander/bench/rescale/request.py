@@ -1,4 +1,5 @@
-"""What a measuring process of ``bench rescale`` is asked for: one strategy, or the peer, at one size of the state."""
+"""The request to a measuring process of ``bench rescale``: one strategy, or the peer, at one size
+of the state."""
 
 from __future__ import annotations
 

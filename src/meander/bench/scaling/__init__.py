@@ -1,8 +1,9 @@
 """Scaling: throughput and tail latency with more and more slots, without state (source → map → sink) and with it (source → count → sink).
 
-Every event takes --cpu-us microseconds of computing, measured in CPU time: more slots than cores bring nothing. Each number of slots
-has a process of its own, with as many task threads as slots. At full speed it shows its throughput; then events come at one rate, the
-same for all numbers of slots: --share of what the fewest reached at full speed. The ratios are throughput over that of the fewest.
+Every event takes --cpu-us microseconds of computing, measured in CPU time: more slots than cores
+bring nothing. Each number of slots has a process of its own, with as many task threads as slots. At
+full speed it shows its throughput; then events come at one rate, the same for all numbers of slots:
+--share of the full speed with the fewest slots. The ratios are throughput over that of the fewest.
 """
 
 from __future__ import annotations

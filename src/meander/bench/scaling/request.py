@@ -1,4 +1,5 @@
-"""What a measuring process of ``bench scaling`` is asked for: one shape of flow with one number of slots."""
+"""The request to a measuring process of ``bench scaling``: one shape of flow with one number of
+slots."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ class ScalingRequest:
     """How long latency is measured."""
     share: float
     rate: float | None
-    """Events per second while latency is measured; None for ``share`` of what was reached at full speed."""
+    """Events per second while latency is measured; None for ``share`` of the full speed."""
 
     @property
     def system(self) -> str:

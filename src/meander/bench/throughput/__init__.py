@@ -1,8 +1,9 @@
 """Throughput: keyed count and sum over Parquet, Meander beside Spark's own aggregation.
 
-What is measured, for every system alike: ``--events`` events in epochs of ``--epoch-events``, from the end of the warm-up epochs
-to the end of the last measured one, in a run that goes on for one more epoch. Warm-up epochs and that last one come on top of the
-events that are measured. State is durable on disk after every epoch, output goes nowhere, and every run is verified.
+Every system is measured over ``--events`` events in epochs of ``--epoch-events``, from the end of
+the warm-up epochs to the end of the last measured one, in a run that goes on for one more epoch.
+Warm-up epochs and that last one come on top of the measured events. State is durable on disk after
+every epoch, output goes nowhere, and every run is verified.
 """
 
 from __future__ import annotations

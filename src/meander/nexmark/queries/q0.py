@@ -1,4 +1,4 @@
-"""q0, pass through: every bid as it is. What it costs is what everything but a query costs."""
+"""q0, pass through: every bid as it is. Its cost is that of everything but a query."""
 
 from __future__ import annotations
 

@@ -13,6 +13,6 @@ def flow(tables: Mapping[str, Source], out: Sink) -> md.Flow:
     q3 = md.Flow("q3")
     auctions = q3.source("auction", tables["auction"]).filter("category = 10", name="in_category")
     people = q3.source("person", tables["person"]).filter("state IN ('OR', 'ID', 'CA')", name="in_states")
-    # Whoever comes first waits for the other, however long.
+    # The first row of a pair waits for the other without limit.
     local = auctions.join(people, left_on="seller", right_on="id", name="local")
     return local.select("name", "city", "state", "id", name="result").sink("out", out)

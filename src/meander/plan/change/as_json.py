@@ -1,4 +1,5 @@
-"""Changes as plain data (JSON), without code: for whoever may change a flow, and may not run code in it. Pure.
+"""Changes as plain data (JSON), without code: for users who may change a flow but may not run code
+in it. Pure.
 
 A change is ``{"change": "replace", "name": "positive", "operator": {"filter": "amount > 10"}}``; ``insert`` has ``after`` and may have
 ``before``, ``remove`` has no operator. Operators are
@@ -129,7 +130,7 @@ def _number_of(function: Callable[..., Agg]) -> Callable[[str], float] | None:
 
 
 def _arguments(text: str) -> list[str]:
-    """What stands between commas that are in no brackets and no quotes; a name in quotes without them.
+    """Split text at the commas outside of brackets and quotes; a quoted name loses its quotes.
 
     >>> _arguments("coalesce(price, 0) * 2, 3"), _arguments("'unit price'"), _arguments("")
     (['coalesce(price, 0) * 2', '3'], ['unit price'], [])

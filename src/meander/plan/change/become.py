@@ -24,7 +24,8 @@ class HasPlan(Protocol):
 
 @dataclass(frozen=True, eq=False, init=False)
 class Become:
-    """All that another flow's plan has, and nothing else: ``md.Become(flow)``, what ``meander apply`` asks for."""
+    """Make the plan equal to that of another flow: ``md.Become(flow)``. ``meander apply`` sends
+    this change."""
 
     plan: Plan
     resume: bool | None = None
@@ -43,7 +44,7 @@ class Become:
 
 
 def become(before: Plan, change: Become) -> tuple[dict[str, Node], Sources]:
-    """The operators of the next version, and what becomes of the sources."""
+    """The operators of the next version, and for each source whether it is continued."""
     after = change.plan
     if after.flow != before.flow:
         raise FlowError(

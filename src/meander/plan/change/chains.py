@@ -1,7 +1,9 @@
-"""Chains of changes under a modification: who is told which rows are gone has seen them come, or begins anew with who tells it. Pure.
+"""Chains of changes under a modification: an operator may only be told to remove rows that it has
+been given. Pure.
 
-A reader of changes (an aggregate, a log) knows the rows that it was given, and is told of these that they are gone. Where it began anew
-alone, or what stands before it made other rows than it had been given, it would be told of rows that it never had.
+A reader of changes (an aggregate, a log) gets rows, and later gets their removals. If the reader
+alone began anew, or if the operator in front of it began to make other rows, it would get removals
+of rows that it never had. In these cases both begin anew together.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Changes with code, as bytes: what the shell sends to a flow that runs elsewhere, and what is made of it there.
+"""Changes with code, as bytes: the shell packs them, and the process of the running flow unpacks
+them.
 
 Unpickling runs code: bytes are looked at only for callers who may run some in the flow's process.
 """

@@ -1,4 +1,5 @@
-"""What is different between two plans, in words: for a flow that meets a store which another one made.
+"""The differences between two plans, in words: for a flow that is started on the store of another
+one.
 
 Compares records (``Plan.record``), so that the plan that made the store need not be there. Pure.
 """

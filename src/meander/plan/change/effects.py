@@ -1,4 +1,5 @@
-"""What a modification means, in words and as plain data: for a dry run, for whoever asked, and for the history. Pure."""
+"""The effects of a modification, in words and as plain data: for dry runs, for answers, and for the
+history. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from meander.plan.schemas import show_type
 
 @dataclass(frozen=True)
 class Fate:
-    """What becomes of one operator's state."""
+    """The effect on one operator's state."""
 
     kind: str
     """kept, upgraded, created, dropped, or dropped and begun anew"""
@@ -35,14 +36,15 @@ class Fate:
 
 @dataclass(frozen=True)
 class Effects:
-    """What a modification does to a plan: ``run.remove("large", dry_run=True)`` gives ``md.Effects``."""
+    """The effects of a modification on plan and state: ``run.remove("large", dry_run=True)``
+    returns ``md.Effects``."""
 
     version: int
     """Of the plan that it makes."""
     changes: tuple[str, ...]
-    """What was asked for."""
+    """The requested changes."""
     operators: tuple[str, ...]
-    """What is different in the plan."""
+    """The differences in the plan."""
     schemas: Mapping[str, tuple[str, ...]]
     """Per operator that stays, the columns that differ."""
     state: Mapping[str, Fate]

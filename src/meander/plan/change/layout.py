@@ -1,11 +1,15 @@
-"""What stateful operators store, as far as the next version of a plan must know: whether it can go on with it. Pure.
+"""The layout of stored state: it decides whether the next version of an operator can continue the
+state. Pure.
 
-A *layout* is an operator's keys, its state columns with a type and a meaning, and named facts that stand for everything else: where one
-of them differs, the state cannot go on. What an operator only does with its rows when they leave is no part of it.
+A *layout* is an operator's keys, its state columns with a type and a meaning, and named facts for
+everything else. State cannot be continued if one of these facts differs. Options that only affect
+the output rows are not part of the layout.
 
 - aggregates, windows and processors have columns, which may come, go and become wider
-- joins keep the rows of their inputs: what is asked of a pair (``where``), and how columns are called behind it, may change
-- whoever keeps whole rows otherwise (sessions, latest, top, ...) goes on as an equal operator on equal input, or not at all
+- joins keep the rows of their inputs: the condition on a pair (``where``) and the names of output
+  columns may change
+- other operators that keep whole rows (sessions, latest, top, ...) can be continued only by an
+  equal operator on equal input
 """
 
 from __future__ import annotations
@@ -37,7 +41,7 @@ _DEFAULT = "a value with the default"
 
 @dataclass(frozen=True)
 class Layout:
-    """What one operator stores."""
+    """The layout of one operator."""
 
     kind: str
     keys: Mapping[str, pl.DataType] = field(default_factory=dict)
@@ -46,7 +50,7 @@ class Layout:
     values: Mapping[str, tuple[pl.DataType, str]] = field(default_factory=dict)
     """Per aggregate that keeps values in a table of their own: their type, and whether they are a set or a list."""
     rest: Mapping[str, str] = field(default_factory=dict)
-    """Everything else that must be equal, by what it is called."""
+    """Everything else that must be equal, by name."""
     window: Window | None = None
     lateness: int = 0
     emit: str = ""
@@ -82,7 +86,7 @@ class Comparison:
 
 
 def layout_of(plan: Plan, name: str) -> Layout:
-    """What a plan's stateful operator stores."""
+    """The layout of a stateful operator in a plan."""
     node = plan.node(name)
     inputs = [plan.schema(one) for one in node.inputs]
     if isinstance(node.op, Aggregate) and node.inputs[0] in plan.changes:
@@ -171,7 +175,8 @@ def _columns(aggs: Iterable[Agg], schema: pl.Schema, apart: bool) -> dict[str, t
 
 
 def compare(before: Layout, after: Layout, retired: Iterable[str] = ()) -> Comparison:
-    """Whether an operator can go on with what the one before it stored. ``retired`` are columns that old segments may still have."""
+    """Whether an operator can continue the state of its predecessor. ``retired`` are columns that
+    old segments may still have."""
     if before.kind != after.kind:
         return Comparison(problems=(f"it was {_a(before.kind)} and is {_a(after.kind)}",), only_columns=False)
     hard = [*_key_problems(before, after), *_window_problems(before, after)]

@@ -1,8 +1,10 @@
-"""Changing a plan: changes as data, and the next version of the plan with all that it means, or a FlowError that says why not. Pure.
+"""Changing a plan: from changes as data to the next version of the plan and its effects, or a
+FlowError with the reason. Pure.
 
-Changes name operators. Several make one modification: they are applied in order, and what comes of all of them is checked as a whole:
-names, graph, the columns of everything downstream, and whether stateful operators can go on with what is stored (see ``layout``).
-Operators that stay keep their order, on which the order of rows depends.
+Changes name operators. Several changes make one modification: they are applied in order, and the
+result is checked as a whole: names, graph, the columns of all operators downstream, and whether
+stateful operators can continue their state (see ``layout``). Operators that stay keep their order,
+since the order of rows depends on it.
 """
 
 from __future__ import annotations
@@ -41,9 +43,10 @@ class Replace:
     name: str
     op: Given
     resume: bool | None = None
-    """For a source: whether it goes on where the old one is (the same input, with other limits) or begins at its beginning.
+    """For a source: whether it continues at the position of the old one (the same input, with other
+    limits) or begins at its beginning.
 
-    One that has other columns and is as it was otherwise goes on, if nothing is said."""
+    By default a source continues if only its columns differ."""
 
     def words(self) -> str:
         return f"replace '{self.name}' by {_kind(self.op)}"
@@ -83,10 +86,11 @@ Change = Replace | Insert | Remove | Become
 
 @dataclass(frozen=True)
 class StateRules:
-    """What is to become of state that cannot simply go on."""
+    """Instructions for state that cannot simply be continued."""
 
     drop: Collection[str] | bool = ()
-    """Operators whose state goes, or the name of one; True for all that could not go on with it otherwise."""
+    """Operators whose state is dropped, or the name of one; True for all that cannot continue their
+    state."""
     upgrade: Mapping[str, StateFunction] = field(default_factory=dict)
     """Per operator, a function from its state rows to those of the new one: key columns and state columns."""
     backfill: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -109,12 +113,12 @@ class StateRules:
 
 
 def _anything(given: Any) -> Any:
-    """What callers may have given, whatever it should be."""
+    """The same value without its type: callers may have passed anything."""
     return given
 
 
 def modify(plan: Plan, changes: Iterable[Change], rules: StateRules | None = None) -> tuple[Plan, Effects]:
-    """The next version of a plan, and what it means."""
+    """The next version of a plan, and the effects of the change."""
     changes, rules = tuple(changes), rules or StateRules()
     if not changes:
         raise FlowError("a modification without changes: give at least one Replace, Insert or Remove")
@@ -255,7 +259,8 @@ def _place(plan: Plan, nodes: Mapping[str, Node]) -> tuple[Node, ...]:
 
 
 def _retimed(node: Node, before: Sequence[Node], schemas: Mapping[str, pl.Schema]) -> Node:
-    """An operator that goes by the time of what stands before it, which may be another than when it was made."""
+    """The operator with the time of its present input, which may differ from the time it was made
+    with."""
     assert isinstance(node.op, GoesByTime)
     times: list[Time] = []
     for name in node.inputs:

@@ -1,4 +1,5 @@
-"""The options of a modification, typed: what ``run.replace``, ``insert``, ``remove``, ``modify`` and ``apply`` take by name."""
+"""The options of a modification, typed: the keywords of ``run.replace``, ``insert``, ``remove``,
+``modify`` and ``apply``."""
 
 from __future__ import annotations
 

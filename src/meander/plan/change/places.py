@@ -1,12 +1,15 @@
-"""Sources and sinks that came with modifications: whether they or those of the flow's file are in force at a start. Pure.
+"""Sources and sinks that modifications have put in force: at a start, either these or those of the
+flow's file are used. Pure.
 
-A plan's digest has no places, so that folders may move between two runs. A source or a sink that a modification has put in force goes on
-nevertheless, for a file that says what was there before it would read the same input again, or go on in the old folder. So the log keeps
-of each of them (``Brought``, as plain data):
+A plan's digest does not contain places, so that folders may move between two runs. A source or a
+sink from a modification stays in force nevertheless: a file with the former one would read the same
+input again, or write to the old folder. So the log keeps for each of them (``Brought``, as plain
+data):
 
-- ``place``: what is in force
-- ``left``: the places that modifications have left: a file that says one of these is older than the modification
-- ``agreed``: whether the file that was started last says what is in force. Then the file counts again, and its folder may move.
+- ``place``: the place in force
+- ``left``: the former places: a file with one of these is older than the modification
+- ``agreed``: whether the file that was started last has the place in force. Then the file counts
+  again, and its folder may move.
 """
 
 from __future__ import annotations
@@ -26,13 +29,13 @@ _LEFT = 8
 
 @dataclass(frozen=True)
 class Settled:
-    """What a start goes on with."""
+    """The sources and sinks with which a start continues."""
 
     ends: Mapping[str, Operator]
     """Sources and sinks that are not the file's."""
     brought: dict[str, Brought]
     told: tuple[str, ...]
-    """Where the file says something else than what is in force, in words."""
+    """The places in the file that differ from those in force, in words."""
 
 
 def place_of(op: SourceOp | SinkOp) -> str:
@@ -61,7 +64,8 @@ def bring(brought: Mapping[str, Brought], before: Plan, after: Plan, given: Plan
 
 
 def settle(brought: Mapping[str, Brought], modified: Plan, given: Plan) -> Settled:
-    """Which sources and sinks go on. ``modified`` is the stored plan, ``given`` the flow that is started."""
+    """Decide which sources and sinks continue. ``modified`` is the stored plan, ``given`` the flow
+    that is started."""
     stored, mine = _ends(modified), _ends(given)
     does, says = modified.record()["operators"], given.record()["operators"]
     ends: dict[str, Operator] = {}

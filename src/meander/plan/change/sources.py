@@ -1,9 +1,11 @@
-"""What becomes of a source that is changed: whether it goes on where it is, and with which columns. Pure.
+"""Changed sources: whether one continues at its position, and with which columns. Pure.
 
-A source may gain columns, lose them, and have wider ones. Where everything else of it is as it was it *goes on*: its cursor stays, and
-with it what was taken and what is decided; splits that were decided before are read with the columns of the plan that their epoch runs
-under. Where it is read otherwise (other limits, another folder) whoever changes it says so: ``resume=True`` goes on where the one before
-is, and the same holds for its columns; ``resume=False`` is other input, of which nothing is known.
+A source may gain columns, lose them, and have wider ones. If nothing else of it differs it
+*continues*: its cursor stays, with the input that was taken or decided; splits that were decided
+before are read with the columns of the plan that their epoch runs under. If it is read in another
+way (other limits, another folder) the caller has to choose: ``resume=True`` continues at the
+position of the old source, also with other columns; ``resume=False`` begins with other input, from
+its beginning.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from meander.plan.schemas import show_type
 
 @dataclass
 class Sources:
-    """What becomes of the sources of a plan with a modification."""
+    """The effect of a modification on the sources of a plan."""
 
     restarts: set[str] = field(default_factory=set)
     """Those that begin at their beginning, or are gone."""

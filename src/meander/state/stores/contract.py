@@ -268,7 +268,7 @@ def open_store(url: str | Path) -> Store:
 
 
 def _open(kind: _Kind, scheme: str, url: str) -> Store:
-    """Clients are optional: who has no S3 needs no client for it."""
+    """Clients are optional: a user without S3 needs no client for it."""
     try:
         made: Store = getattr(import_module(kind.module), kind.name)(url)
     except ModuleNotFoundError as error:

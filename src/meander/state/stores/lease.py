@@ -1,11 +1,13 @@
 """The right to run on a store that is no folder: a lease, renewed as long as its process lives.
 
-``lease/<generation>`` is written by that generation alone, again and again, with a number that grows. Whoever wants to start watches it:
-if it changes, its owner lives and the start is refused; if it stays the same for the lease's length, its owner is dead, hung or cut
-off. The watcher measures that length with its own clock, so the machines' clocks need not agree.
+``lease/<generation>`` is written by that generation alone, again and again, with a number that
+grows. A process that wants to start watches it: if it changes, its owner lives and the start is
+refused; if it stays the same for the lease's length, its owner is dead, hung or cut off. The
+watcher measures that length with its own clock, so the machines' clocks need not agree.
 
-**Correctness never depends on a lease.** It only spares two live runs from replacing each other by mistake. Two runs that both believe in
-their right are told apart by the log: its generations fence, and the older one's next append fails (see ``log.py``).
+**Correctness never depends on a lease.** It only prevents two live runs from replacing each other
+by mistake. If two runs both act as the owner, the log decides: its generations fence, and the older
+run's next append fails (see ``log.py``).
 """
 
 from __future__ import annotations
@@ -74,15 +76,16 @@ class Lease:
             try:
                 self.beat()
             except Retryable:
-                continue  # the store is away: so it is for whoever would watch
+                continue  # the store is away, also for a process that would watch the lease
             except Exception:  # whatever it is: a lease that nobody renews lets another run take the store
                 _LOG.exception("the lease cannot be renewed; it is tried again")
 
 
 def live_owner(store: Store, generation: int, clock: Clock) -> str | None:
-    """Who holds a generation's lease; None where it was released, or nobody renews it. Takes up to the lease's length to say so.
+    """The owner of a generation's lease; None if it was released, or is not renewed. The answer
+    takes up to the lease's length.
 
-    A lease that is not there is watched, too: its owner may be between its takeover and its first beat.
+    A missing lease is watched, too: its owner may be between its takeover and its first beat.
     """
     first = now = store.get(_name(generation))
     until = clock.monotonic() + SECONDS

@@ -171,6 +171,6 @@ def _status(error: Exception) -> int | None:
 
 
 def _code(error: Exception) -> str:
-    """What went wrong in a few words: the server's own code, or the first line."""
+    """The error in a few words: the server's own code, or the first line."""
     found = re.search(r"status code: (\d{3}[^:<]*).*?(?:<Code>(\w+)</Code>|$)", str(error), re.DOTALL)
     return " ".join(filter(None, found.groups())).strip() if found else str(error).strip().split("\n")[0][:300]

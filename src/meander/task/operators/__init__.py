@@ -1,4 +1,5 @@
-"""Stateful operators, one file each, behind one contract. Here: which plan operator is made ready by what."""
+"""Stateful operators, one file each, behind one contract. This file has the table from plan
+operators to their implementations."""
 
 from __future__ import annotations
 

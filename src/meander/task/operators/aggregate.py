@@ -31,9 +31,10 @@ class Aggregation(Stateful):
     """Folds rows into one state per key; emits every key that was touched."""
 
     parts: Mapping[str, Part]
-    """What partial states consist of."""
+    """The columns of partial states."""
     stored: Mapping[str, Part]
-    """What a key's row consists of: the same, but for values that have a table of their own and are only counted here."""
+    """The columns of a key's row: the same, except that values with a table of their own are only
+    counted here."""
     values: tuple[ValueTable, ...]
     aggs: tuple[Agg, ...]
     retracts: bool = False
@@ -50,7 +51,7 @@ class Aggregation(Stateful):
         return fold_before(rows, hashes_of(rows.frame, self.keys), self.keys, self.parts, intake)
 
     def work(self, workspace: Workspace, arrived: Sequence[Partial]) -> Emitted | None:
-        """Merge what has arrived with what is stored, and write what changed."""
+        """Merge the arrived partial states with the stored ones, and write the changed rows."""
         if not arrived:
             return None
         keys, hashes, states = fold_after(arrived, self.keys, self.parts)

@@ -26,7 +26,7 @@ class Bag:
     name: str
     keys: tuple[str, ...]
     columns: tuple[str, ...]
-    """What tells a key's rows apart."""
+    """The columns that distinguish a key's rows."""
     number: str
     """The column of how many times a row is there."""
 

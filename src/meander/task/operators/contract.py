@@ -1,18 +1,22 @@
-"""What a stateful operator is to all others: one contract, so that stages, epochs and the loop know no kinds of operators.
+"""The contract of stateful operators: stages, epochs and the loop use it and know no kinds of
+operators.
 
 The life of a row, from the operator's side:
 
-1. ``refuses`` says which rows come too late: they are counted, and go to the operator's late stream or to the dead letters
-2. ``before`` makes of the others what goes through the exchange: partial states, or the rows themselves (``wholerows``)
-3. ``work`` gets what has arrived for one slot, and a ``Workspace``: the epoch's times, and the operator's tables; it returns rows
-4. the driver asks ``over`` which rows of its tables nobody needs any more, and ``due`` whether an epoch without input would have
-   something to do
+1. ``refuses`` selects the rows that come too late: they are counted, and go to the operator's late
+   stream or to the dead letters
+2. ``before`` turns the other rows into the frame that goes through the exchange: partial states, or
+   the rows themselves (``wholerows``)
+3. ``work`` gets the frames that arrived for one slot, and a ``Workspace``: the epoch's times, and
+   the operator's tables; it returns rows
+4. the driver calls ``over`` for the rows of its tables that are not needed any more, and ``due`` to
+   find out whether an epoch without input would have work
 
 A new operator is a plan operator, a file here, and a line in ``operators/__init__.py``.
 
-What must hold: equal rows arrive in an equal order at any parallelism and down both paths of a small epoch, so ``work`` may go by what
-it is given and by the workspace, and by nothing else: no clock, no randomness, no state of its own between epochs. Its cost follows
-what has arrived and what is due.
+Equal rows arrive in an equal order at any parallelism and on both paths of a small epoch. So
+``work`` may depend on its arguments and the workspace only: no clock, no randomness, no state of
+its own between epochs. Its cost follows the rows that have arrived and that are due.
 """
 
 from __future__ import annotations
@@ -40,13 +44,14 @@ Signs = npt.NDArray[np.int8]
 
 @dataclass(frozen=True)
 class Partial:
-    """What goes to a stateful operator, ascending by hash. ``unit`` is None where the frame has a unit column."""
+    """A frame for a stateful operator, ascending by hash. ``unit`` is None if the frame has a unit
+    column."""
 
     operator: str
     unit: int | None
     frame: pl.DataFrame
     side: int = 0
-    """Which of the operator's inputs it came from."""
+    """The number of the operator's input that it came from."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +82,7 @@ class Reader(Protocol):
     """How people see an operator's state. Pickled into the store: it must not need Spark."""
 
     def show(self, tables: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
-        """What is stored, by table, as people want to see it: keys and finished values."""
+        """The stored rows, by table, as users read them: keys and finished values."""
 
 
 @dataclass(frozen=True)
@@ -116,9 +121,10 @@ class Stateful(ABC):
 
     @abstractmethod
     def before(self, rows: Rows, side: int, intake: Intake) -> pl.DataFrame:
-        """What goes through the exchange for these rows of one input: ``__hash`` (ascending; its key group is the key's) and more.
+        """The frame that goes through the exchange for these rows of one input: ``__hash``
+        (ascending; its key group is the key's) and more.
 
-        Where the rows have units, so has the frame (``__unit``).
+        If the rows have units, so has the frame (``__unit``).
         """
 
     @abstractmethod
@@ -134,11 +140,13 @@ class Stateful(ABC):
         return None
 
     def refuses(self, frame: pl.DataFrame, side: int, late: int) -> Mask | None:
-        """Which rows of an input come too late, where ``late`` is the mark that had been reached before the epoch. None: none ever does."""
+        """A mask of the rows of an input that come too late; ``late`` is the mark that had been
+        reached before the epoch. None: rows are never late."""
         return None
 
     def parted(self, frame: pl.DataFrame, side: int, late: int) -> bool:
-        """Whether rows of an input, of which it refuses none, are parted from what has closed: by an earlier mark they could come to it."""
+        """Whether rows of an input, of which it refuses none, are kept apart from closed windows:
+        by an earlier mark they could belong to one."""
         return False
 
     def why_late(self) -> str:

@@ -1,7 +1,8 @@
 """The first row of every key. State is the keys: for good, or, with a time to live, until the time at which they are forgotten.
 
-With a time to live a kept row *guards* its key until its own time plus that: what has a smaller time is a duplicate, what has not is kept
-and guards on. A guard is needed as long as a row in time can meet it, which is until the mark has passed its end.
+With a time to live a kept row *guards* its key until its own time plus that: a row with a smaller
+time is a duplicate, any other row is kept and becomes the guard. A guard is needed as long as a row
+in time can meet it: until the mark has passed its end.
 """
 
 from __future__ import annotations
@@ -161,6 +162,6 @@ def make_deduplicate(place: Place, op: Deduplicate) -> Stateful:
     time = place.time()
     assert time is not None
     assert op.time is not None
-    # The end of the input closes nothing here: what comes after it can still be a duplicate.
+    # The end of the input closes nothing here: a row that comes after it can still be a duplicate.
     follows = Timing(time.marks, time.delay, flushes=False)
     return Guards(**place.common(op.keys), ttl=op.ttl, time=op.time, shift=op.shift, follows=follows)

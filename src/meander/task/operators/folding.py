@@ -79,7 +79,7 @@ def take(frame: pl.DataFrame, rows: Index) -> list[pl.Series]:
 
 
 def one_zero(frame: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
-    """With 0.0 for -0.0: what is one key, or one row, has one text, whichever of them came first."""
+    """Replace -0.0 by 0.0: equal keys, or equal rows, get one text, whichever came first."""
     floats = [name for name, dtype in frame.schema.items() if dtype.is_float() and name in columns]
     zero = [pl.when(pl.col(name) == 0.0).then(pl.lit(0.0, frame.schema[name])).otherwise(name).alias(name) for name in floats]
     return frame.with_columns(zero) if floats else frame

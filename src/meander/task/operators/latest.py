@@ -64,7 +64,7 @@ class Newest(Stateful):
         return Emitted(after, hashes) if gone is None else replaced(*gone, after, np.arange(len(hashes)), hashes)
 
     def _older(self, frame: pl.DataFrame, which: np.ndarray, stored: Mapping[str, pl.Series]) -> np.ndarray:
-        """Which rows are older than the stored row of their key."""
+        """A mask of the rows that are older than the stored row of their key."""
         of = pl.Series(_OWNER, which)
         before = pl.DataFrame([*stored.values()]).with_columns(of, pl.lit(False).alias("__new"))
         after = frame[which].select(self.order).with_columns(of, pl.lit(True).alias("__new"))

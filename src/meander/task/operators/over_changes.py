@@ -1,7 +1,9 @@
-"""Aggregates per key over a stream of changes: rows come and are gone, and a key whose rows are all gone is gone itself.
+"""Aggregates per key over a stream of changes: rows are added and removed, and a key without rows
+is removed itself.
 
-State is a row per key, with the number of rows in its group, and a table per aggregate that needs its values (see ``bags``). What is gone
-travels as what it would have added, taken back: before the exchange rows of either kind are folded by themselves.
+State is a row per key, with the number of rows in its group, and a table per aggregate that needs
+its values (see ``bags``). Removed rows are sent as partial states with the opposite sign: before
+the exchange, added rows and removed rows are folded apart.
 """
 
 from __future__ import annotations
@@ -39,11 +41,11 @@ class AggregationOverChanges(Stateful):
     """Folds rows that have come and rows that are gone into one state per key; emits every key that was touched and is there."""
 
     parts: Mapping[str, Part]
-    """What partial states consist of."""
+    """The columns of partial states."""
     taken: tuple[pl.Expr, ...]
-    """Those of rows that are gone, from what they would be of rows that have come."""
+    """The partial states of removed rows, computed from those that added rows would have."""
     stored: Mapping[str, Part]
-    """What a key's row consists of."""
+    """The columns of a key's row."""
     bags: Mapping[str, Bag]
     """By aggregate."""
     aggs: tuple[OverChanges, ...]
@@ -96,7 +98,7 @@ class AggregationOverChanges(Stateful):
         return values_of(agg, rows, pl.DataFrame({OWNER: np.arange(keys)}), self.schema[agg.name], OWNER)
 
     def _write(self, workspace: Workspace, table: pl.DataFrame, rows: Index, which: Index) -> None:
-        """What is there, and deletions of what was there and is not any more."""
+        """Write the rows that are present, and deletions of the rows that no longer are."""
         known = np.zeros(len(rows), np.bool_)
         known[which] = True
         keep = (rows > 0) | known

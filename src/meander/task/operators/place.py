@@ -1,4 +1,4 @@
-"""Where an operator stands in its plan: what is looked up once, when it is made ready."""
+"""The place of an operator in its plan, looked up once, when the operator is made ready."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Place:
     keeps_late: frozenset[int]
 
     def common(self, keys: tuple[str, ...]) -> dict[str, Any]:
-        """What every stateful operator is told."""
+        """The arguments of every stateful operator."""
         node = self.node
         return {
             "name": node.name,

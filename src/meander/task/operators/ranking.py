@@ -1,4 +1,4 @@
-"""Which rows are better than others, and what is given out of lists that have changed: what operators with ranks share."""
+"""The order of rows, and the output of lists that have changed: common to operators with ranks."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ OWNER, ARRIVAL = "__owner", "__arrival"
 
 @dataclass(frozen=True)
 class Order:
-    """Which rows are better than others, and how many of them count."""
+    """The order of rows, and the number of best rows that count."""
 
     n: int
     by: tuple[str, ...]
     descending: tuple[bool, ...]
     ties: str
-    """Which of equals is better: the ``first`` to arrive or the ``last``; with ``all`` they have one rank, and count together."""
+    """The better of equal rows: the ``first`` to arrive or the ``last``; with ``all`` they have one
+    rank, and count together."""
 
     def best(self, rows: pl.DataFrame) -> pl.DataFrame:
         """The best rows of every owner, the best first. Nulls are worse than anything."""
@@ -39,14 +40,16 @@ class Order:
         return pl.when(differs).then(place).forward_fill().over(OWNER)
 
     def arrival_of_stored(self, place: pl.Expr) -> pl.Expr:
-        """What is stored came before all that arrives, and its order among equals is the one that it has."""
+        """Stored rows came before all arriving ones, and keep their order among equals."""
         return -place - 1 if self.ties == "last" else place - (1 << 40)
 
 
 def ranked_anew(gone: pl.DataFrame, new: pl.DataFrame, schema: pl.Schema) -> Emitted:
-    """Lists that have changed, where somebody needs to know what is gone: the new lists, and the old rows of ranks with no such row now.
+    """Changed lists, for readers that need removals: the new lists, and the old rows of ranks that
+    have no row now.
 
-    A row that has come or is gone says ``changed``, and one that is what it was does not: what is gone equals what came.
+    Added and removed rows have ``changed`` set, and unchanged rows do not: a removed row equals the
+    row that was added.
     """
     gone = gone.sort(OWNER, RANK, maintain_order=True).with_columns(pl.lit(True).alias(CHANGED))
     both = pl.concat([frame.select(HASH, *schema.names()) for frame in (gone, new)])

@@ -1,4 +1,5 @@
-"""What an operator gives out where somebody must be told which rows are gone: old rows and new ones, and what each of them is."""
+"""The output of an operator whose readers need removals: old rows and new ones, each marked as
+removed or added."""
 
 from __future__ import annotations
 

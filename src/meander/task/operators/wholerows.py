@@ -24,7 +24,8 @@ Positions = npt.NDArray[np.int64]
 
 
 def send_whole(rows: Rows, keys: Sequence[str], intake: Intake, positions: Positions | None = None) -> pl.DataFrame:
-    """Rows as they are, ascending by the hash of their keys, with their place. What is sent more than once has its positions given."""
+    """Rows as they are, ascending by the hash of their keys, with their place. The caller passes
+    the positions of rows that are sent more than once."""
     hashes = hash_keys(rows.frame.select(keys)) if keys else np.zeros(rows.frame.height, np.uint64)
     extra = [pl.Series(POSITION, positions_of(rows, intake) if positions is None else positions)]
     if rows.units is not None:

@@ -1,4 +1,5 @@
-"""What an operator's task has at hand: the times of the epoch, and the operator's tables, to read and to write.
+"""The workspace of an operator's task: the times of the epoch, and the operator's tables, to read
+and to write.
 
 Reads see what was written in the same workspace. Nobody else sees it before the task's stage has put it into the
 store.
@@ -41,7 +42,8 @@ class Workspace:
     open: Open
     scan_segment: Callable[[SegmentRef], Segment]
     expect: Callable[[Sequence[SegmentRef], Hashes], None] = lambda refs, hashes: None
-    """Say which hashes will be looked up in which segments: what is elsewhere comes in one go."""
+    """Announce the hashes that will be looked up in segments: keys from other executors are then
+    fetched in one request."""
     lap: Callable[[str], None] = lambda part: None
     """Say what the time since the last call was spent on."""
     epoch: int = 0
@@ -51,8 +53,8 @@ class Workspace:
     dead: list[DeadLetter] = field(default_factory=list)
     written: dict[str, pl.DataFrame] = field(default_factory=dict)
     closed: int = NEVER
-    """In a flush: the last of what it closes, of which ``floor`` says when it would be over. To this operator it is from now on as if that
-    mark was reached."""
+    """In a flush: the last time that it closes; ``floor`` gives the time at which its rows are
+    over. For this operator the mark counts as reached from now on."""
     quiet: Mapping[str, int] = field(default_factory=dict)
     """Of tables whose rows end, up to where none does, where that is known."""
     next_ends: dict[str, int] = field(default_factory=dict)
@@ -76,7 +78,7 @@ class Workspace:
             self.written[table] = rows
 
     def reach(self, table: str, first: Times | None = None, last: Times | None = None) -> Reach | None:
-        """Which rows of a table are looked for: those that are not over and, for each key, end in [first, last]."""
+        """The reach of a lookup: rows that are not over and, for each key, end in [first, last]."""
         time = self.kept[table].time
         return None if time is None else Reach(time, self.floors.get(table, SOONEST), first, last)
 
@@ -166,11 +168,12 @@ class Workspace:
     def ending(
         self, table: str, above: int, upto: int, types: Mapping[str, pl.DataType] | None = None, *, stored: bool = True
     ) -> pl.DataFrame:
-        """The rows of a table that are this slot's, are not over, and end above one time and not above another. Reads little else.
+        """This slot's rows of a table that are not over, and that end above one time and not above
+        another. Reads little else.
 
-        ``types`` are the columns as this version of the plan has them, for operators that go on with the state of older versions:
-        otherwise the columns are those of the slot's newest segment, and two slots can have different ones. Not ``stored``: only of what
-        was written in this workspace.
+        ``types`` are the columns by this version of the plan, for operators that continue the state
+        of older versions: otherwise the columns are those of the slot's newest segment, and two
+        slots can have different ones. Without ``stored``: only rows written in this workspace.
         """
         kept, like = self.kept[table], None if types is None else {HASH: pl.UInt64(), **types}
         above = max(above, self.floors.get(table, SOONEST))

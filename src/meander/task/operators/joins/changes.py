@@ -1,11 +1,14 @@
-"""Joins over streams of changes: what becomes of the pairs of a key when rows of either side come and go.
+"""Joins over streams of changes: the pairs of a key change when rows of either side are added and
+removed.
 
-State is all rows of both sides, as bags (see ``bags``), for good. An epoch looks at the keys that rows have come or gone of: it reads these
-keys' rows of both sides, as they were and as they are, and gives out the difference between the pairs then and the pairs now. So what comes
-and goes within an epoch is never told, and the result is that of the two tables, whatever the epochs.
+State is all rows of both sides, as bags (see ``bags``), for good. An epoch takes the keys with
+added or removed rows: it reads these keys' rows of both sides, as they were and as they are, and
+emits the difference between the pairs before and the pairs now. So rows that are added and removed
+within an epoch are never emitted, and the result is that of the two tables, however the input is
+cut into epochs.
 
-A row with a number of times it is there is *touched* where that number has changed. Only pairs with a touched row can have changed. Whether
-a row has a partner can have changed only where it or a row that it pairs with is touched.
+A row is *touched* if its count has changed. Only pairs with a touched row can have changed. A row
+can have gained or lost its last partner only if it, or a row that it pairs with, is touched.
 """
 
 from __future__ import annotations
@@ -135,7 +138,7 @@ class JoiningChanges(Stateful):
     def _half(
         self, workspace: Workspace, side: int, keys: pl.DataFrame, hashes: Hashes, came: pl.DataFrame, owners: Counts, meets: Mask
     ) -> Half:
-        """What one side's rows of these keys were and are; what has changed is written."""
+        """One side's rows of these keys, before and now; changed rows are written."""
         bag = self.bags[side]
         changes = came.select(pl.Series(OWNER, owners, pl.Int64()), *bag.columns, _NUMBER)
         named = keys.rename(dict(zip(keys.columns, bag.keys, strict=True)))
@@ -221,7 +224,7 @@ class JoiningChanges(Stateful):
         return self._whole(keys, (), take(half.frame, rows), half.owners[rows], times[rows])
 
     def _partners_by_key(self, half: Half, other: Half, keys: int) -> tuple[Mask, Mask]:
-        """Which rows had, and have, a partner, where every row of the key is one."""
+        """The rows that had, and that have, a partner, if every row of the key is a partner."""
         there = (np.bincount(other.owners, count, keys) > 0 for count in (other.before, other.after))
         before, after = (some[half.owners] & half.meets for some in there)
         return before, after

@@ -1,4 +1,5 @@
-"""Conditions of joins: for which pairs one holds, and what becomes of those on which it fails."""
+"""Conditions of joins: selects the pairs for which a condition holds, and those on which it
+fails."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from meander.task.operators.contract import Mask, Stateful
 from meander.task.operators.workspace import Workspace
 
 Failure = tuple[int, pl.exceptions.PolarsError]
-"""A pair, and what a condition says of it."""
+"""A pair, and the error of the condition on it."""
 
 
 def holds(where: Filter, pairs: pl.DataFrame) -> tuple[Mask, list[Failure]]:

@@ -1,10 +1,11 @@
 """Rows of one stream, each with the newest row of another: a stream joined with a table that changes.
 
-By arrival, the table is one row per key, and what arrives of it in an epoch counts before the other side's rows of that epoch: a rule
-that does not depend on which task is faster. Where the table is a stream of changes, it is told which rows are gone: a row that is gone
-and has no other in its place, or one on which an expression failed, is not there any more. By event time, rows of both sides wait until
-the mark has passed them: then all that is older has come. Of the right side's rows that wait no more, the last of each key is kept for
-good.
+By arrival, the table is one row per key, and its rows that arrive in an epoch count before the
+other side's rows of that epoch: a rule that does not depend on which task is faster. If the table
+is a stream of changes, rows can be removed from it: a key has no row if its row was removed without
+another in its place, or if an expression failed on its row. By event time, rows of both sides wait
+until the mark has passed them: then all older rows have come. Of the right side's rows that wait no
+more, the last of each key is kept for good.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from meander.task.rows import UNIT, Rows
 
 @dataclass(frozen=True)
 class Enriching(Stateful):
-    """What both ways have in common: columns, and what goes through the exchange."""
+    """The parts common to both ways: columns, and the frames for the exchange."""
 
     matching: Matching
     how: str
@@ -120,7 +121,8 @@ class ByArrival(Enriching):
         return self._joined(frame, hashes, rows, at[numbers])
 
     def _newest(self, rows: pl.DataFrame, hashes: Hashes) -> pl.DataFrame:
-        """What is written of the right's rows: a key's last one or, of changes, the one that has come, or that there is none."""
+        """The right side's rows to write: a key's last row or, of changes, the row that was added,
+        or a deletion if there is none."""
         columns = [HASH, *self.columns[1]]
         if not self.over_changes:
             return _last(rows, self.right_on, hashes).select(columns)

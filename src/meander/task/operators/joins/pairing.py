@@ -1,4 +1,5 @@
-"""Which rows of two sides belong together: equal keys, times within bounds. In columns: what it costs follows the rows and their pairs."""
+"""Finds the pairs of two sides' rows: equal keys, times within bounds. Works on columns; the cost
+follows the rows and their pairs."""
 
 from __future__ import annotations
 
@@ -86,7 +87,7 @@ def pair_up(keys: Numbers, times: Times, other_keys: Numbers, other_times: Times
 
 
 def have_partner(keys: Numbers, times: Times, other_keys: Numbers, other_times: Times, low: Bound, high: Bound) -> npt.NDArray[np.bool_]:
-    """Which rows ``pair_up`` would find a partner for.
+    """A mask of the rows for which ``pair_up`` would find a partner.
 
     >>> have_partner(np.array([0, 1, 0]), np.array([10, 10, 14]), np.array([1, 0, 0]), np.array([13, 12, 13]), 0, 2)
     array([ True, False, False])
@@ -96,9 +97,10 @@ def have_partner(keys: Numbers, times: Times, other_keys: Numbers, other_times: 
 
 
 def stretches(keys: Numbers, times: Times, low: int, high: int) -> tuple[Numbers, Times, Times]:
-    """Where partners of rows can be, whose time is in [time + low, time + high]: keys, and the first and last times of stretches.
+    """The stretches of time in which partners of rows can be, [time + low, time + high]: keys, and
+    first and last times.
 
-    A key is there as often as there are stretches that do not meet; keys ascend.
+    A key appears once for each of its stretches that do not meet; keys ascend.
 
     >>> [list(map(int, column)) for column in stretches(np.array([0, 1, 0, 0]), np.array([5, 7, 90, 8]), -1, 2)]
     [[0, 0, 1], [4, 89, 6], [10, 92, 9]]

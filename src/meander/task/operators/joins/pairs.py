@@ -1,12 +1,13 @@
 """Joins of two streams: within a bound of time, in the same window, or without a bound.
 
-State is the rows of both sides, as they came, in one table per side; with a bound, with the time of each. What arrives meets what
-arrived with it and what the other side has stored, within the times that it can reach. A row is over when nothing can reach it any more:
-then it comes out, where an outer join has found no partner for it. A stored row that finds its first one is not written again: a
+State is the rows of both sides, as they came, in one table per side; with a bound, with the time of
+each. Arriving rows are paired with each other and with the other side's stored rows, within the
+times that they can reach. A row is over when no row can reach it any more: then an outer join emits
+it if it has found no partner. A stored row that finds its first partner is not written again: a
 table beside it (``.left_met``) has the numbers of such rows.
 
-Rows of a window are as if all were at its last microsecond, and their times must be equal. Windows that overlap are in ``windows``,
-sessions in ``sessions``.
+Rows in one window count as if all were at its last microsecond, with equal times. Windows that
+overlap are in ``windows``, sessions in ``sessions``.
 """
 
 from __future__ import annotations
@@ -43,13 +44,13 @@ Spans = tuple[Times, Times]
 
 @dataclass(frozen=True)
 class Side:
-    """One input of a join, and what is kept of it."""
+    """One input of a join, and its stored columns."""
 
     table: str
     keys: tuple[str, ...]
     columns: tuple[str, ...]
     names: Mapping[str, str]
-    """What its columns are called behind the join."""
+    """The names of its columns in the output."""
     time: SideTime | None
     window: Window | None
     outer: bool
@@ -98,7 +99,7 @@ class Arrived:
 
 @dataclass
 class Found:
-    """Rows that are to come out, with what orders them."""
+    """Rows to emit, with the columns that order them."""
 
     frames: list[pl.DataFrame] = field(default_factory=list)
 
@@ -133,7 +134,8 @@ class Joining(Stateful):
         return stored | {side.met: Kept(side.identity, AT) for side in self.sides if side.outer}
 
     def refuses(self, frame: pl.DataFrame, side: int, late: int) -> Mask | None:
-        """What is behind the mark: what it could meet may be gone, or have come out alone."""
+        """Rows behind the mark are late: their partners may be gone, or may have been emitted
+        alone."""
         if self.follows is None:
             return None
         behind: Mask = self.sides[side].times(frame) < late
@@ -164,7 +166,8 @@ class Joining(Stateful):
         return side.over(evict) if side.ends else None
 
     def due(self, table: str, late: int, evict: int) -> tuple[int, int] | None:
-        """What has found no partner comes out; what has, or need not, is only over."""
+        """Rows without a partner are emitted, if the join is an outer one on their side; all other
+        rows are only over."""
         side = self._side_of(table)
         return (SOONEST, side.over(evict)) if side.outer and table == side.table else None
 
@@ -187,7 +190,7 @@ class Joining(Stateful):
         return Arrived(frame, hashes, of.times(frame), numbered(hashes, workspace.epoch), np.zeros(len(hashes), np.bool_))
 
     def _meet(self, workspace: Workspace, new: tuple[Arrived, Arrived], out: Found) -> None:
-        """What arrives with what arrives, and with what is stored; then it is stored, too."""
+        """Pair arriving rows with each other and with stored rows; then store them, too."""
         left, right = new
         workspace.lap("fold")
         keys = self._number(left, right)
@@ -220,7 +223,8 @@ class Joining(Stateful):
     def _partners(
         self, workspace: Workspace, number: int, rows: Arrived, keys: Keys, also: Sequence[str]
     ) -> tuple[Index, Index, pl.DataFrame] | None:
-        """Pairs of one side's new rows and stored rows of the other: where each is, and what is stored of the latter."""
+        """Pairs of one side's new rows and the other side's stored rows: the places of both, and
+        the stored columns."""
         mine, other = self.sides[number], self.sides[1 - number]
         known = np.flatnonzero(keys.of[number] >= 0)
         if len(known) == 0:
@@ -375,7 +379,7 @@ def make_join(place: Place, op: Join) -> Joining:
 
 
 def told(place: Place, op: Join) -> dict[str, Any]:
-    """What a join is told, of whichever kind it is."""
+    """The arguments of a join of any kind."""
     schemas = [place.schema(side) for side in (0, 1)]
     left, right = (tuple(schema) for schema in schemas)
     low, high = op.bounds or (0, 0)
@@ -405,7 +409,8 @@ def told(place: Place, op: Join) -> dict[str, Any]:
         first, second = place.time(0), place.time(1)
         assert first is not None
         assert second is not None
-        # The end of the input tells an inner join nothing: what it keeps may yet meet something.
+        # The end of the input changes nothing for an inner join: its stored rows may still find
+        # partners.
         follows = Timing(first.marks | second.marks, max(first.delay, second.delay), flushes=any(op.outer))
     dtype = schemas[0][op.times[0].column] if op.times is not None else None
     zoned = dtype if isinstance(dtype, pl.Datetime) else None

@@ -1,10 +1,11 @@
 """Semi and anti joins of two streams: rows of the left that have a partner on the right, or have none.
 
-Both keep the same: the rows of the left that have found no partner yet, and the rows of the right. A semi join gives out a row when its
-first partner is there, an anti join when it is over without one. What has found its partner is deleted, or never stored.
+Both keep the same: the rows of the left that have found no partner yet, and the rows of the right.
+A semi join emits a row when its first partner is there, an anti join when it is over without one. A
+row that has found its partner is deleted, or never stored.
 
-A condition is asked of a row's partners in the order in which these have arrived, up to the first for which it holds. So it does not
-depend on the epochs on which pairs it fails.
+A condition is evaluated for a row's partners in the order of their arrival, up to the first for
+which it holds. So the pairs on which it fails do not depend on the epochs.
 """
 
 from __future__ import annotations

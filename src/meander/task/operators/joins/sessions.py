@@ -1,12 +1,15 @@
 """Joins of two streams in sessions: the rows of both sides of a key form sessions together.
 
-Sessions are kept as those of aggregates are, without aggregates (``.sessions``): a row of either side is one of its own at first, and
-those that meet become one. The rows are in a table per side, by key. When a session closes, its rows are looked up, and all pairs of them
-come out; so do rows without a partner in it. Nothing can come out sooner: two sessions can still become one.
+Sessions are stored like those of aggregates, without aggregates (``.sessions``): a row of either
+side is a session of its own at first, and sessions that meet become one. The rows are in a table
+per side, by key. When a session closes, its rows are looked up, and all their pairs are emitted,
+with rows that have no partner in it. Nothing can be emitted sooner: two sessions can still become
+one.
 
-A row ends with its session, as far as that is known when it is written. One that would be over while its session goes on is written
-again, to end later by as much as the session has lasted: so it is written as often as the session has doubled. Nothing is deleted,
-since a plan that is gone back to may have the session open.
+A row ends with its session, as far as that is known when it is written. A row that would be over
+while its session goes on is written again, with an end that is later by as much as the session has
+lasted: so the number of writes is the number of times that the session has doubled. Nothing is
+deleted: if a change is taken back, the former plan may have the session open.
 """
 
 from __future__ import annotations
@@ -78,7 +81,8 @@ class Members:
 
 @dataclass(frozen=True)
 class InSessions(Joining):
-    """What joins in sessions do alike: everything, but for which rows of a session come out when it closes."""
+    """The parts common to joins in sessions: everything but the choice of the rows that a closing
+    session emits."""
 
     sessions: SessionAggregation
 
@@ -119,7 +123,7 @@ class InSessions(Joining):
 
     @abstractmethod
     def _give_out(self, workspace: Workspace, closing: Closing, left: Members, right: Members, out: Found) -> None:
-        """What comes out of sessions that close."""
+        """The rows that closing sessions emit."""
 
     def over(self, table: str, evict: int) -> int | None:
         return self.sessions.over(table, evict)
@@ -146,7 +150,8 @@ class InSessions(Joining):
         return Closing(rows, groups, numbers)
 
     def _take(self, workspace: Workspace, number: int, new: Arrived, closing: Closing | None) -> Members:
-        """One side's rows of the sessions that close. What has come is stored, and what would be over too soon is stored again."""
+        """One side's rows of the sessions that close. New rows are stored, and rows that would be
+        over too soon are stored again."""
         side = self.sides[number]
         self._keep(workspace, side, new)
         nothing = Members(pl.DataFrame(), np.zeros(0, np.int64), np.zeros(0, np.int64))
@@ -161,7 +166,8 @@ class InSessions(Joining):
         return self._members(side, number, rows[at], of.astype(np.int64))
 
     def _keep(self, workspace: Workspace, side: Side, new: Arrived) -> None:
-        """Store what has come; of that, and of what is stored, what would be over is to end later where its session goes on."""
+        """Store new rows; new and stored rows that would be over while their session goes on get a
+        later end."""
         columns, upto = [HASH, *side.columns, ARRIVAL, AT], self.sessions.over(side.table, workspace.evict)
         frames = []
         if new.frame.height:

@@ -1,9 +1,11 @@
 """Joins of two streams in windows that overlap: sliding windows, and windows that cumulate.
 
-A row is stored once, and ends with the last window that it is in. Two rows meet once in each window that both are in and that is open
-when the second of them comes: so a pair comes out as often as it has such windows, in the epoch of the second row. Which windows those
-are follows from the two times. What has been found of a row in one of its windows is noted beside it (``.left_met``), by the row's number
-and the window's end: where rows come out alone in a window when it closes, or only once for all their partners in it.
+A row is stored once, and ends with the last window that it is in. Two rows meet once in each window
+that both are in and that is open when the second of them comes: so a pair comes out as often as it
+has such windows, in the epoch of the second row. Which windows those are follows from the two
+times. For joins that emit rows alone when a window closes, or only once for all partners in it, a
+table beside the rows (``.left_met``) records that a row has a partner in a window, by the row's
+number and the window's end.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ from meander.task.operators.place import Place
 from meander.task.operators.workspace import Workspace
 
 _NAME = [HASH, ARRIVAL, AT]
-"""What tells a row in one of its windows from all others: AT is then the window's last microsecond."""
+"""The columns that identify a row in one of its windows: AT is then the window's last
+microsecond."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +147,7 @@ class Overlapping(Joining):
 class FilteringOverlap(Filtering):
     """Emits a row of the left once per window: when its first partner in it is there, or when the window closes without one.
 
-    What it keeps of the left are all rows, until their last window has closed.
+    It keeps all rows of the left until their last window has closed.
     """
 
     overlap: Overlap
@@ -218,7 +221,7 @@ class FilteringOverlap(Filtering):
         return rows.take(left)
 
     def _note(self, keys: Keys, rows: Known, met: Mask, out: Found) -> pl.DataFrame:
-        """Rows that have met their first partner in a window: what is noted of them. In a semi join they come out."""
+        """Record the rows that have met their first partner in a window. A semi join emits them."""
         at = np.flatnonzero(met)
         if len(at) == 0:
             return pl.DataFrame()
@@ -239,7 +242,7 @@ class FilteringOverlap(Filtering):
 
 
 def with_names(rows: Arrived) -> pl.DataFrame:
-    """Rows with what tells them apart."""
+    """Rows with the columns that identify them."""
     if rows.frame.height == 0:
         return rows.frame
     return pl.DataFrame([pl.Series(HASH, rows.hashes), *rows.frame.get_columns(), pl.Series(ARRIVAL, rows.arrival)])

@@ -1,4 +1,4 @@
-"""What goes into a processor's code in one epoch, and what comes out of it: the same for both forms."""
+"""The input and the output of a processor's code in one epoch: the same for both forms."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class InputColumns:
     shift: int
     zone: str | None
     words: str = ""
-    """Which of two inputs it is, behind the noun: `` of the right``."""
+    """The name of the input in messages, after a noun: `` of the right``."""
 
 
 @dataclass
 class InputRows:
-    """What has come of one input."""
+    """The rows of one input."""
 
     rows: pl.DataFrame
     """By key, a key's rows in their order."""
@@ -48,7 +48,7 @@ class InputRows:
 
 @dataclass
 class CallInput:
-    """One epoch of one slot: the keys whose turn it is, their rows, and what is stored of them."""
+    """One epoch of one slot: the keys to call, their rows, and their stored state."""
 
     keys: pl.DataFrame
     """Under the names of the first input."""
@@ -56,14 +56,15 @@ class CallInput:
     came: tuple[InputRows, ...]
     """By input."""
     present: npt.NDArray[np.bool_]
-    """Who has a stored row."""
+    """The keys that have a stored row."""
     state: dict[str, pl.Series]
     """Variables and timers of all keys; defaults where nothing is stored."""
     marks: Mapping[str, int]
     """By clock, up to where timers fire."""
 
     def taken(self, refused: Sequence[Index]) -> tuple[npt.NDArray[np.bool_], Times]:
-        """Who has rows that have not become dead letters, and the time of the newest of them."""
+        """The keys with rows that have not become dead letters, and the time of the newest of
+        them."""
         has_any = np.zeros(len(self.hashes), np.bool_)
         newest = np.full(len(self.hashes), NEVER, np.int64)
         for came, not_these in zip(self.came, refused, strict=True):
@@ -76,7 +77,8 @@ class CallInput:
 
 @dataclass
 class CallOutput:
-    """What has become of a turn: the keys whose state may have changed, its columns for these keys, new timers, and rows."""
+    """The result of the calls: the keys whose state may have changed, its columns for these keys,
+    new timers, and rows."""
 
     changed: Index
     state: dict[str, pl.Series]
@@ -84,7 +86,7 @@ class CallOutput:
     """By clock, timers that were set: whose, and when."""
     rows: pl.DataFrame | None = None
     owners: Index = field(default_factory=lambda: np.zeros(0, np.intp))
-    """Whose each row is, ascending."""
+    """The number of each row's key, ascending."""
     sides: Mapping[str, tuple[pl.DataFrame, Index]] = field(default_factory=dict)
     """By side output, rows and whose they are, ascending."""
     refused: Sequence[Index] = ()

@@ -1,12 +1,15 @@
-"""Processors at work: what they remember is one row per key, read and written in columns.
+"""Runs processors: their state is one row per key, read and written in columns.
 
-One epoch of one slot: rows by key, the keys that are to be looked at because of a timer or an expiry, one lookup for all of them, the
-user's code (``per_key`` or ``whole``), one write of what has changed. A row has the variables, as many columns; a list is a list
-column, a map two of them; and, where the processor uses them, the key's timers that are not due yet, when it last had rows, and when
-it is next looked at for variables that are forgotten. A row in which everything has its default is deleted.
+One epoch of one slot: rows by key, the keys that are to be looked at because of a timer or an
+expiry, one lookup for all of them, the user's code (``per_key`` or ``whole``), one write of what
+has changed. A row has a column for each variable; a list is a list column, a map two of them. Where
+the processor uses them, it also has the key's timers that are not due yet, the time of its last
+rows, and the time of the next check for expired variables. A row in which everything has its
+default is deleted.
 
-Lists and maps are part of the row, and not tables of their own: reading them is one lookup for all variables, and a processor's lists are
-short. What is long belongs into a key of its own (``key_by("user", "item")``).
+Lists and maps are part of the row, and not tables of their own: reading them is one lookup for all
+variables, and a processor's lists are short. Long collections belong into keys of their own
+(``key_by("user", "item")``).
 """
 
 from __future__ import annotations
@@ -184,7 +187,7 @@ class Processing(Stateful):
         return at < len(which), state
 
     def _times(self, workspace: Workspace, incoming: InputColumns, rows: pl.DataFrame, begins: Index, ends: Index) -> Times:
-        """What counts as a key's time in this epoch: its newest row's, or the mark where that is further."""
+        """A key's time in this epoch: that of its newest row, or the mark if that is later."""
         if incoming.time is None:
             return np.full(len(begins), workspace.now, np.int64)
         mark = workspace.late if workspace.evict == FOREVER else workspace.evict
@@ -204,7 +207,7 @@ class Processing(Stateful):
         return workspace.late if workspace.evict == FOREVER else workspace.evict
 
     def _forget(self, workspace: Workspace, given: CallInput) -> npt.NDArray[np.bool_]:
-        """Variables whose time is over get their defaults. Whose row that changes."""
+        """Set expired variables to their defaults. Returns the keys whose rows change."""
         now, touched = self._ttl_now(workspace), given.state[TOUCHED]
         expired = np.zeros(len(given.hashes), np.bool_)
         for name, variable in self.declared.variables.items():
@@ -219,7 +222,8 @@ class Processing(Stateful):
     def _next_check(
         self, workspace: Workspace, given: CallInput, changed: Index, state: dict[str, pl.Series], calls: CallOutput
     ) -> pl.Series:
-        """When each row was last touched and is looked at next: sets both columns. Returns for whom that takes a wake-up."""
+        """Set the columns with each row's last touch and its next check. Returns the keys that need
+        a wake-up."""
         has_rows, base = given.taken(calls.refused)
         if self.ttl_clock == "processing":
             base = np.full(len(given.hashes), workspace.now, np.int64)
@@ -287,7 +291,7 @@ class Processing(Stateful):
 
 
 def stored_schema(declared: Declaration) -> dict[str, pl.DataType]:
-    """What is stored of a key beside the key."""
+    """The stored columns of a key, without the key itself."""
     variables = {column: dtype for name, variable in declared.variables.items() for column, dtype in variable.stored(name).items()}
     return {**variables, **declared.beside()}
 

@@ -1,8 +1,9 @@
 """A processor's code called once per key: columns to Python objects once, the calls, and back once.
 
-A call that raises has not happened: its rows become dead letters with the reason, and the key's state, timers and output are what they were
-before it. A timer whose call raises has fired. What a call gave is made columns for all calls at once; where something does not fit, the
-calls of its key are made again with a check behind each.
+A call that raises counts as not made: its rows become dead letters with the reason, and the key's
+state, timers and output are as before it. A timer whose call raises has fired. The values of all
+calls are made columns at once; if a value does not fit, the calls of its key are repeated with a
+check after each.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ Moments = set[int]
 
 
 class State:
-    """What is remembered of one key: one attribute per variable."""
+    """The state of one key: one attribute per variable."""
 
     __slots__ = ()
 
@@ -64,14 +65,14 @@ def state_kind(variables: Mapping[str, Variable]) -> type[Any]:
 
 
 class Pending:
-    """The timers of all keys of a turn, and what the calls have done to them."""
+    """The timers of all keys that are called, and the changes that the calls have made."""
 
     def __init__(self, columns: Mapping[str, list[list[int]]]) -> None:
         self._columns = columns
         self._now: dict[Place, Moments] = {}
         """Of the keys that calls have set or deleted timers of: those that are set now."""
         self.changed: dict[Place, None] = {}
-        """Whose timers may not be what they were."""
+        """The keys whose timers may have changed."""
         self.added: dict[tuple[str, int, int], None] = {}
         self._undo: list[tuple[Place, int]] = []
         """The timers that the call under way has set or deleted."""
@@ -190,7 +191,8 @@ class EachKey:
         if declared.has_timers:
             self.pending = Pending({clock: given.state[column].to_list() for clock, column in TIMERS.items()})
         self.nothing: Any = () if declared.output else None
-        """What a call returns that has no rows. Where a row has no columns but the key, an empty tuple is one."""
+        """The result of a call without rows. If a row has no columns but the key, an empty tuple is
+        a row."""
         self.out = Output(declared.output)
         self.sides = {name: Output(schema, name) for name, schema in operator.sides.items()}
         self.outputs = (self.out, *self.sides.values())
@@ -199,7 +201,7 @@ class EachKey:
         self.side = 0
         """The input whose rows are at hand."""
         self.dead: list[tuple[int, DeadLetter]] = []
-        """Whose each is."""
+        """The number of the key, and the dead letter."""
         self.again: frozenset[int] = frozenset()
         """Keys that are called a second time, since something that their calls gave does not fit: now each call's answer is checked."""
         self.at = 0
@@ -247,7 +249,8 @@ class EachKey:
         return int(self.given.came[self.side].times[self.at]) if self.firing is None else self.firing
 
     def _seed(self) -> str:
-        """What the chance of the key whose turn it is follows from. Two inputs have two, or both would get the same ids."""
+        """The seed of the random numbers for a key's call. Two inputs have two seeds, or both would
+        get the same ids."""
         return f"{self.operator.name}/{self.workspace.epoch}/{self.given.hashes[self.at]}{'/right' if self.side else ''}"
 
     # -- calls ----------------------------------------------------------------------------------------------------
@@ -301,7 +304,7 @@ class EachKey:
         main.seen = len(out)
 
     def _timers(self, ctx: Context) -> None:
-        """What is due, key by key: by event time first, each clock in its order."""
+        """The due timers, key by key: by event time first, each clock in its order."""
         given, pending = self.given, self.pending
         assert pending is not None
         on_timer = self.operator.processor.on_timer  # type: ignore[attr-defined]
@@ -419,7 +422,7 @@ class EachKey:
             return schema.to_frame(), owners[:0]
 
     def _each(self, check: Callable[[Any], Any], rows: Sequence[Any], owners: Index, wrong: set[int]) -> list[Any]:
-        """Row by row, where something is wrong with some: what the check makes of those that fit."""
+        """Convert row by row, if some rows are bad: the converted values of the good ones."""
         found: list[Any] = []
         for row, owner in zip(rows, owners.tolist(), strict=True):
             try:
@@ -519,7 +522,8 @@ def encode(name: str, values: list[Any], variable: Variable) -> pl.Series:
 
 
 def _series(name: str, values: Sequence[Any], dtype: pl.DataType) -> pl.Series:
-    """A column of values of which each fits its type; TypeError where one does not. What it is beside must not matter."""
+    """A column of values that all fit the type; TypeError if one does not. The other values in the
+    column must not matter."""
     if isinstance(dtype, pl.Datetime) and dtype.time_zone is None and any(getattr(one, "tzinfo", None) is not None for one in values):
         raise TypeError(f"a time with a zone where {dtype} is declared")  # Polars takes it behind one without
     try:
@@ -527,7 +531,8 @@ def _series(name: str, values: Sequence[Any], dtype: pl.DataType) -> pl.Series:
     except (TypeError, ValueError, OverflowError, pa.ArrowException, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         if len(values) < 2:
             raise TypeError(str(error)) from error
-        # Polars takes the first for what all are, so that an int beside a Decimal is an error, and either alone is none.
+        # Polars infers the type from the first value, so that an int beside a Decimal is an error,
+        # and either alone is none.
         return pl.concat([_series(name, [one], dtype) for one in values])
     if made.dtype != dtype:  # Polars takes a zone over from the values
         raise TypeError(f"{made.dtype} where {dtype} is declared")
@@ -535,7 +540,7 @@ def _series(name: str, values: Sequence[Any], dtype: pl.DataType) -> pl.Series:
 
 
 def _misfit(name: str, value: Any, variable: Variable) -> TypeError | None:
-    """What is wrong with the value of a variable."""
+    """The fault of a variable's value, in words."""
     try:
         encode(name, [value], variable)
     except Exception as error:  # a user's object may raise anything

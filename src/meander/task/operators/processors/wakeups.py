@@ -1,7 +1,8 @@
 """When to look at a key again: wake-ups, by the time at which they are due.
 
-A *wake-up* is a row (key, at). It only says that the key's own row should be looked at: what is still to be done, a timer or an expiry,
-stands there. So a wake-up that is not needed any more is no harm, and nobody has to find it to remove it.
+A *wake-up* is a row (key, at). It only says that the key's own row should be looked at: that row
+has the timer or the expiry. So a wake-up that is not needed any more does no harm, and need not be
+found and removed.
 
 Tables of a processor ``p``, whose rows are over when their time is reached:
 
@@ -61,7 +62,7 @@ class WakeUps:
         return None if upto is None else (SOONEST, upto)
 
     def woken(self, workspace: Workspace) -> list[pl.DataFrame]:
-        """Who is to be looked at now."""
+        """The keys to look at now."""
         found = []
         for table in self.tables():
             clock = self.clock_of(table)

@@ -1,8 +1,9 @@
 """A processor's code called once for all keys of a slot, on Polars frames.
 
-What it returns for a key must depend on that key's rows and state alone: which keys are together in a call is not defined. So a call that
-raises is made again for halves of the keys, and so on, until the keys that it cannot take are alone: their rows become dead letters with
-the reason, and their state is what it was.
+The result for a key must depend on that key's rows and state alone: it is not defined which keys
+share a call. So a call that raises is repeated for halves of the keys, and so on, until the keys
+that fail are alone: their rows become dead letters with the reason, and their state stays as it
+was.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ _TIME, _CLOCK = "time", "clock"
 
 @dataclass
 class Returned:
-    """What calls gave, key by key: rows and timers with their owners, and new values of variables."""
+    """The results of the calls, key by key: rows and timers with their keys, and new values of
+    variables."""
 
     rows: list[pl.DataFrame] = field(default_factory=list)
     owners: list[Index] = field(default_factory=list)
@@ -56,7 +58,7 @@ class AllKeys:
         self.key_schema = given.keys.schema
         self.state = given.keys.with_columns([given.state[name] for name in self.names])
         self.emitted: list[tuple[str, pl.DataFrame]] = []
-        """What the call that is under way has given to side outputs."""
+        """The rows that the current call has emitted to side outputs."""
         self.refused: list[list[int]] = [[] for _ in given.came]
         self.fired = np.zeros(len(given.hashes), np.bool_)
         self.returned = Returned()
@@ -81,7 +83,8 @@ class AllKeys:
     # -- calls ----------------------------------------------------------------------------------------------------
 
     def _call(self, hook: str, rows: pl.DataFrame, owners: Index, begins: Index, ends: Index, side: int | None = None) -> None:
-        """Call it for these keys, whose rows stand one after the other. ``side`` is the input that they came by; None of timers."""
+        """Call it for these keys, whose rows stand one after the other. ``side`` is the input that
+        the rows came by; None for timers."""
         function = getattr(self.operator.processor, hook)
         ctx = context_of(self.operator, self.workspace, side or 0, lambda: self.workspace.now, None, self._emit)
         pending = [(0, len(owners))]
@@ -175,7 +178,7 @@ class AllKeys:
         return timers
 
     def _owners(self, rows: pl.DataFrame, some: Index, state: pl.DataFrame) -> Index:
-        """Whose each row is."""
+        """The number of each row's key."""
         names = self.key_schema.names()
         keys = rows.select(names)
         if keys.height == state.height and keys.equals(state.select(names)):

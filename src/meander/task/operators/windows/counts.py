@@ -47,7 +47,7 @@ class CountReader:
     aggs: tuple[Agg, ...]
     window: CountWindow
     types: Mapping[str, pl.DataType]
-    """The columns of a stored pane: what is stored may be of an older plan."""
+    """The columns of a stored pane, which may be of an older plan."""
     schema: pl.Schema
     """Of the rows that come in."""
 
@@ -65,7 +65,7 @@ class CountReader:
         return self.finish(rows.filter(~full)).sort(*self.keys, NUMBER)
 
     def finish(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Windows' states, with their numbers from 0, to what is shown of them."""
+        """The output rows of windows, from their states and their numbers from 0."""
         counted = [pl.col(f"{agg.name}.values").list.len().cast(pl.Int64).alias(f"{agg.name}.n") for agg in self.aggs if agg.keeps == "set"]
         shown = (pl.col(NUMBER) + 1, *(agg.finish() for agg in self.aggs))
         return rows.with_columns(counted).select(*(pl.col(key) for key in self.keys), *shown)
@@ -126,10 +126,11 @@ class CountAggregation(Stateful):
         return self._full(panes, keys, groups.hashes, before, after)
 
     def _stored(self, workspace: Workspace, keys: pl.DataFrame, hashes: Hashes) -> pl.DataFrame:
-        """The panes that these keys have: whose, and their columns.
+        """The panes of these keys: the numbers of the keys, and the panes' columns.
 
-        Slots fill up one after the other, so a key that has a pane in one has one in all before it: a look at some of them says whether
-        there is more. What this costs follows from what is stored, and not from how many panes a window has.
+        Places fill up one after the other, so a key with a pane in one place has a pane in all
+        places before it: a look at some places shows whether there are more. The cost follows the
+        stored panes, not the number of panes per window.
         """
         owners, first, found = np.arange(len(hashes)), 0, []
         while len(owners) and first < self.window.panes:
@@ -155,7 +156,7 @@ class CountAggregation(Stateful):
         return pl.DataFrame(rows)
 
     def _fold(self, frame: pl.DataFrame, owners: Numbers, panes: Numbers) -> pl.DataFrame:
-        """What has arrived, one row per key and pane."""
+        """The arrived rows, folded to one row per key and pane."""
         begins = np.append(True, (owners[1:] != owners[:-1]) | (panes[1:] != panes[:-1]))
         starts = np.flatnonzero(begins)
         pieces = Groups(np.arange(len(owners)), starts, np.zeros(len(starts), np.uint64), len(owners))

@@ -1,14 +1,17 @@
 """Aggregates per key and session. A session is a row (key, first, last, state) that ends with its last event.
 
-What arrives are sessions, too: those within one unit. Stored and arrived ones of a key that come within the gap of each other become one;
-their states are folded in the order of arrival, the stored first, then by unit. What depends on the order of rows sorts by their times (see
-``aggregates.by_time``). One that grows is another row, and a deletion of what it was.
+Rows arrive as sessions, too: those within one unit. Stored and arrived sessions of a key that come
+within the gap of each other become one; their states are folded in the order of arrival, the stored
+first, then by unit. Aggregates that depend on the order of rows sort by their times (see
+``aggregates.by_time``). A session that grows is written as a new row and a deletion of the old one.
 
-A session is closed when the mark is above its last event plus the gap: an event exactly at the end still belongs to it. It goes when
-the lateness has passed, too; until then a late row makes it come again, changed.
+A session is closed when the mark is above its last event plus the gap: an event exactly at the end
+still belongs to it. It is dropped when the lateness has passed, too; until then a late row makes it
+come again, changed.
 
-Where rows have gaps of their own, a row is a stretch, from its time to its time and its gap, and a session is the stretches that meet: its
-last is the end of the one that ends last, and the gap between stretches is 0. All else is the same.
+If rows have gaps of their own, a row is a stretch, from its time to its time plus its gap, and a
+session is the stretches that meet: its last event is the end of the stretch that ends last, and the
+gap between stretches is 0. Everything else is the same.
 """
 
 from __future__ import annotations
@@ -181,10 +184,11 @@ class SessionAggregation(Stateful):
         return closing
 
     def _ending(self, workspace: Workspace, above: int, upto: int) -> pl.DataFrame | None:
-        """Sessions that end there. With gaps of the rows' own some end soon and others in a year: it is found out when the next one does.
+        """Sessions that end there. With gaps of the rows' own some end soon and others in a year:
+        the end of the next one is found, too.
 
-        With one gap for all they end about when the mark gets there, and the gap may change while the flow runs: what was found out by
-        one would say nothing for another.
+        With one gap for all this is not done: sessions end about when the mark gets there, and the
+        gap may change while the flow runs, so an end found by one gap would be wrong for another.
         """
         if not isinstance(self.session, RowSession):
             return workspace.ending(self.name, above, upto)
@@ -192,7 +196,8 @@ class SessionAggregation(Stateful):
         return workspace.ending(self.name, above, upto, stored=workspace.quiet.get(self.name, SOONEST) <= upto)
 
     def merge(self, workspace: Workspace, arrived: Sequence[Partial]) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """Join what has arrived with what is stored, and write it. Returns the sessions that have changed, and what they were."""
+        """Join arrived sessions with stored ones, and write them. Returns the changed sessions, and
+        their former rows."""
         pieces = pl.concat([with_units(p) for p in arrived]).sort(UNIT, FIRST, maintain_order=True)
         hashes = pieces.get_column(HASH).to_numpy()
         groups = group_rows(pieces.select(self.keys), hashes)
@@ -211,7 +216,8 @@ class SessionAggregation(Stateful):
         return merged, self._write(workspace, merged, touched, keys, groups.hashes)
 
     def _stored(self, workspace: Workspace, keys: pl.DataFrame, groups: Groups, new: pl.DataFrame) -> list[pl.DataFrame]:
-        """The keys' sessions that are not over, and that end where what has arrived can join them, or could join others in between."""
+        """The keys' sessions that are not over, and that end where arrived sessions can join them,
+        directly or through others in between."""
         gap, owners = self.session.gap, groups.starts
         first = np.minimum.reduceat(new.get_column(FIRST).to_numpy(), owners)
         reach = np.maximum(first - gap, workspace.late - gap - self.lateness)
@@ -243,7 +249,8 @@ class SessionAggregation(Stateful):
         return pl.DataFrame([*columns, *states.values(), spans.get_column(_CLUSTER)])
 
     def _write(self, workspace: Workspace, merged: pl.DataFrame, pieces: pl.DataFrame, keys: pl.DataFrame, hashes: Hashes) -> pl.DataFrame:
-        """The merged sessions, and what was stored of them where it was not the same stretch of time. Returns all that was stored."""
+        """Write the merged sessions, and delete their stored rows where the stretch of time
+        differs. Returns all stored rows."""
         columns = [HASH, *self.keys, FIRST, LAST, *self.parts]
         stored = pieces.filter(pl.col(_STORED))
         owners = stored.get_column(_OWNER).to_numpy()

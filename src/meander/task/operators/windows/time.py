@@ -1,10 +1,12 @@
-"""Aggregates per key and window: which rows are late, what is stored of a window, and what comes out when it closes.
+"""Aggregates per key and window: late rows, the state of a window, and its output when it closes.
 
 State is one row per key and *pane* (see ``plan.windows``), which is over when no window needs it any more.
 
-A window that is given out whenever it changes may have panes from a plan that gave it out when it closed, or that had windows of another
-length: nobody has seen these yet. So it is where such a plan was on probation, and is taken back. The operator *owes* these windows: what
-it writes is marked as told, and a window with a pane that is not comes out when it closes, once more or at last.
+A window that is emitted whenever it changes may have panes from a plan that emitted it only when it
+closed, or that had windows of another length: these panes have not been emitted. The same holds if
+such a plan was on probation and is taken back. The operator *owes* these windows: panes that it
+writes are marked as emitted, and a window with an unmarked pane is emitted when it closes, whether
+or not it was emitted before.
 """
 
 from __future__ import annotations
@@ -72,7 +74,7 @@ class WindowReader:
     aggs: tuple[Agg, ...]
     windowing: Windowing
     types: Mapping[str, pl.DataType] = field(default_factory=dict)
-    """The columns of keys and states: what is stored may be of an older plan."""
+    """The columns of keys and states; stored ones may be of an older plan."""
     name: str = ""
     columns: pl.Schema | None = None
     """None in a store of an older version: it shows what is stored, which for sliding windows are panes."""
@@ -108,7 +110,7 @@ class WindowReader:
 def finish_windows(
     rows: pl.DataFrame, keys: Sequence[str], aggs: Sequence[Agg], start: pl.Expr, end: pl.Expr, dtype: pl.Datetime
 ) -> pl.DataFrame:
-    """Windows' states, with two times in microseconds, to what is shown of them."""
+    """The output rows of windows, from their states and their two times in microseconds."""
     counted = [pl.col(f"{agg.name}.values").list.len().cast(pl.Int64).alias(f"{agg.name}.n") for agg in aggs if agg.keeps == "set"]
     zoned = pl.Datetime("us", dtype.time_zone)
     times = [moment.cast(zoned).dt.cast_time_unit(dtype.time_unit) for moment in (start.alias(START), end.alias(END))]
@@ -141,7 +143,8 @@ class WindowAggregation(Stateful):
         return {self.name: Kept(self.identity, PANE)}
 
     def refuses(self, frame: pl.DataFrame, side: int, late: int) -> Mask | None:
-        """Rows of which every window has closed, and is not open for what comes late either. By the clock, no row is late."""
+        """Rows whose windows have all closed, and are not open for late rows either. By the clock,
+        no row is late."""
         if self.windowing.time is None:
             return None
         window = self.windowing.window
@@ -190,10 +193,11 @@ class WindowAggregation(Stateful):
 def make_windows(place: Place, op: WindowAggregate) -> WindowAggregation:
     dtype, follows = timing_of(place, op)
     assert isinstance(op.window, Window)
-    # Who is told which rows are gone has been told of all that is stored: a chain goes on as a whole, or begins anew.
+    # Readers that need removals have been given all stored rows: a chain continues as a whole, or
+    # begins anew.
     owes = op.emit == "update" and UNTOLD in place.plan.retired.get(place.node.name, ()) and not place.retracts
     windowing = Windowing(op.window, op.time, op.shift, dtype, op.emit, op.lateness, owes)
-    # A window's content is bounded: what aggregates keep of it stays in its row.
+    # A window's content is bounded: the values of its aggregates stay in its row.
     parts = parts_of(op.aggs, place.schema())
     return WindowAggregation(
         **place.common(op.keys),
@@ -207,7 +211,7 @@ def make_windows(place: Place, op: WindowAggregate) -> WindowAggregation:
 
 
 def timing_of(place: Place, op: WindowAggregate) -> tuple[pl.Datetime, Timing]:
-    """The type of a window's times, and what it follows."""
+    """The type of a window's times, and the time that it follows."""
     flushes = op.emit == "closed"  # what gives updates has given out all it has: a flush has nothing to close there
     if op.time is None:
         return pl.Datetime("us"), Timing(by_clock=True, flushes=flushes)
@@ -285,7 +289,7 @@ class WindowMerge:
         return pl.concat(filled).sort(HASH, maintain_order=True)
 
     def gone(self) -> pl.DataFrame:
-        """Of the windows that were emitted, or would have been if they were still there: what they were when they came before."""
+        """The former rows of windows that are emitted, or that would be if they still had rows."""
         return pl.concat(self._gone) if self._gone else self._nothing()
 
     # -- windows that close ---------------------------------------------------------------------------------------
@@ -377,7 +381,7 @@ class WindowMerge:
         return fold_panes(panes.sort(PANE, maintain_order=True), self._keys, self._window, self._parts)
 
     def _before(self, wanted: pl.DataFrame, panes: pl.DataFrame, changed: pl.DataFrame) -> pl.DataFrame:
-        """Windows as they were: of their panes those that have not changed, and what the others were."""
+        """Windows as they were: their unchanged panes, and the former rows of the changed ones."""
         on = [*self._keys, PANE]
         were = [panes.join(changed.select(on), on=on, how="anti", nulls_equal=True)]
         if self._old is not None:

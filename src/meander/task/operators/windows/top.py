@@ -47,7 +47,7 @@ class BestOfWindows(Stateful):
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """What tells lists apart."""
+        """The columns that identify a list."""
         return (*self.keys, WINDOW)
 
     def tables(self) -> dict[str, Kept]:
