@@ -39,6 +39,7 @@ from meander.cache.client import Peer, Unreachable, backroom_of, join, padded, s
 from meander.cache.disk import Cache
 from meander.cache.ranges import SMALL, open_by_ranges, read_whole
 from meander.clock import Clock, SystemClock
+from meander.processes import born
 from meander.state.compaction import Merge, run_merge
 from meander.state.parts import encode_part, pieces_of
 from meander.state.segment import Segment, SegmentRef, encode_batch, ends_of, rows_of_hashes
@@ -302,16 +303,8 @@ def _open(folder: Path, orders: dict[str, Any]) -> Steward:
 
 def _watch(process: int) -> Callable[[], bool]:
     """Whether a process is still there: the same one, and not another of its number."""
-    born = _born(process)
-    return lambda: born is not None and _born(process) == born
-
-
-def _born(process: int) -> str | None:
-    """When a process was started, in the system's own terms: tells it from another one of the same number. None where it is gone."""
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[19]
-    except (OSError, IndexError):
-        return None
+    began = born(process)
+    return lambda: began != "" and born(process) == began
 
 
 if __name__ == "__main__":
