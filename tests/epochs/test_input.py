@@ -78,7 +78,7 @@ def test_files_that_a_replica_could_not_decide_on_are_taken_once(tmp_path: Path,
     flow.source("events", md.files(tmp_path / "in", "csv", {"k": "long", "v": "long"}, max_files_per_epoch=1)).sink("out", out)
     one = Local(flow, tmp_path / "state", replica="a", store=blinking(tmp_path / "state", 3, arrives))
     assert one.loop.siblings is not None
-    one.loop.look()
+    one.loop.input.look()
     while one.loop.siblings.persevere(one.loop.step, everything=True):
         pass
     assert sorted(out.frame()["k"].to_list()) == list(range(EPOCHS))

@@ -236,7 +236,7 @@ def test_a_spark_that_ends_says_nothing_about_a_change(tmp_path: Path) -> None:
         raise md.ConfigError("Spark has ended")
 
     local.loop.input.cursors["events"].script = longer  # type: ignore[attr-defined]
-    local.loop._runner.placement = Placement(look, local.clock)  # type: ignore[attr-defined]
+    local.loop.attempts.runner.placement = Placement(look, local.clock)  # type: ignore[attr-defined]
     with pytest.raises(md.ConfigError, match="Spark has ended"):
         local.step()
     assert [record["verdict"] for record in local.modifier.history()] == ["in force"]

@@ -84,7 +84,7 @@ def kill_at(local: Local, place: str) -> Any:
     if place == "before the commit":
         return mock.patch.object(local.loop.log, "append", side_effect=Killed)
     if place == "after the commit":
-        return mock.patch.object(local.loop, "publish", side_effect=Killed)
+        return mock.patch.object(local.loop.publisher, "publish", side_effect=Killed)
     return mock.patch.object(local.loop.tidy, "published", side_effect=Killed)
 
 

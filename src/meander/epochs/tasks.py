@@ -21,9 +21,10 @@ from meander.cache.client import Peer
 from meander.cache.notices import Notices
 from meander.clock import Clock
 from meander.coordinate.capacity import StageFacts
-from meander.coordinate.marks import evictions, lates
+from meander.coordinate.marks import Marks
 from meander.coordinate.routing import groups_of, slots_of
 from meander.epochs.decision import Decision, Outcome
+from meander.epochs.events import LoopEvents
 from meander.epochs.jobs import Jobs, Started
 from meander.epochs.placement import Executor, Placement
 from meander.epochs.runner import Program
@@ -32,7 +33,6 @@ from meander.plan.pickling import pack_plan
 from meander.plan.windows import NEVER
 from meander.settings import StateMode
 from meander.state.manifest import Json, Manifest, operator_of
-from meander.state.segment import SOONEST
 from meander.task.messages import Common, Control, Report, Seen, SplitTask, Task
 from meander.task.physical import Compiled
 
@@ -43,7 +43,7 @@ _HOLDERS_KEPT = 1000
 _LAST_TASKS = 5.0
 
 
-class TaskRunner:
+class TaskRunner(LoopEvents):
     """Epochs of a compiled plan, as jobs of tasks."""
 
     def __init__(
@@ -166,7 +166,7 @@ class TaskRunner:
         """A segment is in the cache beside this steward."""
         self._holders.update((name, executor) for executor, known in self.stewards.items() if known == address)
 
-    def collected(self, segments: list[str]) -> None:
+    def segments_collected(self, segments: list[str]) -> None:
         """Segments are gone from the store: no cache need keep them. Told beside the epochs, to everyone: anyone may have fetched them."""
         for name in segments:
             self._holders.pop(name, None)
@@ -212,8 +212,8 @@ class TaskRunner:
 
     def introduction(self, key_groups: int) -> Common:
         """What an executor is told of this run when it is introduced: all that does not change from epoch to epoch."""
-        told = Common(0, self._generation, self._store, self._packed, key_groups, {}, (), self._strict, self._mode, self.secret)
-        return replace(told, tables=self.tables)
+        told = Common(0, self._generation, self._store, self._packed, key_groups, {}, (), tables=self.tables)
+        return replace(told, strict=self._strict, mode=self._mode, secret=self.secret)
 
     def met(self, executor: str, steward: str) -> None:
         """An executor has a steward: it can be sent state before it runs its first task. It is told what went before it was known."""
@@ -222,9 +222,7 @@ class TaskRunner:
             self._notices.only({*self.stewards.values()})
             self._notices.send(steward, self._gone.copy())
 
-    def _common(
-        self, decision: Decision, routing: dict[str, list[int]], slots: tuple[int, ...], manifest: Manifest | None = None
-    ) -> Common:
+    def _common(self, decision: Decision, routing: dict[str, list[int]], slots: tuple[int, ...], marks: Marks) -> Common:
         key_groups = len(next(iter(routing.values()))) if routing else 1
         return Common(
             decision.epoch,
@@ -234,24 +232,21 @@ class TaskRunner:
             key_groups,
             routing,
             slots,
-            self._strict,
-            self._mode,
-            self.secret,
-            decision.late if manifest is None else lates(self._compiled.timed, manifest, decision.epoch),
-            {} if manifest is None else evictions(self._compiled.timed, manifest, decision.now, decision.flush),
-            {} if manifest is None else {name: table.floor for name, table in manifest.tables.items() if table.time is not None},
-            decision.now,
-            self._watched,
-            self.digests,
-            {} if manifest is None else {name: table.quiet for name, table in manifest.tables.items() if table.quiet != SOONEST},
-            self.tables,
+            strict=self._strict,
+            mode=self._mode,
+            secret=self.secret,
+            marks=marks,
+            now=decision.now,
+            watched=self._watched,
+            digests=self.digests,
+            tables=self.tables,
         )
 
     def _split_tasks(self, decision: Decision) -> list[SplitTask]:
         return [SplitTask(unit, source, split.payload) for unit, (source, split) in enumerate(decision.splits)]
 
     def _source_controls(self, decision: Decision, routing: dict[str, list[int]], slots: tuple[int, ...]) -> list[Control]:
-        common = self._common(decision, routing, slots)
+        common = self._common(decision, routing, slots, decision.marks.known_ahead())
         dealt: list[list[SplitTask]] = [[] for _ in range(slots[0])]
         loads = [0] * slots[0]
         for task, (_, split) in zip(self._split_tasks(decision), decision.splits, strict=True):
@@ -263,7 +258,7 @@ class TaskRunner:
     def _state_controls(
         self, decision: Decision, manifest: Manifest, routing: dict[str, list[int]], slots: tuple[int, ...], all_splits: bool = False
     ) -> list[list[Control]]:
-        common = self._common(decision, routing, slots, manifest)
+        common = self._common(decision, routing, slots, decision.marks)
         tables: dict[str, list[str]] = {}
         for name in manifest.tables:
             tables.setdefault(operator_of(name), []).append(name)

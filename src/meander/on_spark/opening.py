@@ -18,10 +18,12 @@ from meander.connect.source import Split
 from meander.connect.spark_stream import SparkStreamSource
 from meander.epochs.compaction import Compactor, ProcessCompactor
 from meander.epochs.decision import EpochDone
+from meander.epochs.events import Listeners, Told
 from meander.epochs.folders import check_folders
 from meander.epochs.loop import Loop
 from meander.epochs.migration import Migration
 from meander.epochs.modification import Modifier, Request
+from meander.epochs.options import LoopOptions, Tenure
 from meander.epochs.parts import Parts
 from meander.epochs.placement import Placement
 from meander.epochs.probation import Trial
@@ -134,25 +136,20 @@ def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: 
         if deletions is not None:  # what is not removed by then, the next start sweeps
             close.insert(0, lambda: deletions.shutdown(wait=True, cancel_futures=True))
         parts = _checked_parts(compiled, letters)  # a plan that was modified has other folders than the flow that was given
+        events = Listeners([runner, Told(lambda done: _tell(listeners, done))])
         loop = Loop(
-            store,
-            clock,
-            log,
+            Tenure(store, clock, log),
             replace(parts, plan={**parts.plan, **marks}),
             runner,
-            settings.parallelism,
-            compactor,
-            settings.retain_epochs,
-            lambda done: _tell(listeners, done),
-            settings.work_ahead,
-            deletions,
-            None if cohort is None else partial(Follower, cohort=cohort, clock=clock),
-            settings.patience,
+            compactor=compactor,
+            options=LoopOptions(settings.parallelism, settings.retain_epochs, settings.work_ahead, settings.patience),
+            events=events,
+            siblings=None if cohort is None else partial(Follower, cohort=cohort, clock=clock),
+            deletions=deletions,
         )
-        loop.collected = runner.collected
         loop.housekeeping.written |= written
         close[:0] = [loop.close, runner.close]
-        put_started(store, chosen, loop.plan)
+        put_started(store, chosen, loop.in_force.plan)
         modifier = Modifier(loop, store, clock, chosen, plan, lambda made: _checked_parts(made, letters), before is not None)
         loop.recover()
         modifier.recover()
@@ -170,8 +167,7 @@ def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: 
             crew = hire(context, runner.placement, settings.autoscale.slots_per_executor, clock)
             autoscaler = Autoscaler(settings.autoscale, loop, meter, _stages(compiled), runner.placement.cores, clock, crew)
             modifier.listeners.append(lambda made: autoscaler.restage(_stages(made)))
-            listeners.append(autoscaler)
-            loop.resting = autoscaler.idle
+            events.add(autoscaler)
             if crew is not None:
                 close.insert(0, crew.close)
         driver = drive(loop, compiled, store, settings)

@@ -14,8 +14,10 @@ from meander.clock import Clock
 from meander.epochs import tables
 from meander.epochs.compaction import Compactor
 from meander.epochs.decision import EpochDone
+from meander.epochs.events import Listeners, Told
 from meander.epochs.loop import Loop
 from meander.epochs.modification import Modifier, at_start
+from meander.epochs.options import LoopOptions, Tenure
 from meander.epochs.parts import Parts
 from meander.epochs.probation import Trial
 from meander.epochs.resumption import plan_before, put_plan, put_started, resume_plan
@@ -29,6 +31,7 @@ from meander.state.stores.contract import Store
 from meander.task.physical import Compiled, compile_plan
 from meander.testing.jobs import LocalJobs
 from meander.testing.merges import MergeAtOnce
+from meander.worker import Worker
 
 
 @dataclass
@@ -39,6 +42,8 @@ class Opened:
     modifier: Modifier
     runner: TaskRunner
     close: Callable[[], None]
+    worker: Worker
+    """Where its tasks run."""
     cohort: Cohort | None = None
     trial: Trial | None = None
     """An edited flow, to be tried with the first epoch."""
@@ -57,12 +62,15 @@ def open_flow(
     join: Callable[[Log], Cohort] | None = None,
     apply: bool | Mapping[str, Any] = False,
     request_id: str = "",
+    worker: Worker | None = None,
 ) -> Opened:
     """Take the store over, recover, and be ready for the first epoch.
 
     ``check`` is called with every plan that is to come into force. ``join`` makes this run one of several replicas. ``apply`` is as of
     ``flow.start``; what it asks for has the id ``request_id``.
     """
+
+    worker = worker or Worker()
 
     def parts_of(made: Compiled) -> Parts:
         check(made)
@@ -77,7 +85,7 @@ def open_flow(
     stored = tables.at_start(store, clock, log.manifest, plan, marks, written)
     compiled = compile_plan(plan)
     put_plan(store, compiled)
-    runner = TaskRunner(LocalJobs(), dict, compiled, store.url, clock, settings.strict, settings.small_epochs)
+    runner = TaskRunner(LocalJobs(worker), dict, compiled, store.url, clock, settings.strict, settings.small_epochs)
     runner.generation(log.manifest.generation)
     runner.tables = stored
     runner.digests = join is not None
@@ -85,20 +93,16 @@ def open_flow(
     compactor = merges(store, log.manifest.key_groups)  # what the store was made with counts, not what is asked for now
     cohort = None if join is None else join(log)
     loop = Loop(
-        store,
-        clock,
-        log,
+        Tenure(store, clock, log),
         replace(parts, plan={**parts.plan, **marks}),
         runner,
-        settings.parallelism,
-        compactor,
-        settings.retain_epochs,
-        listener,
-        settings.work_ahead,
+        compactor=compactor,
+        options=LoopOptions(settings.parallelism, settings.retain_epochs, settings.work_ahead),
+        events=Listeners([Told(listener)]),
         siblings=None if cohort is None else partial(Follower, cohort=cohort, clock=clock),
     )
     loop.housekeeping.written |= written
-    put_started(store, plan, loop.plan)
+    put_started(store, plan, loop.in_force.plan)
     modifier = Modifier(loop, store, clock, plan, given, parts_of, before is not None)
     loop.recover()
     modifier.recover()
@@ -108,4 +112,4 @@ def open_flow(
         loop.close()
         runner.close()
 
-    return Opened(loop, modifier, runner, close, cohort, trial)
+    return Opened(loop, modifier, runner, close, worker, cohort, trial)
