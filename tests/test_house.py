@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -216,3 +217,30 @@ def test_modules_are_named_for_ideas() -> None:
 
 def test_the_package_says_that_it_is_typed() -> None:
     assert (PACKAGE / "py.typed").is_file()
+
+
+PACKAGES = sorted(file for file in FILES if file.name == "__init__.py")
+# The docstring of a benchmark is what its command shows as help.
+HELP_TEXTS = {file for file in PACKAGES if file.parent.parent.name == "bench" and file.parent.name not in ("harness", "load")}
+
+
+@pytest.mark.parametrize(
+    "file", [file for file in PACKAGES if file not in HELP_TEXTS], ids=lambda file: str(file.parent.relative_to(PACKAGE))
+)
+def test_a_room_says_what_it_owns_what_it_may_import_and_where_to_begin(file: Path) -> None:
+    text = ast.get_docstring(ast.parse(file.read_text())) or ""
+    owns, may_import, rest = text.partition("May import:")
+    assert len(owns.split()) >= 10, "say what it owns"
+    assert may_import, "say what it may import"
+    rooms, begin, where = rest.partition("Begin with")
+    assert begin, "say where to begin reading"
+    named = re.findall(r"``([\w/.]+)``", where)
+    assert named
+    assert not [name for name in named if not (file.parent / name).exists()], "what is named here is in the room"
+    allowed = MAY_IMPORT.get(room(module_name(file)), set()) | {room(module_name(file))}
+    said = {
+        name.partition("/")[0].removesuffix(".py") for name in re.findall(r"``([\w/.]+)``", re.split(r"\.\s", rooms)[0])
+    } & MAY_IMPORT.keys()
+    if "everything but" in rooms:
+        allowed = MAY_IMPORT.keys() - allowed
+    assert said <= allowed, f"the table in this file says otherwise: {sorted(said - allowed)}"

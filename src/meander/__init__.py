@@ -1,4 +1,11 @@
-"""Meander: streams that change course without stopping. Stateful stream processing on Apache Spark, in Python."""
+"""Meander: streams that change course without stopping. Stateful stream processing on Apache Spark, in Python.
+
+This file has the public names and nothing else. Each folder is a room, and its docstring says what it
+owns, what it may import, and where to begin reading. ``docs/architecture.md`` has the map.
+
+May import: the rooms that have public names, and none that imports PySpark before it is needed.
+Begin with ``flow.py``, then ``run.py``.
+"""
 
 from __future__ import annotations
 

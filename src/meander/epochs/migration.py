@@ -140,12 +140,12 @@ class Migration:
         """Have the new owners' stewards fetch the moving key groups, and wait. Then again for what
         epochs wrote meanwhile, which is less each time."""
         for _ in range(rounds):
-            told: set[str] = set()
+            asked: set[str] = set()
             for operator, table in tables.items():
-                told |= self._order(operator, self._loop.routing[operator], table, fetching, share, largest)
-            for address in sorted(told):
+                asked |= self._order(operator, self._loop.routing[operator], table, fetching, share, largest)
+            for address in sorted(asked):
                 self._wait(address, fetching)
-            if not told:
+            if not asked:
                 return
 
     def _order(
@@ -162,7 +162,7 @@ class Migration:
         wanted = plan_fetches(old, table, segments, self._runner.holders(name for name, _, _ in segments))
         level = self._runner.level_of(operator)
         places = self._runner.placement.plan(level, slots_of(table))
-        told: set[str] = set()
+        asked: set[str] = set()
         for slot, fetches in wanted.items():
             address = self._runner.stewards.get(places[slot]) if slot < len(places) else None
             if address is None:  # nobody is there yet: its slot fetches what it needs itself
@@ -171,11 +171,11 @@ class Migration:
             if fresh:
                 if address not in fetching.already:  # once: its failures are told once
                     fetching.already[address] = self._fetched(address)
-                told.add(address)
+                asked.add(address)
                 self._ask(address, [[f.name, f.bytes, f"{f.groups:x}", f.holder] for f in fresh], fetching.moved, share)
                 fetching.asked.update((address, f.name, f.groups) for f in fresh)
                 fetching.moved.ordered += sum(f.bytes for f in fresh)
-        return told
+        return asked
 
     def _ask(self, address: str, items: list[list[object]], moved: Moved, share: float) -> None:
         try:

@@ -212,8 +212,8 @@ class TaskRunner(LoopEvents):
 
     def introduction(self, key_groups: int) -> Common:
         """What an executor is told of this run when it is introduced: all that does not change from epoch to epoch."""
-        told = Common(0, self._generation, self._store, self._packed, key_groups, {}, (), tables=self.tables)
-        return replace(told, strict=self._strict, mode=self._mode, secret=self.secret)
+        common = Common(0, self._generation, self._store, self._packed, key_groups, {}, (), tables=self.tables)
+        return replace(common, strict=self._strict, mode=self._mode, secret=self.secret)
 
     def met(self, executor: str, steward: str) -> None:
         """An executor has a steward: it can be sent state before it runs its first task. It is told what went before it was known."""

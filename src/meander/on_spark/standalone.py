@@ -182,9 +182,9 @@ def _dying_with_parent(number: signal.Signals) -> Callable[[], None] | None:
 def _last_words(log: Path) -> str:
     with contextlib.suppress(OSError):
         lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-        told = [line for line in lines if "Exception" in line or "Error" in line or "ERROR" in line]
+        errors = [line for line in lines if "Exception" in line or "Error" in line or "ERROR" in line]
         if lines:
-            return (told or lines)[-1][:300]
+            return (errors or lines)[-1][:300]
     return "without a word"
 
 

@@ -23,7 +23,7 @@ from meander.errors import ConfigError, Retryable
 from meander.familiar.names import RUN
 from meander.modifying import Modifiable, Planned, Wish
 from meander.outcomes import Migrated, Rescaled
-from meander.plan.change.code import pack_coded
+from meander.plan.change.code import pack_changes
 from meander.plan.change.effects import Effects
 from meander.plan.graph import Plan
 from meander.plan.operators import SinkOp
@@ -71,7 +71,7 @@ class Replicas(Modifiable):
         self._pusher: Pusher | None = None
         self._store, self._supervisor, self._clock, self._at_end = store, supervisor, clock, at_end
         self._halt = threading.Event()
-        self._told = False
+        self._failure_raised = False
         self._thread = threading.Thread(target=supervisor.run, args=(self._halt,), name=f"meander-replicas-{name}", daemon=True)
         self._thread.start()
         atexit.register(self._end)
@@ -139,9 +139,9 @@ class Replicas(Modifiable):
     def _modify(self, wish: Wish) -> Modified | Effects:
         from meander.epochs.modification import Modified  # much that writing a flow does not need
 
-        code = pack_coded(wish.changes, wish.upgrade, wish.guard)
+        code = pack_changes(wish.changes, wish.upgrade, wish.guard)
         drops = wish.drop_state if isinstance(wish.drop_state, bool) else names_of(wish.drop_state)
-        told = {
+        data = {
             "dry_run": wish.dry_run,
             "request_id": wish.request_id or self._clock.new_id(),
             "author": wish.author,
@@ -149,7 +149,7 @@ class Replicas(Modifiable):
             "backfill": {name: dict(values) for name, values in wish.backfill.items()},
             "timeout": seconds(wish.timeout) or 3600.0,
         }
-        done = self._asked().modify_as_told(told, code)
+        done = self._asked().modify_as_data(data, code)
         return Effects.from_json(done) if wish.dry_run else Modified(**done)
 
     def serve(
@@ -206,7 +206,7 @@ class Replicas(Modifiable):
         Example: ``replicas.stop()``.
         """
         self._end()
-        if not self._told:
+        if not self._failure_raised:
             self._check()
 
     def __enter__(self) -> Replicas:
@@ -258,7 +258,7 @@ class Replicas(Modifiable):
     def _check(self) -> None:
         failure = self._supervisor.failure()
         if failure is not None:
-            self._told = True
+            self._failure_raised = True
             self._end()
             raise failure
 
@@ -298,8 +298,15 @@ def start_replicas(
 
     def prepare(adopting: bool) -> Callable[[], None]:
         chosen, let_go = find_zookeeper(settings.get("replication", ""), settings.get("zookeeper"), logs)
-        told = settings if chosen is None else {**settings, "zookeeper": chosen}
-        content = {"flow": flow.name, "store": place.url, "plan": plan_bytes, "options": told, "spark": session, "path": _path()}
+        passed = settings if chosen is None else {**settings, "zookeeper": chosen}
+        content = {
+            "flow": flow.name,
+            "store": place.url,
+            "plan": plan_bytes,
+            "options": passed,
+            "spark": session,
+            "path": _path(),
+        }
         content["tokens"] = str(tokens)
         packed.write_bytes(pickle.dumps(content))
         for sink, folder in memories:

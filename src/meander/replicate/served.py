@@ -47,8 +47,8 @@ class Served:
         done = self._reach.ask(lambda client: client.migrate(list(operators), executor, groups, strategy), whose)
         return Migrated(**{**done, "operators": tuple(done["operators"]), "failures": tuple(done["failures"])})
 
-    def modify_as_told(self, told: Mapping[str, Any], code: bytes | None = None) -> dict[str, Any]:
-        done = self._reach.ask(lambda client: client.modify_as_told(told, code))
+    def modify_as_data(self, data: Mapping[str, Any], code: bytes | None = None) -> dict[str, Any]:
+        done = self._reach.ask(lambda client: client.modify_as_data(data, code))
         return {name: value for name, value in done.items() if name != "dry_run"}
 
     def modifications(self) -> list[dict[str, Any]]:

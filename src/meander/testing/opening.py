@@ -14,7 +14,7 @@ from meander.clock import Clock
 from meander.epochs import tables
 from meander.epochs.compaction import Compactor
 from meander.epochs.decision import EpochDone
-from meander.epochs.events import Listeners, Told
+from meander.epochs.events import EpochListener, Listeners
 from meander.epochs.loop import Loop
 from meander.epochs.modification import Modifier, at_start
 from meander.epochs.options import LoopOptions, Tenure
@@ -98,7 +98,7 @@ def open_flow(
         runner,
         compactor=compactor,
         options=LoopOptions(settings.parallelism, settings.retain_epochs, settings.work_ahead),
-        events=Listeners([Told(listener)]),
+        events=Listeners([EpochListener(listener)]),
         siblings=None if cohort is None else partial(Follower, cohort=cohort, clock=clock),
     )
     loop.housekeeping.written |= written
