@@ -18,8 +18,8 @@ ROOMS = {
 }  # fmt: skip
 # Words in names of classes that mean what they mean in any program.
 ORDINARY = {
-    "aggregation", "columns", "counting", "file", "found", "input", "joining", "latest", "once", "opened", "parser", "piece", "process",
-    "reader", "rows", "server", "started", "time",
+    "aggregation", "back", "code", "columns", "counting", "file", "found", "input", "joining", "latest", "once", "opened", "pairs",
+    "parser", "piece", "process", "reader", "ref", "rows", "server", "started", "time",
 }  # fmt: skip
 # Identifiers that had to be explained, and what is said instead.
 RIDDLES = {

@@ -22,7 +22,19 @@ from meander.connect.foreach_batch import foreach_batch
 from meander.connect.generator import generator
 from meander.connect.memory import memory
 from meander.connect.partitioned import parquet
-from meander.errors import BadInput, Busy, ConfigError, Corrupted, Divergent, Fenced, FlowError, MeanderError, Rejected, Retryable
+from meander.errors import (
+    BadInput,
+    Busy,
+    ConfigError,
+    Corrupted,
+    Divergent,
+    Fenced,
+    FlowError,
+    MeanderError,
+    Rejected,
+    Retryable,
+    SparkGone,
+)
 from meander.familiar import names as _names
 from meander.flow import ConnectedStreams, Flow, KeyedStream, Stream, WindowedStream
 from meander.outcomes import Migrated, Progress, Rescaled
@@ -37,7 +49,8 @@ from meander.processor import Processor, list_of, map_of, value
 from meander.replicate.handle import Replicas
 from meander.run import Run
 from meander.settings import Autoscale, autoscale
-from meander.state.reading import read_dead_letters, read_state
+from meander.state.reading import read_dead_letters
+from meander.task.reading import read_state
 
 if TYPE_CHECKING:
     from meander.connect.spark_stream import spark_stream as spark_stream
@@ -79,6 +92,7 @@ __all__ = [
     "Rescaled",
     "Retryable",
     "Run",
+    "SparkGone",
     "Stream",
     "WindowedStream",
     "aggregate",

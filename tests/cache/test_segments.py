@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 import polars as pl
 import pytest
+from tests.memory_store import MemoryStore
 
 from meander.cache.disk import Cache
 from meander.cache.open_segments import Opened, OpenSegments
@@ -18,7 +19,6 @@ from meander.cache.reader import Cached, Owned
 from meander.cache.steward import Steward
 from meander.errors import Corrupted
 from meander.state.segment import HASH, Segment, SegmentRef, encode_segment
-from meander.state.stores.contract import MemoryStore
 from meander.task.messages import Report
 
 Peered = TypeVar("Peered", bound=Steward)

@@ -86,6 +86,7 @@ def test_keys_are_answered_at_normal_priority_and_the_rest_at_a_low_one(
         Peer(address, "another secret").rows(["segments/a"], FRAME[HASH][:1].to_numpy())
 
 
+@pytest.mark.many
 def test_nobody_is_left_when_the_executor_goes(executor_cache: tuple[subprocess.Popen[bytes], subprocess.Popen[bytes], str]) -> None:
     executor, steward, _ = executor_cache
     (background,) = children(steward.pid)
@@ -95,6 +96,7 @@ def test_nobody_is_left_when_the_executor_goes(executor_cache: tuple[subprocess.
     assert wait(lambda: is_gone(background))
 
 
+@pytest.mark.many
 def test_a_steward_that_lost_its_background_process_makes_way_for_another(
     executor_cache: tuple[subprocess.Popen[bytes], subprocess.Popen[bytes], str],
 ) -> None:

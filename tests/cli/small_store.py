@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +14,7 @@ from meander.state.log import Log
 from meander.state.reading import AggregateReader, plan_name
 from meander.state.segment import HASH, SegmentRef, encode_segment
 from meander.state.stores.contract import DirStore
+from meander.task.reading import write_readers
 
 KEYS = ("customer",)
 AGGREGATES = (md.count().alias("n"), md.sum("amount").alias("total"))
@@ -25,7 +25,7 @@ def make_store(folder: Path, *epochs: dict[str, tuple[int, float]]) -> DirStore:
     """A store of flow "orders" whose operator "totals" has these values (n, total) after each epoch's updates."""
     store = DirStore(folder)
     log = Log.take_over(store, FakeClock(start=1000.0))
-    store.put_if_absent(plan_name("d1"), pickle.dumps({"totals": AggregateReader("totals", KEYS, AGGREGATES, pl.Schema())}))
+    store.put_if_absent(plan_name("d1"), write_readers("orders", {"totals": AggregateReader("totals", KEYS, AGGREGATES, pl.Schema())}))
     for number, updates in enumerate(epochs, start=1):
         ref = _put_segment(store, number, updates)
         log.append(

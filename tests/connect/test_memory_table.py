@@ -43,6 +43,7 @@ def brackets(s: md.Stream) -> md.Stream:
     return totals.with_columns("v // 5 AS bracket").key_by("bracket").aggregate(md.count().alias("n"), name="brackets")
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("seed", range(60))
 def test_the_table_of_any_changes_is_the_query_over_all_input(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """With nothing else in the flow that needs to be told which rows are gone."""

@@ -11,13 +11,14 @@ from typing import Any
 import polars as pl
 import pytest
 from tests.local import Local, Script, ScriptCursor
+from tests.memory_store import MemoryStore
 
 import meander as md
 from meander.clock import FakeClock
 from meander.connect.source import Choice
 from meander.epochs.input import Input
 from meander.state.log import Log
-from meander.state.stores.contract import DirStore, MemoryStore
+from meander.state.stores.contract import DirStore
 
 COLUMNS = {"k": pl.Int64(), "v": pl.Int64()}
 EPOCHS = 6

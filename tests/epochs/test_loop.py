@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
+from tests.memory_store import MemoryStore
 from tests.simulation.steady import ROWS, SOURCE, Steady, go_on, hurry, take_over
 
 from meander.clock import FakeClock
@@ -16,7 +17,6 @@ from meander.epochs.loop import Loop
 from meander.errors import Corrupted, Fenced, Retryable
 from meander.state.log import _ATTEMPTS
 from meander.state.manifest import Json, Manifest
-from meander.state.stores.contract import MemoryStore
 
 FAR = 12
 

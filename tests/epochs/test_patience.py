@@ -12,6 +12,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from tests.local import Local, Script, constants
+from tests.memory_store import MemoryStore
 
 import meander as md
 from meander.clock import FakeClock
@@ -23,7 +24,7 @@ from meander.on_spark.jobs import failure_of
 from meander.plan.change.modify import Remove, Replace
 from meander.state import log as log_module
 from meander.state.log import Log
-from meander.state.stores.contract import DirStore, MemoryStore
+from meander.state.stores.contract import DirStore
 
 COLUMNS = {"k": pl.Int64(), "v": pl.Int64()}
 EPOCHS = 5
@@ -81,6 +82,7 @@ def run(local: Local) -> None:
         pass
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("replica", [None, "a"])
 @pytest.mark.parametrize("arrives", [False, True])
 def test_a_store_that_is_away_for_a_minute_costs_nothing_but_the_minute(tmp_path: Path, arrives: bool, replica: str | None) -> None:
@@ -106,6 +108,7 @@ def test_a_store_that_is_away_for_a_minute_costs_nothing_but_the_minute(tmp_path
     assert waited >= 8
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("call", range(0, 30, 2))
 @pytest.mark.parametrize("arrives", [False, True])
 def test_a_modification_that_the_store_interrupts_is_in_force_or_not(tmp_path: Path, call: int, arrives: bool) -> None:

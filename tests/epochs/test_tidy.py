@@ -13,14 +13,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from tests.memory_store import MemoryStore
 from tests.simulation.parts import OPERATOR
 from tests.simulation.steady import as_state, expected, go_on, hurry, take_over
 
 from meander.epochs.tidy import Tidy
 from meander.errors import Retryable
 from meander.state.manifest import Manifest
-from meander.state.reading import read_operator
-from meander.state.stores.contract import DirStore, MemoryStore
+from meander.state.stores.contract import DirStore
+from meander.task.reading import read_operator
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
 
@@ -34,6 +35,7 @@ def hidden(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob(".*"))
 
 
+@pytest.mark.many
 @pytest.mark.parametrize(
     ("nth", "place", "epoch"), [(1, "log/00000000/.", 0), (2, "plan/.", 0), (4, "log/00000001/.", 1), (6, "manifest/.", 3)]
 )
@@ -98,6 +100,7 @@ def kinds(names: list[str]) -> set[str]:
     return {name.split("/")[0] for name in names}
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("after", [False, True], ids=["not deleted", "deleted"])
 @pytest.mark.parametrize("often", [0.3, 1.0])
 def test_a_deletion_that_fails_does_not_stop_the_flow_and_is_made_up_for(
@@ -116,6 +119,7 @@ def test_a_deletion_that_fails_does_not_stop_the_flow_and_is_made_up_for(
     assert set(store.objects) == names_without_trouble(31)
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("kind", ["staged", "segments", "manifest", "log"])
 def test_a_name_that_can_never_be_deleted_keeps_no_other(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     hurry(monkeypatch)

@@ -60,7 +60,7 @@ def test_other_code_is_told_from_another_expression_and_the_operator_is_named() 
 def test_a_users_own_aggregate_is_code(monkeypatch: pytest.MonkeyPatch) -> None:
     before = record(agg=Largest("amount"))
     monkeypatch.setattr(Largest, "finish", doubled)
-    assert differences(before, record(agg=Largest("amount"))) == ["aggregate 'totals' has other Python code"]
+    assert differences(before, record(agg=Largest("amount"))) == ["aggregate 'totals' has other Python code: it uses doubled()"]
 
 
 def test_other_columns_are_told_where_they_come_from_and_not_where_they_go() -> None:
@@ -83,12 +83,19 @@ def test_operators_that_came_went_or_were_connected_otherwise_are_told() -> None
 
 
 @pytest.mark.parametrize("version", ["2.7", None])
-def test_another_version_of_python_is_named_as_what_may_be_the_only_difference(version: str | None) -> None:
-    before, after = record(), record(fn=lambda df: df.head(2))
+def test_another_version_of_python_is_named_where_bytecode_is_compared(version: str | None) -> None:
+    without_source = [eval(f"lambda df: df.head({n})") for n in (1, 2)]  # of others the source is compared, whatever the version
+    before, after = (record(fn=fn) for fn in without_source)
     before["made_with"]["Python"] = version or after["made_with"]["Python"]
     text = explain_difference(before, after)
     assert text.startswith("map_batches 'enrich' has other Python code")
     assert ("made with Python 2.7 and this is Python 3." in text) == (version is not None)
+
+
+def test_another_version_of_python_is_not_named_where_source_is_compared() -> None:
+    before, after = record(), record(fn=lambda df: df.head(2))
+    before["made_with"]["Python"] = "2.7"
+    assert explain_difference(before, after) == "map_batches 'enrich' has other Python code"
 
 
 def test_of_many_differences_the_first_are_told() -> None:

@@ -20,6 +20,7 @@ from meander.replicate.ballot import OwnServer, find_zookeeper
 from meander.replicate.election import Election
 
 pytest.importorskip("kazoo")
+pytestmark = pytest.mark.spark  # a ZooKeeper is a Java
 
 
 def until(holds: Callable[[], bool], seconds: float = 40.0) -> bool:

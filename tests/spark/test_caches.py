@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
-from tests.spark.conftest import write_input
+from tests.drivers import write_input
 
 import meander as md
 from meander.cache.reader import ExecutorCache

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.memory_store import MemoryStore
 
 from meander.epochs.compaction import finished_merge, merge_entry, still_holds
 from meander.errors import Corrupted
@@ -37,7 +38,6 @@ from meander.state.segment import (
     rows_of_hashes,
     without_rows,
 )
-from meander.state.stores.contract import MemoryStore
 from meander.state.table import Reach, find, find_all, find_rows
 
 KEY_GROUPS = 4
@@ -276,6 +276,7 @@ def test_a_key_with_several_stretches_gets_every_row_once(epochs: Any, floors: A
     assert got == sorted(row for row in expected if row[1] > floor)
 
 
+@pytest.mark.many
 @LIMITS
 @given(st.lists(st.dictionaries(keys, st.integers(1, 9), min_size=1), min_size=2, max_size=6), st.integers(0, 12), st.sampled_from(WAYS))
 def test_where_rows_of_a_key_only_move_on_the_last_of_them_counts(epochs: list[dict[int, int]], floor: int, way: Any) -> None:
@@ -365,6 +366,7 @@ class Kept:
         return {(k, at): v for k, at, v in found.select("k", "at", "v").rows()} if found.width else {}
 
 
+@pytest.mark.many
 @LIMITS
 @given(st.data())
 def test_merges_beside_epochs_lose_nothing_and_keep_nothing_that_is_over(data: st.DataObject) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
+from tests.memory_store import MemoryStore
 from tests.simulation.steady import go_on, take_over
 
 from meander.cache.client import Peer
@@ -16,7 +17,7 @@ from meander.cache.disk import Cache
 from meander.cache.steward import Steward
 from meander.epochs.events import LoopEvents
 from meander.state.segment import HASH, encode_segment
-from meander.state.stores.contract import DirStore, MemoryStore
+from meander.state.stores.contract import DirStore
 
 
 def test_a_steward_drops_what_it_is_told_with_all_its_parts_and_nothing_else(tmp_path: Path) -> None:

@@ -188,6 +188,7 @@ def drawn(rng: random.Random) -> list[tuple[Rows, Rows]]:
     return epochs
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("seed", range(16))
 def test_both_sides_equal_the_model(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
@@ -216,6 +217,7 @@ def test_both_sides_equal_the_model(tmp_path: Path, seed: int) -> None:
     assert local.manifest.totals.get("dead_letters", 0) == model.dead
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("parallelism", [1, 3])
 @pytest.mark.parametrize("small", [True, False])
 @pytest.mark.parametrize("processor", [Both, BothBatch])
@@ -251,6 +253,7 @@ class Meet(md.Processor):
         return (state.v, None, time) if state.paid is None else ()
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("seed", range(6))
 def test_cuts_and_parallelism_do_not_matter_to_what_does_not_ask_for_the_order(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)

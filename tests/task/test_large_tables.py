@@ -94,6 +94,7 @@ def frame_of(rng: random.Random, kinds: Sequence[str], rows: int, extra: dict[st
     return pl.DataFrame([*keys, *(pl.Series(name, [make() for _ in range(rows)], dtype=dtype) for name, (dtype, make) in extra.items())])
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("seed", range(60))
 def test_a_stored_table_gives_what_a_frame_gives_row_for_row(seed: int, tmp_path: Path) -> None:
     """The join of Polars with the whole table is the model: any keys, any cut of the rows into batches, in the same order."""
@@ -279,6 +280,7 @@ def test_a_change_that_is_taken_back_finds_its_old_table(tmp_path: Path, restart
 # -- crashes ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("nth", [*range(1, 26)])
 def test_whenever_the_driver_dies_named_tables_are_there_and_others_go(tmp_path: Path, nth: int, after: bool) -> None:
@@ -317,6 +319,7 @@ def test_whenever_the_driver_dies_named_tables_are_there_and_others_go(tmp_path:
         assert rows in [expected(epoch, table) for table in epochs.values()]
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("parallelism", [1, 3])
 def test_replicas_that_begin_together_agree_on_one_table(tmp_path: Path, parallelism: int) -> None:
     """Each has written it: the one that the log names counts, and the others remove theirs."""
@@ -443,7 +446,7 @@ def test_an_executor_fetches_a_table_once_and_maps_it_from_its_cache(tmp_path: P
     executor_cache = mock.Mock(folder=tmp_path, cache=Cache(tmp_path / "cache"))
     reads: list[str] = []
     store = DirStore(tmp_path / "state")
-    compiled, marks = CompiledPlans().unpack(local.loop.attempts.runner._packed), local.loop.in_force.plan["tables"]
+    compiled, marks = CompiledPlans().unpack(local.loop.attempts.runner._program.packed), local.loop.in_force.plan["tables"]
     lookup = lookups_of(compiled.plan)["cities"]
     with mock.patch.object(store, "map", side_effect=lambda name: (reads.append(name), DirStore.map(store, name))[1]):
         for _ in range(2):  # two workers

@@ -97,6 +97,7 @@ def rows_of(out: Any, *columns: Any) -> list[Any]:
     return sorted(rows.select(*columns).rows()) if rows.height else []
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("seed", range(16))
 def test_all_outputs_equal_the_model(tmp_path: Path, seed: int) -> None:
     """In order of time, since a timer in the model goes by the rows alone."""

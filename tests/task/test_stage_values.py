@@ -184,6 +184,7 @@ step = st.one_of(
 )
 
 
+@pytest.mark.many
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(steps=st.lists(step, min_size=1, max_size=14))
 def test_values_equal_a_plain_dict_whatever_is_done(steps: list[Any], tmp_path_factory: pytest.TempPathFactory) -> None:

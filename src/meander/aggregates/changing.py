@@ -10,13 +10,15 @@ aggregates are refused.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import polars as pl
 
 from meander import sketches
-from meander.aggregates.contract import Agg, Part, Way
+from meander.aggregates.contract import OF_A_COLUMN, Agg, Part, Way
 from meander.aggregates.kinds import Mean, Sum
+from meander.plan.code import Code
+from meander.stored import stored
 
 _INT = pl.Int64()
 CAME, WENT = "came", "went"
@@ -47,7 +49,7 @@ class OverChanges(Agg):
     def memory(self) -> str:
         return f"{self.of.memory()} over changes"
 
-    def code(self) -> tuple[Any, ...]:
+    def code(self) -> Code:
         return self.of.code()
 
     def taken(self, parts: dict[str, Part]) -> list[pl.Expr]:
@@ -55,6 +57,7 @@ class OverChanges(Agg):
         return [(pl.lit(0, part.dtype) - self._state(name)).alias(f"{self.name}.{name}") for name, part in parts.items()]
 
 
+@stored("count_over_changes", **OF_A_COLUMN)
 class Counting(OverChanges):
     """A count: it may as well go down."""
 
@@ -65,6 +68,7 @@ class Counting(OverChanges):
         return self._state("n")
 
 
+@stored("sum_over_changes", **OF_A_COLUMN)
 class Summing(OverChanges):
     """A sum, or a mean, with the number of values: a sum of none is null, and not 0."""
 
@@ -78,6 +82,7 @@ class Summing(OverChanges):
         return some.then(self._state("sum") / self._state("n") if isinstance(self.of, Mean) else self._state("sum"))
 
 
+@stored("quantile_over_changes", **OF_A_COLUMN)
 class Ranking(OverChanges):
     """A quantile: the sketch counts values in buckets, and counts can go down."""
 
@@ -94,6 +99,7 @@ class Ranking(OverChanges):
         return self.of._finish()
 
 
+@stored("values_over_changes", **OF_A_COLUMN)
 class Bag(OverChanges):
     """An aggregate computed from the values that are present: smallest, largest, number of distinct
     ones."""

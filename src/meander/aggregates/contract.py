@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -17,6 +17,10 @@ import polars as pl
 
 from meander.errors import FlowError
 from meander.familiar.values import named
+from meander.plan.code import NO_CODE, Code
+
+OF_A_COLUMN: Mapping[str, Any] = {"called": {"expr": "expression"}, "sql": "column"}
+"""How aggregates are stored: ``@stored("sum", **OF_A_COLUMN)``. What they are of may have been written as SQL."""
 
 Way = Literal["counted", "summed", "in buckets", "as a bag"]
 """How an aggregate's state is kept over a stream of changes: see ``changing``."""
@@ -114,9 +118,9 @@ class Agg:
         state; their finished values may differ."""
         return self.call()
 
-    def code(self) -> tuple[Any, ...]:
+    def code(self) -> Code:
         """The Python code that decides its results beside ``describe``; none for a built-in one. For digests."""
-        return ()
+        return NO_CODE
 
     def over_changes(self, schema: pl.Schema) -> Way:
         """How its state is kept over a stream of changes; FlowError with the reason where that cannot be exact."""

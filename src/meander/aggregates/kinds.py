@@ -14,8 +14,9 @@ from typing import ClassVar
 import polars as pl
 
 from meander import sketches
-from meander.aggregates.contract import Agg, Part, Way
+from meander.aggregates.contract import OF_A_COLUMN, Agg, Part, Way
 from meander.errors import FlowError
+from meander.stored import stored
 
 __all__ = [
     "avg", "collect", "count", "count_distinct", "first", "last", "max", "mean", "min",
@@ -67,6 +68,7 @@ def _sum_or_null(values: pl.Expr) -> pl.Expr:
     return pl.when(values.count() > 0).then(values.sum())
 
 
+@stored("count", **OF_A_COLUMN)
 class Count(Agg):
     kind = "count"
 
@@ -87,6 +89,7 @@ class Count(Agg):
         return self._state("n")
 
 
+@stored("sum", **OF_A_COLUMN)
 class Sum(Agg):
     kind = "sum"
 
@@ -113,6 +116,7 @@ class Sum(Agg):
         return self._state("sum")
 
 
+@stored("extreme", **OF_A_COLUMN)
 @dataclass(frozen=True, eq=False)
 class Extreme(Agg):
     """min, max, first and last: one column, folded the same way at every step."""
@@ -157,6 +161,7 @@ class Extreme(Agg):
         return f"{self.fold}({self.column})"
 
 
+@stored("mean", **OF_A_COLUMN)
 class Mean(Agg):
     kind = "mean"
 
@@ -178,6 +183,7 @@ class Mean(Agg):
         return self._state("sum").cast(_FLOAT) / self._state("n")
 
 
+@stored("variance", **OF_A_COLUMN)
 @dataclass(frozen=True, eq=False)
 class Var(Agg):
     """Sample variance by Chan's merge of (n, mean, m2): stable where the sum of squares is not."""
@@ -215,6 +221,7 @@ class Var(Agg):
         return f"{'std' if self.root else 'var'}({self.column})"
 
 
+@stored("count_distinct", **OF_A_COLUMN)
 class CountDistinct(Agg):
     """Every value is a row of a table of its own: a value that is there already costs a lookup, whatever else its key has."""
 
@@ -242,6 +249,7 @@ class CountDistinct(Agg):
         return self._state("n")
 
 
+@stored("approximate_count_distinct", **OF_A_COLUMN)
 class ApproximateCountDistinct(Agg):
     kind = "count_distinct"
 
@@ -262,6 +270,7 @@ class ApproximateCountDistinct(Agg):
         return sketches.kmv_estimate(self._state("hashes"))
 
 
+@stored("quantile", **OF_A_COLUMN)
 @dataclass(frozen=True, eq=False)
 class Quantile(Agg):
     kind: ClassVar[str] = "quantile"
@@ -285,6 +294,7 @@ class Quantile(Agg):
         return sketches.buckets_quantile(self._state("buckets"), self.q)
 
 
+@stored("top_k", **OF_A_COLUMN)
 @dataclass(frozen=True, eq=False)
 class TopK(Agg):
     kind: ClassVar[str] = "top_k"
@@ -312,6 +322,7 @@ class TopK(Agg):
         return self._state("values")
 
 
+@stored("collect", **OF_A_COLUMN)
 class Collect(Agg):
     """Every value is a row of a table of its own. A key costs the writing of its new values and the
     reading of all its values when it is emitted."""

@@ -12,10 +12,11 @@ from typing import Any
 
 import polars as pl
 
-from meander.aggregates.contract import Agg, Part
+from meander.aggregates.contract import OF_A_COLUMN, Agg, Part
 from meander.errors import FlowError
 from meander.familiar.values import no_aggregate
-from meander.plan.code import code_of
+from meander.plan.code import Code, code_of, read_code
+from meander.stored import stored
 
 
 class Aggregator:
@@ -70,11 +71,17 @@ class Aggregator:
         raise NotImplementedError
 
 
+@stored("aggregator", **OF_A_COLUMN)
 @dataclass(frozen=True, eq=False)
 class Custom(Agg):
     """An Aggregator as an Agg: dtypes are learned on frames without rows."""
 
     user: Aggregator = dataclasses.field(default_factory=Aggregator)
+    written: tuple[str, Code] | None = None
+    """Its memory and its code as they were read where it was written; None there."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "written": (self.memory(), self.code())}
 
     def alias(self, name: str) -> Agg:
         return Custom(user=self.user.alias(name))
@@ -126,13 +133,14 @@ class Custom(Agg):
         return {part: learned[part] for part in exprs}
 
     def memory(self) -> str:
+        if self.written is not None:
+            return self.written[0]
         kind = type(self.user)
         settings = tuple(sorted((name, value) for name, value in self.user.__dict__.items() if name != "label"))
         return f"{self.call()} {code_of((kind.init, kind.merge, settings))}"
 
-    def code(self) -> tuple[Any, ...]:
-        kind = type(self.user)
-        return (kind.init, kind.merge, kind.finish, tuple(sorted(self.user.__dict__.items())))
+    def code(self) -> Code:
+        return self.written[1] if self.written is not None else read_code(self.user)
 
     def call(self) -> str:
         return f"{type(self.user).__name__}({', '.join(self.user.inputs)})"

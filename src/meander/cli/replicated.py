@@ -32,7 +32,7 @@ def command(arguments: argparse.Namespace) -> int:
     from meander.cli.run import start_options
     from meander.clock import SystemClock
     from meander.replicate.ballot import find_zookeeper
-    from meander.replicate.supervisor import Supervisor
+    from meander.replicate.supervisor import Orders, Supervisor
     from meander.state.stores.contract import open_store
     from meander.state.stores.folder import refuse_file
 
@@ -59,9 +59,7 @@ def command(arguments: argparse.Namespace) -> int:
     supervisor = Supervisor(
         store,
         clock,
-        lambda name, first: child(arguments, url, name, first),
-        arguments.replicas,
-        logs,
+        Orders(lambda name, first: child(arguments, url, name, first), arguments.replicas, logs),
         tell=lambda text: console.print(wording.as_options(text), soft_wrap=True, markup=False),
         prepare=prepare,
     )

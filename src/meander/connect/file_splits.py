@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from meander.connect.file_discovery import Discovery, Found, Grown
 from meander.connect.source import Choice, Split
 from meander.errors import Corrupted, Retryable
+from meander.stored import stored
 
 SPLIT_ROWS = 1_000_000
 SPLIT_BYTES = 64 << 20
@@ -32,6 +33,7 @@ ARCHIVE = "_archive"
 _SAMPLE = 64 << 10
 
 
+@stored("files_limits")
 @dataclass(frozen=True)
 class Limits:
     """The most that one epoch takes; at least one split is always taken."""
@@ -62,26 +64,29 @@ class Piece(NamedTuple):
     bytes: int
 
 
+@dataclass(frozen=True)
+class Folder:
+    """A folder of files, and how they are taken."""
+
+    path: str
+    format: str
+    limits: Limits
+    settle: float
+    """Seconds for which a file must not have changed."""
+    archive: bool = False
+    """Whether files are put away when they are read."""
+
+
 class FilesCursor:
     """The files that are taken, and the position inside a file that is taken in part."""
 
-    def __init__(
-        self,
-        folder: str,
-        format: str,
-        limits: Limits,
-        settle: float,
-        partial: dict[str, Any] | None,
-        seen: set[str],
-        throttle: float,
-        archive: bool = False,
-    ) -> None:
-        self._folder = folder
-        self._archive = archive
-        self._format = format
-        self._cut_by = limits  # cuts must not move with the throttle
-        self._limits = limits.throttled(throttle)
-        self._settle = settle
+    def __init__(self, folder: Folder, partial: dict[str, Any] | None, seen: set[str], *, throttle: float) -> None:
+        self._folder = folder.path
+        self._archive = folder.archive
+        self._format = folder.format
+        self._cut_by = folder.limits  # cuts must not move with the throttle
+        self._limits = folder.limits.throttled(throttle)
+        self._settle = folder.settle
         self._partial = partial
         self._waiting: list[Found] = []  # a heap, so that an epoch costs what it takes and not what waits
         self._grown: list[Grown] = []
@@ -90,7 +95,7 @@ class FilesCursor:
         """Where the last choice began."""
         self._elsewhere: set[str] = set()
         """Files that were taken, by somebody else's choice, before they were found here."""
-        self._discovery = Discovery(folder, seen | {partial["name"]} if partial else set(seen))
+        self._discovery = Discovery(folder.path, seen | {partial["name"]} if partial else set(seen))
 
     def look(self) -> None:
         self._discovery.look()

@@ -17,10 +17,12 @@ from meander.connect.memory import MemorySink
 from meander.connect.net import SIGN, added, check_bag, is_signed, rows_of, signed
 from meander.connect.sink import Staged
 from meander.errors import ConfigError
+from meander.stored import stored
 
 _FEWEST = 10_000
 
 
+@stored("memory_table")
 class MemoryTable(MemorySink):
     """The rows that a stream has now; safe to read from any thread while the flow runs."""
 

@@ -26,12 +26,14 @@ from meander.clock import SystemClock
 from meander.connect.sink import Staged
 from meander.durable import CANNOT_LINK, appear, make_folder, sweep, sync_folder
 from meander.errors import ConfigError, Corrupted
+from meander.stored import stored
 
 _CLOCK = SystemClock()
 _HIDDEN = ".meander"
 """The folder, inside the output folder, for files that have no name yet, on file systems that have no such files."""
 
 
+@stored("parquet")
 @dataclass(frozen=True)
 class ParquetSink:
     """One file ``part-<epoch>-<slot>.parquet`` per epoch and slot that has rows."""

@@ -30,6 +30,7 @@ from meander.connect.sink import Staged
 from meander.durable import sync_folder
 from meander.errors import ConfigError, Corrupted, FlowError
 from meander.familiar.values import no_path
+from meander.stored import stored
 
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 _LENGTH = 8
@@ -37,6 +38,7 @@ _LONGEST_NAME, _LONGEST_PATH = 255, 4095
 """Bytes that file systems take."""
 
 
+@stored("partitioned_parquet")
 @dataclass(frozen=True)
 class PartitionedParquetSink(ParquetSink):
     """One file per epoch, slot and partition that has rows. The columns that make the folders are not in the files."""

@@ -18,15 +18,15 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
-from meander.clock import Clock
 from meander.connect.spark_stream import SparkStreamSource
 from meander.coordinate.marks import evictions
 from meander.epochs.events import Listeners, LoopEvents
 from meander.epochs.in_force import InForce
 from meander.epochs.maintenance import Housekeeping
+from meander.epochs.options import Tenure
 from meander.epochs.parts import Parts, in_force
 from meander.epochs.probation import Trial, Trials
-from meander.epochs.resumption import adopt_plan, put_known, put_plan
+from meander.epochs.resumption import adopt_plan, packed_name, put_known, put_plan
 from meander.epochs.runner import Program
 from meander.epochs.setup import Rewritten, Setup
 from meander.epochs.siblings import Siblings
@@ -39,16 +39,15 @@ from meander.plan.change.layout import owing, untold
 from meander.plan.change.modify import Change, StateRules, modify
 from meander.plan.change.options import Guard
 from meander.plan.change.places import bring, elsewhere
+from meander.plan.documents import write_plan
 from meander.plan.eventtime import time_of
 from meander.plan.graph import Plan
 from meander.plan.joins import JoinLatest
 from meander.plan.operators import MapBatches, SourceOp
-from meander.plan.pickling import pack_whole
 from meander.settings import seconds
 from meander.state.history import read_history, read_record
 from meander.state.log import Log
 from meander.state.manifest import Json, Manifest, operator_of
-from meander.state.stores.contract import Store
 from meander.task.physical import Compiled, compile_plan
 
 _LOG = logging.getLogger("meander")
@@ -127,13 +126,11 @@ class Modifiable(Protocol):
 class Modifier(LoopEvents):
     """Modifications of one run."""
 
-    def __init__(
-        self, loop: Modifiable, store: Store, clock: Clock, plan: Plan, given: Plan, make_parts: MakeParts, edited: bool = False
-    ) -> None:
+    def __init__(self, loop: Modifiable, tenure: Tenure, plan: Plan, *, given: Plan, make_parts: MakeParts, edited: bool = False) -> None:
         """To be made before the loop recovers: siblings may change the plan meanwhile. ``given`` is the flow as it was started;
         ``edited``: it was never in force here, and ``plan`` goes on until it is applied.
         """
-        self._loop, self._store, self._clock, self._make_parts = loop, store, clock, make_parts
+        self._loop, self._store, self._clock, self._make_parts = loop, tenure.store, tenure.clock, make_parts
         self.plan = plan
         """The one in force."""
         self._given, self._edited = given, edited
@@ -202,7 +199,7 @@ class Modifier(LoopEvents):
         planned = self._plan(request.changes, request.rules)
         plan, effects, compiled, program = planned.plan, planned.effects, planned.program.compiled, planned.program
         now = self._loop.log.manifest
-        packed = _packed(planned.packed)
+        packed = packed_name(planned.packed)
         parts = self._make_parts(compiled)
         marks = {"packed": packed, "modification": request.id, "since": now.epoch + 1}
         brought = bring(self._loop.in_force.plan.get("brought", {}), self.plan, plan, self._given)
@@ -218,52 +215,14 @@ class Modifier(LoopEvents):
                 f"source '{swaps[0]}' cannot be changed while several replicas run: what they have decided is of it. Its columns alone can"
             )
 
-        def persist(epoch: int) -> None:
-            self._persist_former()
-            wanted = Wanted(plan, self._loop.in_force.plan.get("tables", {}), former)
-            tables = wanted.write(self._store, self._clock, now.generation, epoch, self._loop.housekeeping.written)
-            trial.parts = replace(parts, plan={**parts.plan, **({"tables": tables} if tables else {})})
-            trial.program = replace(program, tables=tables)
-            self._store.put_if_absent(packed, planned.packed)
-            put_plan(self._store, compiled)
-            record = {
-                "id": request.id, "author": request.author, "at": self._clock.now(), "epoch": epoch, "effects": effects.to_json(),
-                "from": self.plan.digest(), "to": compiled.digest, "packed": packed, "code": _code(plan, effects),
-            }  # fmt: skip
-            self._store.put_if_absent(_request(request.id), _json(record))
-
-        def rewrite(manifest: Manifest) -> Rewritten:
-            made = rewrite_tables(self._store, self._clock, manifest, self.plan, plan, effects.upgrades, gone(manifest))
-            # Flushes have closed nothing of an operator that begins anew, which may go by another time.
-            known = {name: floor for name, floor in manifest.flushed.items() if name not in effects.drops}
-            # What an operator has closed stays closed, also where it follows another watermark from now on, which is behind.
-            then = evictions(compiled.timed, replace(manifest, flushed=known), self._clock.now())
-            reached = self._loop.in_force.reached(manifest, self._clock.now())
-            was = {name: mark for name, mark in reached.items() if name not in effects.drops}
-            return replace(made, flushed=known | {name: mark for name, mark in was.items() if name in then and then[name] < mark})
-
-        def accepted(epoch: int, seconds: float) -> Modified:
-            self._note(_verdict(request.id), verdict="in force", version=plan.version, epoch=epoch, seconds=round(seconds, 3))
-            if in_force(self._loop.in_force.plan) == in_force(parts.plan):  # otherwise a sibling's change has come on top of it by now
-                self._in_force(plan, compiled)
-            return Modified(request.id, plan.version, epoch, round(seconds, 3), effects.to_json())
-
-        former = self.plan
-
-        trial = Trial(
+        return Trial(
             parts,
             program,
             effects.touched | effects.reached,
-            tuple(sorted(effects.restarts)),
-            swaps,
-            persist,
-            rewrite,
-            accepted,
-            lambda epoch, why: self._refuse(request.id, epoch, why),
-            note_debts=lambda was: self._note_debts(plan, was),
-            restore=self._restore,
-            reverted=lambda epoch, why: self._take_back(request.id, epoch, why),
-            renew=lambda: None if self.plan is former else self._trial(request),
+            way_back=_WayBack(self, request.id),
+            proposal=_Requested(self, request, planned, parts, gone),
+            restarts=tuple(sorted(effects.restarts)),
+            swaps=swaps,
             guard=request.guard,
             patience=request.patience,
             reversible=not (effects.upgrades or any(now.tables[name].rows for name in gone(now)) or swaps),
@@ -272,7 +231,42 @@ class Modifier(LoopEvents):
             | {n for n, fate in effects.state.items() if fate.added or fate.removed or fate.widened},
             sooner=_behind(plan, effects.touched),
         )
-        return trial
+
+    def _persist(self, asked: _Requested, epoch: int) -> tuple[Parts, Program]:
+        request, planned, in_force_now = asked.request, asked.planned, self._loop.in_force
+        self._persist_former()
+        wanted = Wanted(planned.plan, in_force_now.plan.get("tables", {}), planned.base)
+        generation = self._loop.log.manifest.generation
+        tables = wanted.write(self._store, self._clock, generation, epoch, self._loop.housekeeping.written)
+        packed = packed_name(planned.packed)
+        self._store.put_if_absent(packed, planned.packed)
+        put_plan(self._store, planned.program.compiled)
+        record = {
+            "id": request.id, "author": request.author, "at": self._clock.now(), "epoch": epoch, "effects": planned.effects.to_json(),
+            "from": self.plan.digest(), "to": planned.program.compiled.digest, "packed": packed,
+            "code": _code(planned.plan, planned.effects),
+        }  # fmt: skip
+        self._store.put_if_absent(_request(request.id), _json(record))
+        parts = replace(asked.parts, plan={**asked.parts.plan, **({"tables": tables} if tables else {})})
+        return parts, replace(planned.program, tables=tables)
+
+    def _rewrite(self, asked: _Requested, manifest: Manifest) -> Rewritten:
+        plan, effects, timed = asked.planned.plan, asked.planned.effects, asked.planned.program.compiled.timed
+        made = rewrite_tables(self._store, self._clock, manifest, self.plan, plan, effects.upgrades, asked.gone(manifest))
+        # Flushes have closed nothing of an operator that begins anew, which may go by another time.
+        known = {name: floor for name, floor in manifest.flushed.items() if name not in effects.drops}
+        # What an operator has closed stays closed, also where it follows another watermark from now on, which is behind.
+        then = evictions(timed, replace(manifest, flushed=known), self._clock.now())
+        reached = self._loop.in_force.reached(manifest, self._clock.now())
+        was = {name: mark for name, mark in reached.items() if name not in effects.drops}
+        return replace(made, flushed=known | {name: mark for name, mark in was.items() if name in then and then[name] < mark})
+
+    def _accept(self, asked: _Requested, epoch: int, seconds: float) -> Modified:
+        identity, plan = asked.request.id, asked.planned.plan
+        self._note(_verdict(identity), verdict="in force", version=plan.version, epoch=epoch, seconds=round(seconds, 3))
+        if in_force(self._loop.in_force.plan) == in_force(asked.parts.plan):  # otherwise a sibling's change has come on top of it by now
+            self._in_force(plan, asked.planned.program.compiled)
+        return Modified(identity, plan.version, epoch, round(seconds, 3), asked.planned.effects.to_json())
 
     def plan_changed(self, manifest: Manifest) -> None:
         """A sibling has put another plan in force, or has proven this one: have the same. Sources are where they were: of them
@@ -344,7 +338,7 @@ class Modifier(LoopEvents):
             if isinstance(node.op, SourceOp) and isinstance(node.op.source, SparkStreamSource) and node.name not in plan.schemas:
                 raise FlowError(f"remove {node.name!r}: a streaming DataFrame has a query and a checkpoint of its own, and stays")
         # A function that only the driver calls is the flow's own, and there at every start, unless it comes with a modification.
-        packed = pack_whole(plan, "stored, and a restart could not go on with it", self.plan.schemas.keys() - effects.touched)
+        packed = write_plan(plan, "stored, and a restart could not go on with it", self.plan.schemas.keys() - effects.touched)
         self._planned = _Planned(self.plan, changes, rules, plan, effects, program, packed)
         return self._planned
 
@@ -376,11 +370,9 @@ class Modifier(LoopEvents):
         former, kept = self._adopt(was, apart)
         compiled = compile_plan(former)
         parts = replace(self._make_parts(compiled), plan={**was, **kept})
-        trial = Trial(parts, None, watched, lasting=frozenset(marks["unproven"].get("lasting", watched)))
-        trial.sooner = frozenset(marks["unproven"]["sooner"])
+        lasting, sooner = frozenset(marks["unproven"].get("lasting", watched)), frozenset(marks["unproven"]["sooner"])
+        trial = Trial(parts, None, watched, way_back=_WayBack(self, marks["modification"]), lasting=lasting, sooner=sooner)
         trial.former = self._loop.in_force.setup_of(parts, Program.of(compiled, was))
-        trial.restore = self._restore
-        trial.reverted = lambda epoch, why: self._take_back(marks["modification"], epoch, why)
         trial.earlier = self._unproven(was, apart) if was.get("unproven") else None
         return trial
 
@@ -388,9 +380,9 @@ class Modifier(LoopEvents):
         """The plan as it is, to go back to: the next start may be that of the edited file. The flow's own was not stored before."""
         if "packed" in self._loop.in_force.plan:
             return
-        former = pack_whole(self.plan, "stored", self.plan.schemas)
-        self._store.put_if_absent(_packed(former), former)
-        self._loop.in_force.mark_packed(_packed(former))
+        former = write_plan(self.plan, "stored", self.plan.schemas)
+        self._store.put_if_absent(packed_name(former), former)
+        self._loop.in_force.mark_packed(packed_name(former))
 
     def _note_debts(self, change: Plan, former: Json) -> Json:
         """The plan before a change, and those before it on probation: each with the operators that owe what the change does not tell."""
@@ -438,6 +430,50 @@ class Modifier(LoopEvents):
             self._store.put_if_absent(name, _json({**facts, "decided": self._clock.now()}))
 
 
+@dataclass(frozen=True)
+class _Requested:
+    """A request on the plan that was in force when it was made. Implements ``probation.Proposal``."""
+
+    modifier: Modifier
+    request: Request
+    planned: _Planned
+    parts: Parts
+    gone: Callable[[Manifest], tuple[str, ...]]
+    """The tables that the new plan has not."""
+
+    def renew(self) -> Trial | None:
+        return None if self.modifier.plan is self.planned.base else self.modifier._trial(self.request)
+
+    def persist(self, epoch: int) -> tuple[Parts, Program]:
+        return self.modifier._persist(self, epoch)
+
+    def rewrite(self, manifest: Manifest) -> Rewritten:
+        return self.modifier._rewrite(self, manifest)
+
+    def note_debts(self, former: Json) -> Json:
+        return self.modifier._note_debts(self.planned.plan, former)
+
+    def accepted(self, epoch: int, seconds: float) -> Modified:
+        return self.modifier._accept(self, epoch, seconds)
+
+    def rejected(self, epoch: int, why: str) -> None:
+        self.modifier._refuse(self.request.id, epoch, why)
+
+
+@dataclass(frozen=True)
+class _WayBack:
+    """Implements ``probation.WayBack``."""
+
+    modifier: Modifier
+    request_id: str
+
+    def restore(self, former: Json, setup: Setup) -> Setup:
+        return self.modifier._restore(former, setup)
+
+    def reverted(self, epoch: int, why: str) -> None:
+        self.modifier._take_back(self.request_id, epoch, why)
+
+
 def _back_from(plan: Json) -> Iterator[tuple[str, str | None]]:
     """A plan as the log has it, and those that it may go back to."""
     yield in_force(plan)
@@ -469,17 +505,14 @@ def _code(plan: Plan, effects: Effects) -> dict[str, Json]:
     """The changed operators' texts: a function's source where it can be had, and the hash of what runs in any case."""
     found: dict[str, Json] = {}
     for name in sorted(effects.touched):
-        op = plan.node(name).op
-        source = op.describe()
+        node = plan.node(name)
+        op, source = node.op, node.op.describe()
         if isinstance(op, MapBatches):
             with contextlib.suppress(OSError, TypeError):
                 source = inspect.getsource(op.fn)
-        found[name] = {"kind": op.kind, "source": source, "hash": op.code() or hashlib.sha256(op.canonical().encode()).hexdigest()[:32]}
+        digest = node.code.digest or hashlib.sha256(op.canonical().encode()).hexdigest()[:32]
+        found[name] = {"kind": op.kind, "source": source, "hash": digest}
     return found
-
-
-def _packed(plan: bytes) -> str:
-    return f"plan/{hashlib.sha256(plan).hexdigest()[:32]}.packed"
 
 
 def _request(request_id: str) -> str:

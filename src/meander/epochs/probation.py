@@ -29,9 +29,10 @@ from meander.epochs.decisions import Decisions
 from meander.epochs.in_force import InForce
 from meander.epochs.input import Input
 from meander.epochs.parts import Parts, in_force
-from meander.epochs.setup import NOTHING, Once, Rewritten, Setup
+from meander.epochs.runner import Program
+from meander.epochs.setup import Once, Rewritten, Setup
 from meander.epochs.siblings import Siblings
-from meander.errors import ConfigError, Fenced, MeanderError, Rejected, Retryable, Unavailable
+from meander.errors import Fenced, MeanderError, Rejected, Retryable, SparkGone, Unavailable
 from meander.plan.change.options import Guard
 from meander.state.log import Log
 from meander.state.manifest import Json, Manifest, operator_of
@@ -41,30 +42,53 @@ _LONGEST = 16
 """Epochs with rows after which a change is taken for proven to which none of them came: nothing is begun ahead of one on probation."""
 
 
+class Proposal(Protocol):
+    """A modification that is asked for, to its trial. ``epochs.modification`` implements it."""
+
+    def renew(self) -> Trial | None:
+        """The same request on the plan in force, where that is not the one that the trial was made of."""
+
+    def persist(self, epoch: int) -> tuple[Parts, Program]:
+        """Write down what must be there before the epoch. The parts and the program say where it is."""
+
+    def rewrite(self, manifest: Manifest) -> Rewritten:
+        """The state as the first epoch of the new plan finds it."""
+
+    def note_debts(self, former: Json) -> Json:
+        """The plan before, as log entries have it, with the operators that owe windows when this change is taken back."""
+
+    def accepted(self, epoch: int, seconds: float) -> Any:
+        """The epoch is committed: record it. The result is for whoever asked."""
+
+    def rejected(self, epoch: int, why: str) -> None:
+        """The plan before goes on: record it."""
+
+
+class WayBack(Protocol):
+    """How a modification that is in force, and not proven, is taken back."""
+
+    def restore(self, former: Json, setup: Setup) -> Setup:
+        """The setup before, as the log now has its plan."""
+
+    def reverted(self, epoch: int, why: str) -> None:
+        """The plan before is back: record it."""
+
+
 @dataclass
 class Trial:
-    """A modification that is asked for."""
+    """A modification that is tried, or on probation."""
 
     parts: Parts
-    program: Any
+    program: Program | None
+    """None where it is in force."""
     watched: frozenset[str]
     """Operators whose code is new."""
+    way_back: WayBack
+    proposal: Proposal | None = None
+    """None after a restart, when it is in force."""
     restarts: tuple[str, ...] = ()
     swaps: tuple[str, ...] = ()
     """Sources that are others than before, new, or gone."""
-    persist: Callable[[int], None] = lambda epoch: None
-    """Write down what must be there before the epoch."""
-    rewrite: Callable[[Manifest], Rewritten] = lambda manifest: NOTHING
-    accepted: Callable[[int, float], Any] = lambda epoch, seconds: None
-    """The epoch is committed: record it, and say what whoever asked is told."""
-    rejected: Callable[[int, str], None] = lambda epoch, why: None
-    note_debts: Callable[[Json], Json] = lambda former: former
-    """The plan before, as log entries have it, with the operators that owe windows when this change is taken back."""
-    restore: Callable[[Json, Setup], Setup] = lambda former, setup: setup
-    """The setup before, as the log now has its plan."""
-    reverted: Callable[[int, str], None] = lambda epoch, why: None
-    renew: Callable[[], Trial | None] = lambda: None
-    """The same request on the plan in force, where that is not the one that this trial was made of."""
     guard: Guard | None = None
     patience: float = 60.0
     reversible: bool = True
@@ -87,7 +111,7 @@ class Trial:
 
 
 class EpochHost(Protocol):
-    """What trials need of a loop: to run epochs, and to commit them."""
+    """A loop, as far as trials need it: it runs epochs, and commits them."""
 
     log: Log
     input: Input
@@ -168,8 +192,9 @@ class Trials:
         trial = self.waiting
         if trial is None:
             return None
+        assert trial.proposal is not None
         try:
-            new = trial.renew()
+            new = trial.proposal.renew()
         except MeanderError as error:
             self.waiting = None
             self._refuse(trial, f"another modification came into force before it was tried, and now it cannot be: {error}")
@@ -187,6 +212,8 @@ class Trials:
 
     def _try(self, trial: Trial, decision: Decision | None, everything: bool) -> None:
         loop, now, epoch = self._loop, self._loop.in_force, self._loop.log.manifest.epoch + 1
+        proposal = trial.proposal
+        assert proposal is not None
         trial.earlier = self._unproven
         if self._unproven is not None:  # its code was not tried either
             trial.watched |= self._unproven.watched & trial.parts.record["operators"].keys()
@@ -196,7 +223,7 @@ class Trials:
         before: Setup | None = None
         began = self._clock.monotonic()
         try:
-            trial.persist(epoch)
+            trial.parts, trial.program = proposal.persist(epoch)
             if trial.guard is not None and decision is not None:
                 old = loop.attempts.run(decision, most=3)
             setup = self._setup(trial)
@@ -212,11 +239,14 @@ class Trials:
         except Fenced:
             trial.done.set_exception(Rejected("another run has taken the store over: nothing was changed"))
             raise
+        except SparkGone as error:  # it says nothing about the change, which has no verdict and can be asked for again
+            trial.done.set_exception(error)
+            raise
         except Exception as error:
             why = _why(error)
             if before is not None:
                 self._go_back(before, trial.swaps)
-            trial.rejected(epoch, why)
+            proposal.rejected(epoch, why)
             self._refuse(trial, why)
             rest = _without(decision, trial.swaps)
             if rest is not None and self._unproven is not None:
@@ -228,7 +258,7 @@ class Trials:
         trial.former = before
         proven = not trial.watched or not trial.reversible or _is_proven(trial, outcome)
         was = loop.log.manifest
-        marks = {"plan": trial.note_debts(before.parts.plan), "watched": sorted(trial.watched), "lasting": sorted(trial.lasting)}
+        marks = {"plan": proposal.note_debts(before.parts.plan), "watched": sorted(trial.watched), "lasting": sorted(trial.lasting)}
         marks["sooner"] = sorted(trial.sooner)
         floors = {name: table.floor for name, table in was.tables.items() if table.time is not None}
         marks |= {"times": was.times, "flushed": was.flushed, "floors": floors, "aside": {}}
@@ -242,12 +272,12 @@ class Trials:
             if in_force(now.plan) == in_force(trial.parts.plan):  # otherwise the plan of who was faster is here already
                 self._go_back(before, trial.swaps)
             why = "other replicas have gone on without it: it took too long, or a change of theirs came first"
-            trial.rejected(epoch, why)
+            proposal.rejected(epoch, why)
             self._refuse(trial, why)
             return
         now.settle()
         _close(before, trial.swaps)
-        answer = trial.accepted(epoch, self._clock.monotonic() - trial.began)
+        answer = proposal.accepted(epoch, self._clock.monotonic() - trial.began)
         self._unproven = None if proven else trial
         if proven:
             now.watch(frozenset())
@@ -258,21 +288,21 @@ class Trials:
         loop, now, began = self._loop, self._loop.in_force, self._clock.monotonic()
         try:
             outcome = self._watched(trial, decision)
-        except (Fenced, Unavailable, ConfigError):  # a store that is away, or a Spark that is gone, says nothing about the change
+        except (Fenced, Unavailable, SparkGone):  # these say nothing about the change
             raise
         except Exception as error:
             why = _why(error)
             earlier = self._unproven = trial.earlier
             assert trial.former is not None
             was = now.plan["unproven"]
-            back = trial.restore(was["plan"], trial.former)
+            back = trial.way_back.restore(was["plan"], trial.former)
             back = replace(back, routing={**back.routing, **_kept(now.routing, back.routing)})
             back = replace(back, cursors=loop.input.cursors)  # the sources are the same, and may have been opened anew
             once = replace(back.once, rewritten=now.as_if_never(was, back.parts))
             back = replace(back, parts=replace(back.parts, plan=was["plan"]), once=once)
             mine = now.install(back, frozenset() if earlier is None else earlier.watched, _formers(earlier))
             back.parts.open_sinks(mine.parts)  # after a restart they were not opened yet
-            trial.reverted(decision.epoch, why)
+            trial.way_back.reverted(decision.epoch, why)
             decision = now.marked(decision)
             if earlier is not None:
                 self._prove(earlier, decision)
@@ -294,7 +324,8 @@ class Trials:
             kept = loop.input.cursors.get(name) if name not in trial.swaps else None
             cursors[name] = kept or loop.input.open(name, source, anew=name in trial.restarts)
         routing = {name: loop.in_force.routing.get(name) or loop.in_force.route_new() for name in trial.parts.keyed}
-        made = trial.rewrite(manifest)
+        assert trial.proposal is not None
+        made = trial.proposal.rewrite(manifest)
         return Setup(trial.parts, trial.program, routing, cursors, Once(lambda _: made, trial.restarts))
 
     def _watched(self, trial: Trial, decision: Decision) -> Outcome:
@@ -303,9 +334,9 @@ class Trials:
             try:
                 return _within(deadline - self._clock.monotonic(), lambda: attempts.run(decision, most=1), attempts.runner.abandon)
             except Retryable:
+                attempts.runner.recover()  # where Spark is gone it says so
                 if attempt == _ATTEMPTS - 1:
                     raise
-                attempts.runner.recover()
         raise AssertionError("unreachable")
 
     def _ask(self, guard: Guard, old: Outcome, new: Outcome) -> None:

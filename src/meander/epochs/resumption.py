@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 from collections.abc import Collection, Mapping
@@ -13,13 +14,14 @@ from meander.epochs.parts import in_force
 from meander.errors import ConfigError, Corrupted
 from meander.plan.change.layout import owing
 from meander.plan.change.places import elsewhere, is_alike, settle
-from meander.plan.graph import Node, Plan
+from meander.plan.documents import read_plan, write_plan
+from meander.plan.graph import Plan
 from meander.plan.operators import Operator, SinkOp, SourceOp
-from meander.plan.pickling import pack_whole, pickled, unpickle
 from meander.state.manifest import Json, Manifest
 from meander.state.reading import plan_name, plan_record_name
 from meander.state.stores.contract import Store
 from meander.task.physical import Compiled
+from meander.task.reading import write_readers
 
 _LOG = logging.getLogger("meander")
 _KEPT = ("packed", "modification", "since", "unproven", "owes", "tables")
@@ -38,7 +40,7 @@ class Resumed(NamedTuple):
 def put_plan(store: Store, compiled: Compiled) -> None:
     """What readers, and flows that differ, need to know of a plan."""
     readers = {name: keyed.reader() for name, keyed in compiled.keyed.items()}
-    store.put_if_absent(plan_name(compiled.digest), pickled(readers))
+    store.put_if_absent(plan_name(compiled.digest), write_readers(compiled.plan.flow, readers))
     store.put_if_absent(plan_record_name(compiled.digest), json.dumps(compiled.plan.record()).encode())
 
 
@@ -49,7 +51,7 @@ def put_known(store: Store, plan: Plan) -> None:
 
 def put_started(store: Store, plan: Plan, stored: Json) -> None:
     """The plan that goes on, with the folders that it has now: the next start may be that of a file that was edited meanwhile."""
-    store.put(_started(stored), pack_whole(plan, "stored", plan.schemas))
+    store.put(_started(stored), write_plan(plan, "stored", plan.schemas))
 
 
 def plan_before(store: Store, manifest: Manifest, given: Plan) -> tuple[Plan, Json] | None:
@@ -61,11 +63,14 @@ def plan_before(store: Store, manifest: Manifest, given: Plan) -> tuple[Plan, Js
     if not stored or given.digest() == stored["digest"] or store.get(_known(given.digest())) is not None:
         return None
     as_it_was = "start the flow as it was, and apply the edited file while it runs: `meander apply FLOW.py`, or run.apply(flow)"
-    data = store.get(_started(stored)) or (store.get(stored["packed"]) if "packed" in stored else None)
+    name = _started(stored)
+    data = store.get(name)
+    if data is None and "packed" in stored:
+        name, data = stored["packed"], store.get(stored["packed"])
     if data is None:
         raise ConfigError(f"store {store.url} does not have the plan that it runs, since an older Meander has started it: {as_it_was}")
     try:
-        modified: Plan = owing(unpickle(data), stored.get("owes", ()))
+        modified = owing(read_packed(store, name, data), stored.get("owes", ()))
         plan = _graft(modified, given, elsewhere(modified, given))
     except Exception as error:
         raise ConfigError(
@@ -106,7 +111,7 @@ def resume_plan(store: Store, manifest: Manifest, given: Plan) -> tuple[Plan, Js
 
 
 def adopt_plan(store: Store, stored: Json, given: Plan, apart: Collection[str] = ()) -> Resumed:
-    """The plan of a log entry, on the ground of the flow that was given. Unpickles: a store is trusted like a checkpoint.
+    """The plan of a log entry, on the ground of the flow that was given. Runs code: a store is trusted like a checkpoint.
 
     ``apart`` are sources and sinks that are others in the flow that was given, and have not moved.
     """
@@ -116,7 +121,7 @@ def adopt_plan(store: Store, stored: Json, given: Plan, apart: Collection[str] =
     data = store.get(name)
     if data is None:
         raise Corrupted(f"store {store.url}: the plan '{name}' is in force by the log and missing")
-    modified: Plan = owing(unpickle(data), stored.get("owes", ()))
+    modified = owing(read_packed(store, name, data), stored.get("owes", ()))
     settled = settle(stored.get("brought", {}), modified, given)
     kept: Json = {name: stored[name] for name in _KEPT if name in stored}
     if settled.brought:
@@ -139,7 +144,9 @@ def _graft(modified: Plan, given: Plan, ends: Mapping[str, Operator]) -> Plan:
     for node in modified.nodes:
         name = node.name
         same = name in mine and name not in ends and is_alike(mine[name], theirs[name])
-        nodes.append(Node(name, sources.get(name, given.node(name).op), node.inputs) if same and not node.op.stateful else node)
+        if same and not node.op.stateful:
+            node = replace(given.node(name), op=sources.get(name, given.node(name).op), inputs=node.inputs)
+        nodes.append(node)
     return Plan(modified.version, modified.flow, tuple(nodes), modified.retired)
 
 
@@ -147,6 +154,18 @@ def _gone_on(given: Plan, modified: Plan) -> dict[str, Operator]:
     """The sources of the flow that was given, where those of the stored plan have come to."""
     stored = {node.name: node.op for node in modified.nodes if isinstance(node.op, SourceOp)}
     return {n.name: n.op.gone_on(stored[n.name]) for n in given.nodes if isinstance(n.op, SourceOp) and n.name in stored}
+
+
+def packed_name(plan: bytes) -> str:
+    """Where the store keeps the document of a plan that a modification has made, or will go back to."""
+    return f"plan/{hashlib.sha256(plan).hexdigest()[:32]}.packed"
+
+
+def read_packed(store: Store, name: str, data: bytes) -> Plan:
+    """The plan of a stored document; Corrupted where it is not the one that was stored under this name."""
+    if name.endswith(".packed") and packed_name(data) != name:
+        raise Corrupted(f"store {store.url}: the plan '{name}' is damaged: its content is not the one that its name stands for")
+    return read_plan(data, f"store {store.url}: '{name}'")
 
 
 def _known(digest: str) -> str:

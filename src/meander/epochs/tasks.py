@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,12 +29,10 @@ from meander.epochs.jobs import Jobs, Started
 from meander.epochs.placement import Executor, Placement
 from meander.epochs.runner import Program
 from meander.errors import Retryable
-from meander.plan.pickling import pack_plan
 from meander.plan.windows import NEVER
 from meander.settings import StateMode
 from meander.state.manifest import Json, Manifest, operator_of
 from meander.task.messages import Common, Control, Report, Seen, SplitTask, Task
-from meander.task.physical import Compiled
 
 SMALL_ROWS = 20_000
 SMALL_BYTES = 4_000_000
@@ -43,35 +41,31 @@ _HOLDERS_KEPT = 1000
 _LAST_TASKS = 5.0
 
 
+@dataclass(frozen=True)
+class Terms:
+    """The facts that all tasks of a run are told."""
+
+    store: str
+    """Its URL."""
+    generation: int
+    """It is in the name of everything that tasks write."""
+    strict: bool = False
+    mode: StateMode = "hybrid"
+    """Where reads of state go: see ``cache.reader``."""
+    digests: bool = False
+    """Whether tasks say what they have computed in a number, for replicas to compare."""
+    small_epochs: bool = True
+    """Whether epochs with little input skip the exchange."""
+
+
 class TaskRunner(LoopEvents):
     """Epochs of a compiled plan, as jobs of tasks."""
 
-    def __init__(
-        self,
-        jobs: Jobs,
-        look: Callable[[], dict[str, Executor]],
-        compiled: Compiled,
-        store_url: str,
-        clock: Clock,
-        strict: bool = False,
-        small_epochs: bool = True,
-        mode: StateMode = "hybrid",
-    ) -> None:
+    def __init__(self, jobs: Jobs, look: Callable[[], dict[str, Executor]], program: Program, *, terms: Terms, clock: Clock) -> None:
         """``look`` says which executors there are at this moment; Retryable where that cannot be known."""
-        self._clock = clock
-        self._jobs = jobs
-        self._compiled = compiled
-        self._packed = pack_plan(compiled.plan)
-        self.tables: Mapping[str, Json] = {}
-        """Where the tables are that the plan looks rows up in."""
+        self._jobs, self._program, self._terms, self._clock = jobs, program, terms, clock
         self._watched: frozenset[str] = frozenset()
-        self.digests = False
-        """Whether tasks say what they have computed in a number, for replicas to compare."""
-        self._store = store_url
-        self._strict = strict
-        self._small_epochs = small_epochs
         self.placement = Placement(look, clock)
-        self._mode = mode
         self.secret = clock.new_id() + clock.new_id()
         self._holders: dict[str, str] = {}
         """Segments that are in an executor's cache: its id."""
@@ -87,7 +81,7 @@ class TaskRunner(LoopEvents):
     # -- the Runner's verbs ---------------------------------------------------------------------------------------
 
     def prepare(self, decision: Decision, routing: dict[str, list[int]]) -> Started | None:
-        if len(self._compiled.levels) == 1 or self._is_small(decision):
+        if len(self._program.compiled.levels) == 1 or self._is_small(decision):
             return None
         # Not before the running epoch's own first stage is over: its tasks would take the cores that the second stage is about to need.
         while self._running is not None and not self._running.is_over():
@@ -100,7 +94,7 @@ class TaskRunner(LoopEvents):
     def begin(
         self, decision: Decision, manifest: Manifest, routing: dict[str, list[int]], prepared: Started | None
     ) -> Callable[[], Outcome]:
-        depth = len(self._compiled.levels)
+        depth = len(self._program.compiled.levels)
         if depth == 1:
             slots = self._slots(routing, self._source_tasks(decision))
             result = self._jobs.run_single(self._source_controls(decision, routing, slots), self.placement.anywhere())
@@ -144,8 +138,7 @@ class TaskRunner(LoopEvents):
             self._unwanted.append(prepared)
 
     def adopt(self, program: Program, watched: frozenset[str]) -> Program:
-        before = Program(self._compiled, self._packed, self.tables)
-        self._compiled, self._packed, self.tables, self._watched = program.compiled, program.packed, program.tables, watched
+        before, self._program, self._watched = self._program, program, watched
         self.placement.only(range(1, len(program.compiled.levels)))
         return before
 
@@ -158,7 +151,7 @@ class TaskRunner(LoopEvents):
         self._watched = operators
 
     def holders(self, names: Iterable[str]) -> dict[str, str]:
-        """Whom to ask for a segment: the address of the steward beside the executor that has it in its cache, where there is one."""
+        """The address to ask for each segment: of the steward beside the executor that has it in its cache, where there is one."""
         found = {name: self.stewards.get(self._holders.get(name, "")) for name in names}
         return {name: address for name, address in found.items() if address is not None}
 
@@ -175,7 +168,7 @@ class TaskRunner(LoopEvents):
             self._notices.send(address, segments)
 
     def close(self) -> None:
-        """What was begun ahead ends first: its workers would complain of a broken pipe when Spark stops under them."""
+        """Work that was begun ahead ends first: its workers would complain of a broken pipe when Spark stops under them."""
         self._notices.close()
         begun = [started for started in (self._ahead, *self._unwanted) if started is not None]
         deadline = self._clock.monotonic() + _LAST_TASKS
@@ -189,31 +182,26 @@ class TaskRunner(LoopEvents):
         return self.stewards.get(executor)
 
     def level_of(self, operator: str) -> int:
-        return self._compiled.keyed[operator].level
-
-    def generation(self, number: int) -> None:
-        """Told once, after the takeover: it is in the name of everything that tasks write."""
-        self._generation = number
+        return self._program.compiled.keyed[operator].level
 
     # -- pieces ---------------------------------------------------------------------------------------------------
 
-    _generation = 0
-
     def _is_small(self, decision: Decision) -> bool:
         fits = decision.rows <= SMALL_ROWS and decision.bytes <= SMALL_BYTES
-        return self._small_epochs and fits and self._compiled.repeatable_first_stage
+        return self._terms.small_epochs and fits and self._program.compiled.repeatable_first_stage
 
     def _source_tasks(self, decision: Decision) -> int:
         return max(1, min(len(decision.splits), self.placement.cores()))
 
     def _slots(self, routing: dict[str, list[int]], source_tasks: int) -> tuple[int, ...]:
         """Tasks per level; 0 for the first where it is part of the second."""
-        return (source_tasks, *(max(slots_of(routing[name]) for name in level.keyed) for level in self._compiled.levels[1:]))
+        return (source_tasks, *(max(slots_of(routing[name]) for name in level.keyed) for level in self._program.compiled.levels[1:]))
 
     def introduction(self, key_groups: int) -> Common:
-        """What an executor is told of this run when it is introduced: all that does not change from epoch to epoch."""
-        common = Common(0, self._generation, self._store, self._packed, key_groups, {}, (), tables=self.tables)
-        return replace(common, strict=self._strict, mode=self._mode, secret=self.secret)
+        """The message to an executor that is introduced to this run: all that does not change from epoch to epoch."""
+        terms, program = self._terms, self._program
+        common = Common(0, terms.generation, terms.store, program.packed, key_groups, {}, (), tables=program.tables)
+        return replace(common, strict=terms.strict, mode=terms.mode, secret=self.secret)
 
     def met(self, executor: str, steward: str) -> None:
         """An executor has a steward: it can be sent state before it runs its first task. It is told what went before it was known."""
@@ -224,22 +212,23 @@ class TaskRunner(LoopEvents):
 
     def _common(self, decision: Decision, routing: dict[str, list[int]], slots: tuple[int, ...], marks: Marks) -> Common:
         key_groups = len(next(iter(routing.values()))) if routing else 1
+        terms, program = self._terms, self._program
         return Common(
             decision.epoch,
-            self._generation,
-            self._store,
-            self._packed,
+            terms.generation,
+            terms.store,
+            program.packed,
             key_groups,
             routing,
             slots,
-            strict=self._strict,
-            mode=self._mode,
+            strict=terms.strict,
+            mode=terms.mode,
             secret=self.secret,
             marks=marks,
             now=decision.now,
             watched=self._watched,
-            digests=self.digests,
-            tables=self.tables,
+            digests=terms.digests,
+            tables=program.tables,
         )
 
     def _split_tasks(self, decision: Decision) -> list[SplitTask]:
@@ -263,7 +252,7 @@ class TaskRunner(LoopEvents):
         for name in manifest.tables:
             tables.setdefault(operator_of(name), []).append(name)
         levels = []
-        for level in self._compiled.levels[1:]:
+        for level in self._program.compiled.levels[1:]:
             controls = []
             for slot in range(slots[level.number]):
                 segments = {
@@ -332,7 +321,7 @@ class TaskRunner(LoopEvents):
     def _stage_facts(self, reports: Sequence[Report]) -> tuple[StageFacts, ...]:
         """Stage 1 is level 0, whose tasks follow from the splits there are."""
         facts = []
-        for level in range(len(self._compiled.levels)):
+        for level in range(len(self._program.compiled.levels)):
             mine = [r for r in reports if r.task[0] == level]
             records = sum(sum(int(rows.sum()) for rows in r.groups.values()) if level else r.counts.get("rows_in", 0) for r in mine)
             busy = [_busy(r) for r in mine]
@@ -343,7 +332,7 @@ class TaskRunner(LoopEvents):
     def _records(self, reports: Sequence[Report]) -> dict[str, tuple[int, int]]:
         """A small epoch's tasks do the work of stages 1 and 2: what they handed on is told by level."""
         found = {}
-        for level in range(len(self._compiled.levels)):
+        for level in range(len(self._program.compiled.levels)):
             grouped = (int(rows.sum()) for r in reports if r.task[0] == level for rows in r.groups.values())
             came = sum(grouped) if level else sum(r.counts.get("rows_in", 0) for r in reports)
             found[f"{level + 1}"] = (came, sum(r.out.get(level, 0) for r in reports))

@@ -14,14 +14,17 @@ from typing import ClassVar
 import polars as pl
 
 from meander.errors import FlowError
+from meander.plan.code import NO_CODE, Code
 from meander.plan.expressions import Expression, parse, text_of
 from meander.plan.joins import Input, Matching
 from meander.plan.operators import Filter, expect_inputs
+from meander.stored import stored
 
 HOWS = ("inner", "left", "right", "full", "semi", "anti")
 Key = tuple[str, ...]
 
 
+@stored("join_changes")
 @dataclass(frozen=True, eq=False)
 class ChangeJoin:
     """Pairs of rows of two bags with equal keys, as they are now: a pair is there as often as its rows are, multiplied."""
@@ -73,8 +76,8 @@ class ChangeJoin:
     def canonical(self) -> str:
         return f"changes {self.matching.canonical()} {self.how} {'' if self.where is None else self.where.canonical()}"
 
-    def code(self) -> str:
-        return ""
+    def code(self) -> Code:
+        return NO_CODE
 
 
 def plan_change_join(

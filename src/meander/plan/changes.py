@@ -20,12 +20,14 @@ from meander.aggregates.changing import over_changes
 from meander.connect.sink import ShowsTable, shows_table
 from meander.errors import FlowError
 from meander.plan.change_joins import ChangeJoin
+from meander.plan.code import NO_CODE, Code
 from meander.plan.computed import with_computed
 from meander.plan.eventtime import END, START, SessionAggregate, Watermark, WindowAggregate
 from meander.plan.joins import JoinLatest
 from meander.plan.operators import Aggregate, Filter, MapBatches, Operator, Select, SinkOp, Union, WithColumns, expect_inputs
 from meander.plan.rowwise import RANK, Latest, Top
 from meander.plan.tables import JoinStatic
+from meander.stored import stored
 
 if TYPE_CHECKING:
     from meander.plan.graph import Node
@@ -52,6 +54,7 @@ class Changes:
         return "changes" if self.key is None else f"changes by {', '.join(self.key)}" if self.key else "changes of one row"
 
 
+@stored("changes")
 @dataclass(frozen=True, eq=False)
 class Changelog:
     """Makes of changes rows of their own: those that have come and those that are gone, with a column that says which."""
@@ -72,8 +75,8 @@ class Changelog:
     def canonical(self) -> str:
         return self.column
 
-    def code(self) -> str:
-        return ""
+    def code(self) -> Code:
+        return NO_CODE
 
 
 def find_changes(nodes: Iterable[Node], schemas: Mapping[str, pl.Schema]) -> dict[str, Changes]:

@@ -1,47 +1,486 @@
-"""A stable text for Python code in a plan: equal code, equal text, in every process.
+"""What counts as the code of an operator, and a digest of it: the same code, the same digest, in every process and version.
 
-Used by plan digests. Covers a function's bytecode, constants, names, defaults and closure; code that a
-function calls elsewhere is not followed. Another version of Python compiles to other bytecode, and so to another text. Source text would
-not, but it is not always there, not always that of the code that runs, and changes with every comment.
+A function is its source as a syntax tree (``plan.syntax``), and the values that it carries: defaults, closure, what a partial or a
+bound method holds. What it reaches by name counts too, and what that reaches: functions and classes of the user's own modules
+by their code, other names of these modules by the statements that bind them. Docs: "What counts as code" in modifications.md.
+
+Where the source is not that of the code that runs, bytecode takes its place, and ``Code.compiled`` says of which Python.
+An operator that was pickled keeps the ``Code`` that it had where it was written (``Plan``): elsewhere there may be no source.
 """
 
 from __future__ import annotations
 
+import ast
+import dataclasses
+import datetime
+import decimal
+import enum
 import functools
 import hashlib
+import json
+import operator
+import pathlib
+import re
+import sys
 import types
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
+
+import polars as pl
+
+from meander.plan import reach
+from meander.plan.reach import Space
+from meander.plan.syntax import definition_of, plain, text_of
+
+_SHORT = 32
+_LARGEST_FRAME = 1 << 20
+_PLAIN = (bool, int, float, complex, str, bytes, types.NoneType, types.EllipsisType)
+_SHOWN = (decimal.Decimal, datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo, pathlib.PurePath, range, slice)
+_CONTAINERS = (list, dict, set, bytearray)
+# Whose functions are known by their names, also where one is the operator's own: their code follows their version.
+_BY_NAME = frozenset({*sys.stdlib_module_names, "meander", "polars", "pandas", "numpy", "pyarrow", "pyspark"})
+
+
+@dataclass(frozen=True)
+class Code:
+    """What tells one operator's code from another's."""
+
+    digest: str = ""
+    """Empty where there is no code."""
+    parts: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """Digests of the functions, classes and names that it consists of: to say which of them is another one."""
+    compiled: str = field(default="", compare=False)
+    """The version of Python, where some of it is known by its bytecode alone."""
+
+    def record(self) -> dict[str, Any]:
+        return {"code": self.digest, "code_parts": dict(self.parts), "compiled": self.compiled}
+
+    @staticmethod
+    def recorded(record: Mapping[str, Any]) -> Code:
+        return Code(record["code"], record["code_parts"], record["compiled"])
+
+
+NO_CODE = Code()
 
 
 def code_of(value: Any) -> str:
-    """A short hex text over what ``value`` (a function, or an object with ``__call__``) would execute."""
-    return hashlib.sha256(_describe(value, 0).encode()).hexdigest()[:32]
+    """A short hex text over what ``value`` (a function, an object with ``__call__``, or a list of such) would execute."""
+    return read_code(value).digest
 
 
-def _describe(value: Any, depth: int) -> str:
-    if depth > 8:  # a closure that reaches itself
-        return "..."
-    if isinstance(value, types.CodeType):
-        parts = [value.co_code.hex(), value.co_names, value.co_varnames, [_describe(c, depth + 1) for c in value.co_consts]]
-        return f"code{parts}"
+def read_code(value: Any) -> Code:
+    """The code of a function, a class, an object of one, or several of them in a list.
+
+    >>> def rate(x): return x * 2
+    >>> def price(x): return rate(x) + 1
+    >>> sorted(read_code(price).parts)
+    ['price()', 'rate()']
+    """
+    reading = _Reading(value)
+    root = reading.value(value, None)
+    content = json.dumps([root, *reading.described], default=lambda ref: ref.number)
+    parts: dict[str, str] = {}
+    for ref, described in zip(reading.refs, reading.described, strict=True):
+        name = next(n for i in range(1, len(parts) + 2) if (n := ref.name if i == 1 else f"{ref.name} #{i}") not in parts)
+        parts[name] = _hash(json.dumps(described, default=lambda ref: ref.name))[:12]
+    return Code(_hash(content), parts, f"{sys.version_info.major}.{sys.version_info.minor}" if reading.compiled else "")
+
+
+def together(codes: Iterable[Code]) -> Code:
+    """The code of several things that one operator has."""
+    found = [code for code in codes if code.digest]
+    if len(found) < 2:
+        return found[0] if found else NO_CODE
+    parts = {name: digest for code in found for name, digest in code.parts.items()}
+    return Code(_hash(json.dumps([code.digest for code in found])), parts, max(code.compiled for code in found))
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:_SHORT]
+
+
+@dataclass(frozen=True)
+class _Ref:
+    """Stands for a part that is described by itself: so a function may call itself."""
+
+    number: int
+    name: str
+
+
+class _Reading:
+    """One operator's code, part by part in the order in which it is reached."""
+
+    def __init__(self, root: Any) -> None:
+        self.refs: list[_Ref] = []
+        self.described: list[Any] = []
+        self.compiled = False
+        self._known: dict[Any, tuple[_Ref, Any]] = {}
+        self._within: set[int] = set()
+        first = next(_roots(root), None)
+        self._home = first.module if first is not None else ""
+        self._packages = {space.package for space in _roots(root)} - _BY_NAME
+
+    def _is_own(self, space: Space) -> bool:
+        return space.is_own() or space.package in self._packages or space.module == self._home
+
+    # -- values -----------------------------------------------------------------------------------------------------
+
+    def value(self, value: Any, space: Space | None) -> Any:
+        """A value as JSON: plain ones as they are, code as a reference, and never an address."""
+        if isinstance(value, enum.Enum):
+            return ["enum", self._kind(type(value), space), value.name]
+        if type(value) in _PLAIN:
+            return plain(value)
+        if id(value) in self._within:
+            return ["..."]
+        self._within.add(id(value))
+        try:
+            return self._held(value, space)
+        finally:
+            self._within.discard(id(value))
+
+    def _held(self, value: Any, space: Space | None) -> Any:
+        if isinstance(value, types.FunctionType):
+            return self._function(value)
+        if isinstance(value, type):
+            return self._kind(value, space)
+        if isinstance(value, functools.partial):
+            return ["partial", *(self.value(part, space) for part in (value.func, value.args, value.keywords))]
+        if isinstance(value, types.MethodType):
+            return ["method", self.value(value.__func__, space), self.value(value.__self__, space)]
+        if isinstance(value, staticmethod | classmethod):
+            return [type(value).__name__, self.value(value.__func__, space)]
+        if isinstance(value, property):
+            return ["property", *(self.value(one, space) for one in (value.fget, value.fset, value.fdel))]
+        if isinstance(value, functools.cached_property):
+            return ["cached", self.value(value.func, space)]
+        if isinstance(value, types.CodeType):
+            return self._text(value, None)[0]
+        if isinstance(value, types.ModuleType):
+            return ["module"] if self._is_own(Space(vars(value))) else ["named", value.__name__]
+        if isinstance(value, set | frozenset):  # their order changes from process to process
+            return [type(value).__name__, sorted((self.value(one, space) for one in value), key=repr)]
+        if isinstance(value, tuple | list):
+            return [type(value).__name__, [self.value(one, space) for one in value]]
+        if isinstance(value, dict | types.MappingProxyType):
+            return [type(value).__name__, [[self.value(k, space), self.value(v, space)] for k, v in value.items()]]
+        return self._object(value, space)
+
+    def _object(self, value: Any, space: Space | None) -> Any:
+        if (known := vars(type(value)).get("__stored__")) is not None:  # one of ours, by what stores say of it and not by its class
+            return ["stored", known.name, {name: self.value(one, space) for name, one in known.values_of(value).items()}]
+        kind = self._kind(type(value), space)
+        if isinstance(value, _SHOWN) or type(value).__module__ in ("uuid", "fractions"):
+            return [kind, str(value)]
+        if isinstance(value, re.Pattern):
+            return ["pattern", value.pattern if isinstance(value.pattern, str) else value.pattern.hex(), value.flags]
+        if isinstance(value, pl.Expr):
+            return ["expression", value.meta.serialize(format="json")]
+        if isinstance(value, pl.DataType):
+            return ["type", str(value)]
+        if isinstance(value, pl.DataFrame | pl.Series):
+            frame = value.to_frame() if isinstance(value, pl.Series) else value
+            small = frame.estimated_size() <= _LARGEST_FRAME
+            return ["frame", str(frame.schema), _hash(frame.write_ndjson()) if small else frame.height]
+        if isinstance(value, types.SimpleNamespace):
+            return ["namespace", self.value(vars(value), space)]
+        if isinstance(value, types.BuiltinFunctionType) and not isinstance(value.__self__, types.ModuleType | types.NoneType):
+            return ["method", value.__qualname__, self.value(value.__self__, space)]
+        if isinstance(value, operator.itemgetter | operator.attrgetter | operator.methodcaller):
+            return [kind, self.value(value.__reduce__()[1], space)]
+        if (wrapped := getattr(value, "__wrapped__", None)) is not None and callable(value):  # such as that of lru_cache
+            return ["wrapper", kind, self.value(wrapped, space)]
+        if dataclasses.is_dataclass(value):
+            return [kind, {one.name: self.value(getattr(value, one.name, None), space) for one in dataclasses.fields(value)}]
+        if isinstance(kind, _Ref):
+            changed = self._attributes_changed(type(value))
+            return [kind, {n: ["changes"] if n in changed else self.value(v, space) for n, v in getattr(value, "__dict__", {}).items()}]
+        named = value if callable(value) and hasattr(value, "__qualname__") else type(value)
+        return ["named", _package(named), named.__qualname__]
+
+    # -- functions --------------------------------------------------------------------------------------------------
+
+    def _function(self, function: types.FunctionType) -> Any:
+        space = Space(function.__globals__)
+        code = function.__code__
+        if not self._is_own(space):
+            return self._strange(function, space)
+
+        def describe() -> Any:
+            text, node = self._text(code, space)
+            changed = set() if node is None else reach.changed_in(node)
+            cells = {name: _content(cell) for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True)}
+            names = code.co_varnames[: code.co_argcount]
+            defaults = dict(zip(reversed(names), reversed(function.__defaults__ or ()), strict=False))
+            return [
+                text,
+                {name: self._carried(name, value, changed, space) for name, value in sorted(cells.items())},
+                {name: self._carried(name, value, changed, space) for name, value in sorted(defaults.items())},
+                {name: self._carried(name, value, changed, space) for name, value in sorted((function.__kwdefaults__ or {}).items())},
+                self._reached(code, node, space),
+            ]
+
+        return self._part(function, f"{self._prefix(space)}{_shown(code.co_qualname)}()", describe)
+
+    def _strange(self, function: types.FunctionType, space: Space) -> Any:
+        """A function of somebody else's: its name, and what it was given of the user's own, such as the function that it wraps."""
+        given = [value for cell in function.__closure__ or () if _is_given(value := _content(cell))]
+        if hasattr(function, "registry") and hasattr(function, "dispatch"):  # functools.singledispatch
+            given = sorted(function.registry.values(), key=lambda one: str(getattr(one, "__qualname__", "")))
+        wrapped = getattr(function, "__wrapped__", None)
+        held = [self.value(one, space) for one in (*given, *([] if wrapped is None else [wrapped]))]
+        return ["named", space.package, function.__code__.co_qualname, held]
+
+    def _text(self, code: types.CodeType, space: Space | None) -> tuple[Any, ast.AST | None]:
+        node = definition_of(code, None if space is None else space.file)
+        if node is not None:
+            return text_of(node), node
+        self.compiled = True
+        return _bytecode(code), None
+
+    def _carried(self, name: str, value: Any, changed: set[str], space: Space) -> Any:
+        """A value that a function carries; where the function itself changes it, its type: it is not what it was written as."""
+        is_changed = name in changed or any(path.startswith(f"{name}.") for path in changed)
+        by_itself = isinstance(value, _CONTAINERS) or (hasattr(value, "__dict__") and not callable(value))
+        if f"nonlocal {name}" in changed or (is_changed and by_itself):
+            return ["changes"]
+        return self.value(value, space)
+
+    def _reached(self, code: types.CodeType, node: ast.AST | None, space: Space) -> dict[str, Any]:
+        """What code reaches by names of its module."""
+        names = reach.loaded(code)
+        local = {} if node is None else reach.imported_in(node, space)
+        chains = reach.chains_of(code) if node is None else reach.chains_in(node)
+        rebound = reach.stored(code)
+        found: dict[str, Any] = {}
+        for chain in sorted(set(chains)):
+            if chain[0] in local:
+                module, name = local[chain[0]]
+                inside = self._named((name,), Space(vars(module))) if name else self._follow(chain, module, space)
+                found.update({f"{chain[0]}": value for _, value in inside} if name else inside)
+            elif chain[0] in names and chain[0] in space.names:
+                found.update(self._named(chain, space, rebound))
+        return found
+
+    def _named(self, chain: tuple[str, ...], space: Space, rebound: Iterable[str] = ()) -> Iterator[tuple[str, Any]]:
+        """A name of a module, with attributes."""
+        name = chain[0]
+        if name.startswith("__") and name.endswith("__"):
+            return
+        if name not in space.names:
+            return
+        thing = space.names[name]
+        if isinstance(thing, types.ModuleType):
+            yield from self._follow(chain, thing, space)
+        elif _is_code(thing):
+            yield name, self.value(thing, space)
+        else:
+            yield name, self._constant(name, thing, space, name in rebound)
+
+    def _follow(self, chain: tuple[str, ...], thing: Any, space: Space) -> Iterator[tuple[str, Any]]:
+        """Through the attributes of modules of the user's own."""
+        if not isinstance(thing, types.ModuleType) or not self._is_own(Space(vars(thing))):
+            yield chain[0], self.value(thing, space) if _is_code(thing) or isinstance(thing, types.ModuleType) else ["other"]
+        elif len(chain) > 1:
+            inside = Space(vars(thing))
+            if chain[1] in inside.names or reach.own_module(f"{thing.__name__}.{chain[1]}") is not None:
+                for name, described in self._named(chain[1:], inside):
+                    yield f"{chain[0]}.{name}", described
+
+    # -- names that are neither functions nor classes ----------------------------------------------------------------
+
+    def _constant(self, name: str, value: Any, space: Space, rebound: bool) -> Any:
+        """What a module calls by a name, by the statements that bind it there: its value may be another one in each process."""
+        text = space.text()
+        statements = [] if text is None else text.binding(name)
+        for statement in statements:
+            if isinstance(statement, ast.ImportFrom):
+                return self._from(statement, name, value, space)
+        if not statements:
+            if text is not None and (origin := _star(text.tree, name, space)) is not None:
+                return self._constant(name, value, origin, rebound)
+            return ["changes"] if rebound else self.value(value, space) if _is_fixed(value) else ["other", type(value).__qualname__]
+        if not self._is_own(space):
+            return ["named", space.package, name]
+        if text is not None and _is_stale(statements, name, value, text.tree):
+            return self.value(value, space) if _is_fixed(value) else ["other", type(value).__qualname__]
+
+        def describe() -> Any:
+            reached: dict[str, Any] = {}
+            for chain in sorted({chain for statement in statements for chain in reach.chains_in(statement)}):
+                if chain[0] in space.names and chain[0] != name:
+                    reached.update(self._named(chain, space))
+            return [[text_of(statement) for statement in statements], reached]
+
+        return self._part((id(space.names), name), f"{self._prefix(space)}{name}", describe)
+
+    def _from(self, statement: ast.ImportFrom, name: str, value: Any, space: Space) -> Any:
+        alias = next((one for one in statement.names if (one.asname or one.name) == name), None)
+        origin = reach.own_module(reach.absolute(statement, space))
+        if alias is None or origin is None:
+            return ["named", (statement.module or "").partition(".")[0], name if alias is None else alias.name]
+        return self._constant(alias.name, value, Space(vars(origin)), False)
+
+    # -- classes ----------------------------------------------------------------------------------------------------
+
+    def _kind(self, kind: type, hint: Space | None) -> Any:
+        space = reach.space_of(kind, hint)
+        if kind.__module__ == "builtins" or not self._is_own(space):
+            known = vars(kind).get("__stored__")
+            return ["named", _package(kind), kind.__qualname__] if known is None else ["stored", known.name]
+        return self._part(kind, f"{self._prefix(space)}{_shown(kind.__qualname__)}", lambda: self._class(kind, space))
+
+    def _class(self, kind: type, space: Space) -> Any:
+        text = space.text()
+        node = None if text is None else text.class_named(kind.__qualname__)
+        members = {name: member for name, member in vars(kind).items() if _is_code(member) or isinstance(member, _DESCRIPTORS)}
+        if node is not None or dataclasses.is_dataclass(kind):  # what a decorator has made of the fields follows from them
+            members = {name: one for name, one in members.items() if not _is_generated(one)}
+        members = {name: one for name, one in members.items() if name not in ("__weakref__", "__dict__", "__class__")}
+        if node is not None and "<locals>" not in kind.__qualname__:
+            rest: Any = self._class_text(node, space)
+        else:
+            rest = {n: self.value(m, space) for n, m in sorted(vars(kind).items()) if n[:2] != "__" and n not in members and _is_fixed(m)}
+        bases = [self.value(base, space) for base in kind.__bases__ if base is not object]
+        return [bases, {name: self.value(member, space) for name, member in sorted(members.items())}, rest]
+
+    def _class_text(self, node: ast.ClassDef, space: Space) -> Any:
+        """What a class says beside its functions."""
+        kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Pass
+        said: list[ast.AST] = [one for one in node.body if not isinstance(one, kinds)]
+        said = [one for one in said if not (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant))]
+        said += [*node.decorator_list, *node.keywords]
+        reached: dict[str, Any] = {}
+        for chain in sorted({chain for one in said for chain in reach.chains_in(one)}):
+            if chain[0] in space.names:
+                reached.update(self._named(chain, space))
+        return [[text_of(one) for one in said], reached]
+
+    def _attributes_changed(self, kind: type) -> set[str]:
+        """Attributes that methods change after the object was made."""
+        found: set[str] = set()
+        for base in kind.__mro__:
+            for name, member in vars(base).items():
+                if isinstance(member, types.FunctionType) and name != "__init__" and member.__code__.co_argcount:
+                    node = definition_of(member.__code__, member.__globals__.get("__file__"))
+                    own = f"{member.__code__.co_varnames[0]}."
+                    changed = set() if node is None else reach.changed_in(node)
+                    found |= {path.removeprefix(own) for path in changed if path.startswith(own)}
+        return found
+
+    # -- parts ------------------------------------------------------------------------------------------------------
+
+    def _part(self, key: Any, name: str, describe: Callable[[], Any]) -> _Ref:
+        if (known := self._known.get(_key(key))) is not None:
+            return known[0]
+        ref = _Ref(len(self.refs), name)
+        self._known[_key(key)] = ref, key
+        self.refs.append(ref)
+        self.described.append(None)
+        self.described[ref.number] = describe()
+        return ref
+
+    def _prefix(self, space: Space) -> str:
+        return "" if space.module == self._home else f"{space.module}."
+
+
+_DESCRIPTORS = (staticmethod, classmethod, property, functools.cached_property)
+
+
+def _roots(value: Any) -> Iterator[Space]:
+    """The modules of the functions and classes that were given."""
     if isinstance(value, functools.partial):
-        return f"partial({_describe(value.func, depth + 1)}, {_describe(value.args, depth + 1)}, {_describe(value.keywords, depth + 1)})"
-    if isinstance(value, types.MethodType):
-        return f"method({_describe(value.__func__, depth + 1)}, {_describe(value.__self__, depth + 1)})"
-    if isinstance(value, types.FunctionType):
-        cells = [_describe(cell.cell_contents, depth + 1) for cell in value.__closure__ or ()]
-        return f"function({_describe(value.__code__, depth + 1)}, {_describe(value.__defaults__, depth + 1)}, {cells})"
-    if isinstance(value, (frozenset, set)):  # their order changes from process to process
-        return f"set{sorted(_describe(item, depth + 1) for item in value)}"
-    if isinstance(value, (tuple, list)):
-        return f"{type(value).__name__}{[_describe(item, depth + 1) for item in value]}"
-    if isinstance(value, dict):
-        return f"dict{[(_describe(k, depth + 1), _describe(v, depth + 1)) for k, v in value.items()]}"
-    if value is None or isinstance(value, (bool, int, float, complex, str, bytes, type(...))):
-        return repr(value)
-    if isinstance(value, (types.ModuleType, types.BuiltinFunctionType, type)):
-        return f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', value.__name__)}"
-    # Any other object: its class and its plain attributes. Never repr(), which may hold an address.
-    attributes = _describe(vars(value), depth + 1) if hasattr(value, "__dict__") else ""
-    call = _describe(type(value).__call__, depth + 1) if callable(value) else ""
-    return f"{type(value).__module__}.{type(value).__qualname__}({attributes}, {call})"
+        yield from _roots(value.func)
+    elif isinstance(value, types.MethodType):
+        yield from _roots(value.__self__)
+    elif isinstance(value, tuple | list):
+        for one in value:
+            yield from _roots(one)
+    elif isinstance(value, types.FunctionType):
+        yield from _roots(value.__wrapped__) if hasattr(value, "__wrapped__") else [Space(value.__globals__)]
+    elif hasattr(value, "__wrapped__"):
+        yield from _roots(value.__wrapped__)
+    elif isinstance(value, type) or hasattr(value, "__dict__"):
+        kind = value if isinstance(value, type) else type(value)
+        if kind.__module__ != "builtins":
+            yield reach.space_of(kind, None)
+
+
+def _key(key: Any) -> Any:
+    return key if isinstance(key, tuple) else id(key)
+
+
+def _shown(qualname: str) -> str:
+    return qualname.replace("<locals>.", "")
+
+
+def _package(thing: Any) -> str:
+    """Where a thing of somebody else's is from: inside a package things move from version to version."""
+    return str(getattr(thing, "__module__", None) or "").partition(".")[0]
+
+
+def _content(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # it has no value yet
+        return None
+
+
+def _is_code(value: Any) -> bool:
+    kinds = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, type, functools.partial)
+    return isinstance(value, kinds) or (callable(value) and hasattr(value, "__wrapped__"))
+
+
+def _is_given(value: Any) -> bool:
+    """What a function of somebody else's was given when it was made, and not what it keeps for itself."""
+    return _is_code(value) or isinstance(value, bool | int | float | str | bytes)
+
+
+def _is_generated(member: Any) -> bool:
+    function = getattr(member, "__func__", getattr(member, "fget", member))
+    return isinstance(function, types.FunctionType) and function.__code__.co_filename.startswith(("<string>", "<attrs"))
+
+
+def _is_fixed(value: Any) -> bool:
+    """A plain value that nobody can change."""
+    if isinstance(value, tuple | frozenset):
+        return all(map(_is_fixed, value))
+    return isinstance(value, (*_PLAIN, enum.Enum, re.Pattern, *_SHOWN))
+
+
+def _is_stale(statements: list[ast.stmt], name: str, value: Any, tree: ast.Module) -> bool:
+    """Whether a text says another value than the module has: it was edited since. Names that functions rebind may have any."""
+    (first, *more) = statements
+    if more or not isinstance(first, ast.Assign | ast.AnnAssign) or first.value is None or not _is_fixed(value):
+        return False
+    if isinstance(first, ast.Assign) and not all(isinstance(target, ast.Name) for target in first.targets):
+        return False
+    if any(isinstance(node, ast.Global) and name in node.names for node in ast.walk(tree)):
+        return False
+    try:
+        return bool(ast.literal_eval(first.value) != value)
+    except (ValueError, TypeError, SyntaxError):
+        return False
+
+
+def _star(tree: ast.Module, name: str, space: Space) -> Space | None:
+    """The module of ``from module import *`` that has brought a name."""
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
+            origin = reach.own_module(reach.absolute(node, space))
+            if origin is not None and hasattr(origin, name):
+                return Space(vars(origin))
+    return None
+
+
+def _bytecode(code: types.CodeType) -> Any:
+    constants = [_bytecode(c) if isinstance(c, types.CodeType) else _literal(c) for c in code.co_consts]
+    return ["bytecode", code.co_code.hex(), list(code.co_names), list(code.co_varnames), constants]
+
+
+def _literal(value: Any) -> Any:
+    if isinstance(value, tuple | frozenset):
+        items = [_literal(one) for one in value]
+        return [type(value).__name__, sorted(items, key=repr) if isinstance(value, frozenset) else items]
+    return plain(value)

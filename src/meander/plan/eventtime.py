@@ -13,10 +13,12 @@ from meander.aggregates import Agg
 from meander.aggregates.by_time import follows_order
 from meander.errors import FlowError
 from meander.familiar.values import no_column_name
+from meander.plan.code import NO_CODE, Code
 from meander.plan.operators import Aggregate, Select, Union, aggregated, expect_inputs
 from meander.plan.schemas import missing_column, show_schema
 from meander.plan.sessions import RowSession
 from meander.plan.windows import Session, Window, show_duration
+from meander.stored import stored
 
 if TYPE_CHECKING:
     from meander.plan.graph import Node
@@ -65,6 +67,7 @@ class GoesByTime(Protocol):
         """The same operator for these times and columns of its inputs. Asked only where it goes by event time."""
 
 
+@stored("watermark")
 @dataclass(frozen=True, eq=False)
 class Watermark:
     """Says which column is the time of a row, and how much out of order rows can be."""
@@ -99,10 +102,11 @@ class Watermark:
         ahead = "" if self.max_ahead is None else f" {self.max_ahead}"
         return f"{self.column} {self.grace} {self.idle}{ahead}"
 
-    def code(self) -> str:
-        return ""
+    def code(self) -> Code:
+        return NO_CODE
 
 
+@stored("window", called={"aggs": "aggregates"})
 @dataclass(frozen=True, eq=False)
 class WindowAggregate:
     """Aggregates per key and window. Emits a window when it closes, or whenever it changes."""
@@ -161,10 +165,11 @@ class WindowAggregate:
     def canonical(self) -> str:
         return f"{list(self.keys)} {self.window} {self.time} {self.shift} {self.emit} {self.lateness} {[a.describe() for a in self.aggs]}"
 
-    def code(self) -> str:
+    def code(self) -> Code:
         return Aggregate(self.keys, self.aggs).code()
 
 
+@stored("session", called={"aggs": "aggregates"})
 class SessionAggregate(WindowAggregate):
     """Aggregates per key and session. Sessions that meet become one."""
 
@@ -182,6 +187,7 @@ class SessionAggregate(WindowAggregate):
         return super().canonical() + (f" {self.window.canonical()}" if isinstance(self.window, RowSession) else "")
 
 
+@stored("late")
 @dataclass(frozen=True, eq=False)
 class Late:
     """The rows of an operator's input that came too late for it."""
@@ -202,8 +208,8 @@ class Late:
     def canonical(self) -> str:
         return f"{self.operator} {self.side}" if self.side else self.operator
 
-    def code(self) -> str:
-        return ""
+    def code(self) -> Code:
+        return NO_CODE
 
 
 def time_of(nodes: Sequence[Node], schemas: Mapping[str, pl.Schema], name: str) -> Time | None:

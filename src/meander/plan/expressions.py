@@ -64,3 +64,8 @@ def is_name(text: str) -> bool:
 def text_of(exprs: tuple[Expression | Sequence[Expression], ...], named: Mapping[str, Expression]) -> str:
     """The expression as the user wrote it, for explain and status."""
     return ", ".join([*map(str, flat(exprs)), *(f"{expr} as {name}" for name, expr in named.items())])
+
+
+def sql_of(exprs: tuple[Expression | Sequence[Expression], ...], named: Mapping[str, Expression]) -> tuple[str | None, ...]:
+    """Of every expression, the text that the user wrote; None where it was no text."""
+    return tuple(expr if isinstance(expr, str) else None for expr in (*flat(exprs), *named.values()))

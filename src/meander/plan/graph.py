@@ -13,7 +13,7 @@ import json
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import polars as pl
@@ -21,6 +21,7 @@ import polars as pl
 from meander.errors import FlowError
 from meander.familiar.values import named
 from meander.plan.changes import Changes, check_changes, find_changes
+from meander.plan.code import NO_CODE, Code
 from meander.plan.operators import MapBatches, Operator, SinkOp, SourceOp
 from meander.plan.processing import columns_of
 from meander.plan.schemas import did_you_mean
@@ -35,6 +36,8 @@ class Node:
     name: str
     op: Operator
     inputs: tuple[str, ...] = ()
+    code: Code = NO_CODE
+    """The operator's code as it was when a plan was first made of it: read there, where its source is."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +63,9 @@ class Plan:
         for node in ordered:
             schemas[node.name] = columns_of(node, by_name, schemas)
             if isinstance(node.op, MapBatches):  # what was learned of a function here is held against it when it runs
-                node = Node(node.name, node.op.with_schema(schemas[node.name]), node.inputs)
+                node = replace(node, op=node.op.with_schema(schemas[node.name]))
+            if not node.code.digest and (code := node.op.code()).digest:
+                node = replace(node, code=code)
             nodes.append(node)
         object.__setattr__(self, "nodes", tuple(nodes))
         changes = find_changes(nodes, schemas)
@@ -92,7 +97,7 @@ class Plan:
     def with_ends(self, ends: Mapping[str, Operator]) -> Plan:
         """The same plan with other sources and sinks of the same columns under some names."""
         made = copy.copy(self)
-        object.__setattr__(made, "nodes", tuple(Node(n.name, ends.get(n.name, n.op), n.inputs) for n in self.nodes))
+        object.__setattr__(made, "nodes", tuple(replace(n, op=ends.get(n.name, n.op)) for n in self.nodes))
         return made
 
     def with_retired(self, retired: Mapping[str, tuple[str, ...]]) -> Plan:
@@ -111,7 +116,7 @@ class Plan:
                     "kind": node.op.kind,
                     "text": node.op.describe(),
                     "does": hashlib.sha256(node.op.canonical().encode()).hexdigest(),
-                    "code": node.op.code(),
+                    **node.code.record(),
                     "inputs": list(node.inputs),
                     "columns": [[column, str(dtype)] for column, dtype in self._schemas[node.name].items()],
                 }

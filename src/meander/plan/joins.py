@@ -14,6 +14,7 @@ from typing import ClassVar, Self
 import polars as pl
 
 from meander.errors import FlowError
+from meander.plan.code import NO_CODE, Code
 from meander.plan.counts import CountWindow
 from meander.plan.eventtime import END, START, Time, no_time
 from meander.plan.expressions import Expression, parse, text_of
@@ -21,6 +22,7 @@ from meander.plan.operators import Filter, expect_inputs
 from meander.plan.schemas import KEY_TYPES, is_key_type, missing_column
 from meander.plan.sessions import RowSession
 from meander.plan.windows import Session, Window, micros, show_duration, signed_micros
+from meander.stored import stored
 
 HOWS = ("inner", "left", "right", "full")
 FILTERING = ("semi", "anti")
@@ -28,6 +30,7 @@ FILTERING = ("semi", "anti")
 Columns = str | Sequence[str]
 
 
+@stored("matching")
 @dataclass(frozen=True)
 class Matching:
     """The columns of two sides that must be equal, and the names of a join's output columns.
@@ -90,6 +93,7 @@ class Matching:
         return f"{self}, nulls equal" if self.nulls_equal else f"{self}"
 
 
+@stored("side_time")
 @dataclass(frozen=True)
 class SideTime:
     """The time of one side's rows."""
@@ -102,6 +106,7 @@ class SideTime:
             raise FlowError(f"{what}: the time of its input: {missing_column(self.column, schema)}")
 
 
+@stored("join")
 @dataclass(frozen=True, eq=False)
 class Join:
     """Rows of two streams with equal keys: within a bound of time, in the same window, or whenever they come."""
@@ -208,10 +213,11 @@ class Join:
         where = "" if self.where is None else self.where.canonical()
         return f"{self.matching.canonical()} {self.how} {self.times} {self.bounds} {self.window} {self.time} {where}"
 
-    def code(self) -> str:
-        return ""
+    def code(self) -> Code:
+        return NO_CODE
 
 
+@stored("join_latest")
 @dataclass(frozen=True, eq=False)
 class JoinLatest:
     """Rows of the left, each with the right side's newest row of its key: the last that has arrived, or the last by event time."""
@@ -260,8 +266,8 @@ class JoinLatest:
         within = "" if self.tolerance is None else f" {self.tolerance}"
         return f"{self.matching.canonical()} {self.how} {self.times}{within}"
 
-    def code(self) -> str:
-        return ""
+    def code(self) -> Code:
+        return NO_CODE
 
 
 def _side_times(times: Sequence[Time]) -> tuple[SideTime, SideTime]:

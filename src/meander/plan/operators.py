@@ -18,10 +18,11 @@ from meander.aggregates import Agg
 from meander.connect.sink import ChecksColumns, Sink
 from meander.connect.source import Batch, ChangesColumns, Source
 from meander.errors import FlowError
-from meander.plan.code import code_of
+from meander.plan.code import NO_CODE, Code, read_code, together
 from meander.plan.computed import check_row_local
 from meander.plan.rowlocal import batch_dependence
 from meander.plan.schemas import KEY_TYPES, is_key_type, missing_column, show_schema
+from meander.stored import stored
 
 BatchFunction = Callable[[pl.DataFrame], pl.DataFrame]
 
@@ -41,10 +42,11 @@ class Operator(Protocol):
     def canonical(self) -> str:
         """Everything but its code and its columns that decides what the operator does: equal text, same results. For digests."""
 
-    def code(self) -> str:
-        """Hex over the Python code it calls; empty where it has none. For digests."""
+    def code(self) -> Code:
+        """The Python code that it calls, as it is now. ``Node.code`` keeps it."""
 
 
+@stored("source")
 @dataclass(frozen=True, eq=False)
 class SourceOp:
     kind: ClassVar[str] = "source"
@@ -86,10 +88,11 @@ class SourceOp:
     def canonical(self) -> str:
         return self.source.canonical()
 
-    def code(self) -> str:
-        return ""
+    def code(self) -> Code:
+        return NO_CODE
 
 
+@stored("filter", sql="text")
 @dataclass(frozen=True, eq=False)
 class Filter:
     """Keeps the rows where the predicate is true; false and null rows go."""
@@ -124,10 +127,11 @@ class Filter:
     def canonical(self) -> str:
         return _serial((self.predicate,))
 
-    def code(self) -> str:
-        return ""
+    def code(self) -> Code:
+        return NO_CODE
 
 
+@stored("with_columns", called={"exprs": "expressions"}, sql="sql")
 @dataclass(frozen=True, eq=False)
 class WithColumns:
     """Adds columns, or replaces those of the same name."""
@@ -136,6 +140,8 @@ class WithColumns:
     stateful: ClassVar[bool] = False
     exprs: tuple[pl.Expr, ...]
     text: str | None = None
+    sql: tuple[str | None, ...] = ()
+    """Per expression, the SQL text that the user wrote, where it was SQL: what is stored."""
 
     def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
         (schema,) = expect_inputs(self.kind, name, inputs, 1)
@@ -150,10 +156,11 @@ class WithColumns:
     def canonical(self) -> str:
         return _serial(self.exprs)
 
-    def code(self) -> str:
-        return ""
+    def code(self) -> Code:
+        return NO_CODE
 
 
+@stored("select", called={"exprs": "expressions"}, sql="sql")
 @dataclass(frozen=True, eq=False)
 class Select:
     """Keeps exactly the given columns."""
@@ -162,6 +169,8 @@ class Select:
     stateful: ClassVar[bool] = False
     exprs: tuple[pl.Expr, ...]
     text: str | None = None
+    sql: tuple[str | None, ...] = ()
+    """Per expression, the SQL text that the user wrote, where it was SQL: what is stored."""
 
     def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
         (schema,) = expect_inputs(self.kind, name, inputs, 1)
@@ -184,10 +193,11 @@ class Select:
     def canonical(self) -> str:
         return _serial(self.exprs)
 
-    def code(self) -> str:
-        return ""
+    def code(self) -> Code:
+        return NO_CODE
 
 
+@stored("map_batches", called={"fn": "function", "written": "code"})
 @dataclass(frozen=True, eq=False)
 class MapBatches:
     """A Python function from frame to frame.
@@ -207,6 +217,8 @@ class MapBatches:
     """Whether it takes any other columns along, row by row: an operator of ours, that may give a row none or several."""
     learned: bool = False
     """Whether the schema is what the function did to a frame without rows: where its input changes, it is learned again."""
+    written: Code | None = None
+    """The function's code as it was read where it was written; None there."""
 
     def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
         (schema,) = expect_inputs(self.kind, name, inputs, 1)
@@ -247,10 +259,14 @@ class MapBatches:
     def canonical(self) -> str:
         return f"{self.row_local} {self.deterministic}"
 
-    def code(self) -> str:
-        return code_of(self.fn)
+    def code(self) -> Code:
+        return self.written or read_code(self.fn)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "written": self.code()}
 
 
+@stored("union")
 @dataclass(frozen=True, eq=False)
 class Union:
     """All rows of all inputs; columns are in the order of the first."""
@@ -277,10 +293,11 @@ class Union:
     def canonical(self) -> str:
         return "union"
 
-    def code(self) -> str:
-        return ""
+    def code(self) -> Code:
+        return NO_CODE
 
 
+@stored("aggregate", called={"aggs": "aggregates"})
 @dataclass(frozen=True, eq=False)
 class Aggregate:
     """One state row per key; emits the key and the new values of every key touched in an epoch. Without a key, one row of all."""
@@ -305,11 +322,11 @@ class Aggregate:
     def canonical(self) -> str:
         return f"{list(self.keys)} {[agg.describe() for agg in self.aggs]}"
 
-    def code(self) -> str:
-        codes = [agg.code() for agg in self.aggs]
-        return code_of(codes) if any(codes) else ""
+    def code(self) -> Code:
+        return together([agg.code() for agg in self.aggs])
 
 
+@stored("sink")
 @dataclass(frozen=True, eq=False)
 class SinkOp:
     kind: ClassVar[str] = "sink"
@@ -328,8 +345,8 @@ class SinkOp:
     def canonical(self) -> str:
         return self.sink.canonical()
 
-    def code(self) -> str:
-        return ""
+    def code(self) -> Code:
+        return NO_CODE
 
 
 def aggregated(keys: tuple[str, ...], aggs: tuple[Agg, ...], schema: pl.Schema, name: str) -> pl.Schema:

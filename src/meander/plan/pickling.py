@@ -1,12 +1,11 @@
-"""The one place that pickles: plans, and the code of a user's functions in them.
+"""Pickles of plans: what goes from one process to another of the same version. What is stored is data: see ``documents.py``.
 
-Unpickling runs code. Whoever calls ``unpickle`` trusts where the bytes come from: the driver, or the store of the flow.
+Unpickling runs code. Whoever calls ``unpickle`` trusts where the bytes come from: the driver, or a caller who may run code.
 """
 
 from __future__ import annotations
 
 import pickle
-import sys
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ from meander.connect.sink import for_tasks
 from meander.errors import FlowError
 from meander.plan.graph import Plan
 from meander.plan.operators import MapBatches, Operator, SinkOp
+from meander.stored.code import ship
 
 
 def pack_plan(plan: Plan) -> bytes:
@@ -78,12 +78,7 @@ def ship_user_modules(operators: Sequence[Any]) -> None:
         if processor is not None:
             functions.extend(kind for kind in type(processor).__mro__ if kind is not object)
     for function in functions:
-        module = sys.modules.get(getattr(function, "__module__", None) or "")
-        path = getattr(module, "__file__", None) if module else None
-        if module is None or path is None or module.__name__ == "__main__" or module.__name__.split(".")[0] == "meander":
-            continue
-        if "site-packages" not in path and not path.startswith(sys.base_prefix):
-            cloudpickle.register_pickle_by_value(module)
+        ship(function)
 
 
 def unpickle(packed: bytes) -> Any:

@@ -5,24 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import polars as pl
 
 from meander.errors import FlowError
 from meander.familiar.values import named
-from meander.plan.code import code_of
+from meander.plan.code import NO_CODE, Code, read_code
 from meander.plan.joins import Matching
 from meander.plan.operators import Operator, expect_inputs
 from meander.plan.schemas import KEY_TYPES, did_you_mean, is_key_type, missing_column
 from meander.plan.windows import show_duration
-from meander.processor import Declaration, Processor, Variable, code_parts, declaration_of
+from meander.processor import Declaration, Processor, Variable, declaration_of
 from meander.processor.declare import HOOKS
+from meander.stored import stored
 
 if TYPE_CHECKING:
     from meander.plan.graph import Node
 
 
+@stored("process", called={"written": "code"})
 @dataclass(frozen=True, eq=False)
 class Process:
     """Calls a processor once per key and epoch, or once for all keys of a slot; of two connected streams, once for each of them."""
@@ -33,6 +35,8 @@ class Process:
     processor: Processor
     other_keys: tuple[str, ...] | None = None
     """The key columns of the second stream, where two are connected. The key that leaves has the first one's names."""
+    written: Code | None = None
+    """The processor's code as it was read where it was written; None there."""
 
     @cached_property
     def declared(self) -> Declaration:
@@ -94,8 +98,11 @@ class Process:
         own = f"{declared.form} {declared.has_timers} {declared.ttl_clock} {list(declared.variables.items())}"
         return f"{list(self.keys)} {own}{sides}{other}"
 
-    def code(self) -> str:
-        return code_of(code_parts(self.processor))
+    def code(self) -> Code:
+        return self.written or read_code(self.processor)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "written": self.code()}
 
 
 def check_connected(keys: tuple[str, ...], others: tuple[str, ...], left: pl.Schema, right: pl.Schema, what: str) -> None:
@@ -107,6 +114,7 @@ def check_connected(keys: tuple[str, ...], others: tuple[str, ...], left: pl.Sch
     Matching(keys, others).check(left, right, what)
 
 
+@stored("side")
 @dataclass(frozen=True, eq=False)
 class Side:
     """A side output of the processor that it stands behind. It reads nothing else of that."""
@@ -139,8 +147,8 @@ class Side:
     def canonical(self) -> str:
         return self.output
 
-    def code(self) -> str:
-        return ""
+    def code(self) -> Code:
+        return NO_CODE
 
 
 def columns_of(node: Node, nodes: Mapping[str, Node], schemas: Mapping[str, pl.Schema]) -> pl.Schema:

@@ -11,10 +11,13 @@ import polars as pl
 
 from meander.errors import FlowError
 from meander.familiar.values import no_column_name
+from meander.plan.code import NO_CODE, Code
 from meander.plan.operators import MapBatches, Select, expect_inputs
 from meander.plan.schemas import missing_column, show_type
+from meander.stored import stored
 
 
+@stored("exploded")
 @dataclass(frozen=True)
 class Exploded:
     """Lists as rows of their own, in order."""
@@ -36,6 +39,7 @@ class Exploded:
         return pl.when(pl.col(column).is_not_null()).then(dtype.size).otherwise(0)
 
 
+@stored("explode", called={"fn": "function", "written": "code"})
 @dataclass(frozen=True, eq=False)
 class Explode(MapBatches):
     """One row per item of a list."""
@@ -67,8 +71,8 @@ class Explode(MapBatches):
     def canonical(self) -> str:
         return f"{list(self.exploded.columns)} {self.exploded.keep_empty}"
 
-    def code(self) -> str:
-        return ""
+    def code(self) -> Code:
+        return NO_CODE
 
 
 def plan_explode(columns: Sequence[str], keep_empty: bool, what: str) -> Explode:

@@ -10,14 +10,17 @@ from typing import ClassVar, Self
 import polars as pl
 
 from meander.errors import FlowError
+from meander.plan.code import NO_CODE, Code
 from meander.plan.eventtime import END, START, Time
 from meander.plan.operators import expect_inputs
 from meander.plan.schemas import KEY_TYPES, is_key_type, missing_column
 from meander.plan.windows import Window, show_duration
+from meander.stored import stored
 
 RANK, CHANGED = "rank", "changed"
 
 
+@stored("deduplicate")
 @dataclass(frozen=True, eq=False)
 class Deduplicate:
     """The first row of every key; with a time to live, the first and every one that is at least that much later than the last one kept."""
@@ -56,10 +59,11 @@ class Deduplicate:
     def canonical(self) -> str:
         return f"{list(self.keys)} {self.ttl} {self.time} {self.shift}"
 
-    def code(self) -> str:
-        return ""
+    def code(self) -> Code:
+        return NO_CODE
 
 
+@stored("latest")
 @dataclass(frozen=True, eq=False)
 class Latest:
     """The newest row of every key, by some columns, or by arrival."""
@@ -85,10 +89,11 @@ class Latest:
     def canonical(self) -> str:
         return f"{list(self.keys)} {list(self.order)}"
 
-    def code(self) -> str:
-        return ""
+    def code(self) -> Code:
+        return NO_CODE
 
 
+@stored("top")
 @dataclass(frozen=True, eq=False)
 class Top:
     """The best rows of every key, ranked."""
@@ -119,10 +124,11 @@ class Top:
     def canonical(self) -> str:
         return f"{list(self.keys)} {self.n} {list(self.by)} {list(self.descending)} {self.ties}"
 
-    def code(self) -> str:
-        return ""
+    def code(self) -> Code:
+        return NO_CODE
 
 
+@stored("window_top")
 @dataclass(frozen=True, eq=False)
 class WindowTop:
     """The best rows of every key and window, ranked, when the window closes."""
@@ -179,8 +185,8 @@ class WindowTop:
     def canonical(self) -> str:
         return f"{list(self.keys)} {self.n} {list(self.by)} {list(self.descending)} {self.ties} {self.window} {self.time} {self.shift}"
 
-    def code(self) -> str:
-        return ""
+    def code(self) -> Code:
+        return NO_CODE
 
 
 def check_keys(kind: str, name: str, keys: Sequence[str], schema: pl.Schema) -> None:

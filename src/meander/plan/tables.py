@@ -21,11 +21,12 @@ import pyarrow as pa
 
 from meander.errors import BadInput, FlowError
 from meander.familiar.values import no_table
-from meander.plan.code import code_of
+from meander.plan.code import Code, code_of
 from meander.plan.content import content_digest
 from meander.plan.joins import Matching
 from meander.plan.operators import MapBatches, expect_inputs
 from meander.plan.schemas import show_schema
+from meander.stored import stored
 
 Table = pl.DataFrame | str | Path | Callable[[], pl.DataFrame]
 HOWS = ("inner", "left", "semi", "anti")
@@ -39,6 +40,7 @@ Find = Callable[[pl.DataFrame], pl.DataFrame]
 _carrying = contextvars.ContextVar("carrying", default=False)
 
 
+@stored("table")
 @dataclass(eq=False)
 class Lookup:
     """The table, and the join of a frame of rows with it."""
@@ -89,6 +91,7 @@ class Lookup:
         return {**self.__dict__, "_table": None}
 
 
+@stored("stored_table", without=("frame", "find"))
 @dataclass(eq=False)
 class StoredLookup(Lookup):
     """A table that is too large to travel with the plan. ``digest`` is over its content."""
@@ -138,6 +141,7 @@ def carrying_tables() -> Iterator[None]:
         _carrying.reset(before)
 
 
+@stored("join_static", called={"fn": "function", "written": "code"})
 @dataclass(frozen=True, eq=False)
 class JoinStatic(MapBatches):
     """Rows with those of a table that have an equal key."""
@@ -169,8 +173,8 @@ class JoinStatic(MapBatches):
         content = self.lookup.digest if self.is_of_the_flow else ""
         return f"{self.lookup.matching.canonical()} {self.lookup.how} {list(self.lookup.schema.items())} {content}"
 
-    def code(self) -> str:
-        return self.lookup.made_by
+    def code(self) -> Code:
+        return Code(self.lookup.made_by)
 
 
 def join_static(table: Table, matching: Matching, how: str, what: str) -> JoinStatic:

@@ -6,7 +6,7 @@ May import: the ground. ``task/operators/processors/`` runs them. Begin with ``d
 from __future__ import annotations
 
 from meander.processor.context import Context
-from meander.processor.declare import Declaration, Processor, Variable, code_parts, declaration_of, list_of, map_of, value
+from meander.processor.declare import Declaration, Processor, Variable, declaration_of, list_of, map_of, value
 from meander.processor.view import Rows
 
-__all__ = ["Context", "Declaration", "Processor", "Rows", "Variable", "code_parts", "declaration_of", "list_of", "map_of", "value"]
+__all__ = ["Context", "Declaration", "Processor", "Rows", "Variable", "declaration_of", "list_of", "map_of", "value"]

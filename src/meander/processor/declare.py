@@ -16,7 +16,7 @@ keep nothing outside the state.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -25,6 +25,7 @@ import polars as pl
 from meander.errors import FlowError
 from meander.processor.types import schema_of, type_of
 from meander.settings import seconds
+from meander.stored import stored
 
 KEY, VALUE = "key", "value"
 """The fields of a map's entries, as they are stored."""
@@ -34,6 +35,7 @@ TOUCHED, CHECK = "__touched", "__check"
 at which its variables are next checked for expiry."""
 
 
+@stored("variable", called={"kind": "form"})
 @dataclass(frozen=True)
 class Variable:
     """Something that is remembered of every key. Made by ``value``, ``list_of`` and ``map_of``."""
@@ -192,27 +194,6 @@ def _sides(given: Any, what: str) -> dict[str, pl.Schema]:
     if not isinstance(given, Mapping) or not all(isinstance(name, str) and name for name in given):
         raise FlowError(f"{what}: {given!r} does not say names and their columns; write {{'late': {{'page': 'string'}}}}")
     return {name: schema_of(columns, f"{what}[{name!r}]") for name, columns in given.items()}
-
-
-def code_parts(processor: Processor) -> list[Any]:
-    """The code that decides a processor's results: the functions of its class and of its base
-    classes, and its own attributes."""
-    parts: list[Any] = []
-    for kind in type(processor).__mro__:
-        if kind not in (object, Processor):
-            functions = {name: _function(member) for name, member in vars(kind).items() if _function(member) is not None}
-            constants = {n: m for n, m in vars(kind).items() if isinstance(m, bool | int | float | str | bytes | tuple) and n[:2] != "__"}
-            parts.append([kind.__qualname__, sorted(functions.items()), sorted(constants.items())])
-    parts.append(sorted(vars(processor).items()))
-    return parts
-
-
-def _function(member: Any) -> Callable[..., Any] | None:
-    if isinstance(member, staticmethod | classmethod):
-        return member.__func__
-    if isinstance(member, property):
-        return member.fget
-    return member if callable(member) and hasattr(member, "__code__") else None
 
 
 def _simple(what: str, given: Any) -> pl.DataType:

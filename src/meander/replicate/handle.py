@@ -30,10 +30,9 @@ from meander.plan.operators import SinkOp
 from meander.plan.tables import carrying_tables
 from meander.replicate.ballot import find_zookeeper
 from meander.replicate.reach import Reach, Tokens
-from meander.replicate.restarts import Patience
 from meander.replicate.served import Served
 from meander.replicate.signals import UNTIL_SIGNALLED
-from meander.replicate.supervisor import Supervisor
+from meander.replicate.supervisor import Orders, Supervisor
 from meander.settings import Settings, Strategy, seconds
 from meander.state.log import read_manifest
 from meander.state.stores.contract import Store, open_store
@@ -318,7 +317,7 @@ def start_replicas(
     command = _command(packed, bool(options.get("takeover")))
     restore = UNTIL_SIGNALLED.begin()
     try:
-        supervisor = Supervisor(place, timekeeper, command, replicas, logs, Patience(), _LOG.info, prepare).start()
+        supervisor = Supervisor(place, timekeeper, Orders(command, replicas, logs), tell=_LOG.info, prepare=prepare).start()
     except BaseException:
         restore()
         raise

@@ -15,6 +15,7 @@ import socket
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,16 @@ Command = Callable[[str, bool], Sequence[str]]
 """The command line of a replica, by its name; the second argument says whether it is its first start."""
 
 
+@dataclass(frozen=True)
+class Orders:
+    """The replicas that are wanted."""
+
+    command: Command
+    count: int
+    logs: Path
+    """The folder of their output."""
+
+
 class Supervisor:
     """The replicas of one store on this machine. ``start``, then ``step`` again and again until ``over``; or ``run`` in a thread."""
 
@@ -44,16 +55,16 @@ class Supervisor:
         self,
         store: Store,
         clock: Clock,
-        command: Command,
-        count: int,
-        logs: Path,
+        orders: Orders,
+        *,
         patience: Patience | None = None,
         tell: Callable[[str], None] = lambda text: None,
         prepare: Callable[[bool], Callable[[], None]] = lambda adopting: lambda: None,
     ) -> None:
         """``prepare`` is called when this supervisor has the store, with whether replicas run
         already. The function that it returns is called when they have ended."""
-        self._store, self._clock, self._command, self._count, self.logs = store, clock, command, count, logs
+        self._store, self._clock = store, clock
+        self._command, self._count, self.logs = orders.command, orders.count, orders.logs
         self._patience = patience or Patience()
         self._tell, self._prepare = tell, prepare
         self._let_go: Callable[[], None] = lambda: None

@@ -33,7 +33,7 @@ from meander.plan.sessions import GAP
 from meander.plan.windows import FOREVER, NEVER, show_duration
 from meander.state.hashing import Hashes, key_groups_of
 from meander.state.manifest import operator_of
-from meander.state.segment import DELETED, HASH, SOONEST, Segment, SegmentRef, encode_segment, ends_of
+from meander.state.segment import HASH, SOONEST, Segment, SegmentRef, encode_segment, ends_of
 from meander.state.stores.contract import Store
 from meander.state.table import Kept, conform
 from meander.task.evaluate import DeadLetter, content_of, evaluate
@@ -42,6 +42,7 @@ from meander.task.operators.contract import Emitted, Intake, Partial, Stateful
 from meander.task.operators.folding import one_zero
 from meander.task.operators.workspace import Workspace
 from meander.task.physical import Compiled
+from meander.task.row_digest import digest_of
 from meander.task.rows import Rows, Units, source_unit, state_unit, together
 
 DEAD_LETTERS = "__dead_letters"
@@ -508,34 +509,6 @@ def _as_planned(keyed: Stateful, frame: pl.DataFrame) -> pl.DataFrame:
     """The rows that leave an operator, with the types that the plan says. Slots whose types differ could be committed and not published."""
     assert frame.columns == keyed.schema.names(), f"'{keyed.name}' gives out {frame.columns}, and not {keyed.schema.names()}"
     return conform(frame, keyed.schema)
-
-
-def digest_of(frame: pl.DataFrame) -> int:
-    """A number for rows, in any order and any division: the numbers of parts add up to that of the
-    whole.
-
-    >>> rows = pl.DataFrame({"k": [1, 2, 3], "v": ["a", None, "c"]})
-    >>> digest_of(rows) == digest_of(rows[::-1]), digest_of(rows) == (digest_of(rows[:1]) + digest_of(rows[1:])) % (1 << 64)
-    (True, True)
-    >>> digest_of(rows) == digest_of(rows.with_columns(v=pl.lit("a")))
-    False
-    >>> some = rows.with_columns(__deleted=pl.Series([False, True, False]))
-    >>> digest_of(some) == (digest_of(some[:2]) + digest_of(rows[2:])) % (1 << 64), digest_of(some) == digest_of(rows)
-    (True, False)
-    >>> digest_of(some) == digest_of(some.select(reversed(some.columns)))  # their order follows from what a slot has written first
-    True
-    """
-    if DELETED in frame.columns:  # it is there where a slot has deleted something: rows that were not are the same with and without it
-        deleted = frame.get_column(DELETED)
-        gone = _hash_sum(frame.filter(deleted))
-        return (gone + digest_of(frame.filter(~deleted).drop(DELETED))) % (1 << 64)
-    if frame.height == 0 or frame.width == 0:
-        return frame.height
-    return _hash_sum(frame)
-
-
-def _hash_sum(frame: pl.DataFrame) -> int:
-    return int(frame.select(sorted(frame.columns)).hash_rows(seed=0).to_numpy().sum(dtype=np.uint64))
 
 
 def dead_letter_frame(epoch: int, letters: list[DeadLetter]) -> pl.DataFrame:

@@ -11,7 +11,7 @@ from meander.connect.source import Source
 from meander.connect.spark_stream import SparkStreamSource
 from meander.errors import FlowError
 from meander.familiar.values import no_sink
-from meander.plan.graph import Node, Plan
+from meander.plan.graph import Plan
 from meander.plan.operators import Operator, SinkOp, SourceOp
 from meander.plan.schemas import did_you_mean, show_schema
 from meander.testing.rows import Epochs, source
@@ -32,7 +32,7 @@ def with_ends(plan: Plan, sources: Mapping[str, Source | Epochs], sinks: Mapping
         if not hasattr(sink, "publish"):
             raise FlowError(f"sink {name!r}: {no_sink(sink)}")
         ends[name] = SinkOp(sink)
-    nodes = tuple(Node(node.name, ends.get(node.name, node.op), node.inputs) for node in plan.nodes)
+    nodes = tuple(replace(node, op=ends.get(node.name, node.op)) for node in plan.nodes)
     return Plan(plan.version, plan.flow, nodes, plan.retired)
 
 

@@ -25,9 +25,10 @@ from meander.plan.operators import SinkOp
 from meander.plan.pickling import pack_plan, ship_user_modules
 from meander.settings import Settings, Strategy
 from meander.state.manifest import operator_of
-from meander.state.reading import read_dead_letters, read_operator
+from meander.state.reading import read_dead_letters
 from meander.state.stores.contract import DirStore
 from meander.task.physical import Compiled
+from meander.task.reading import read_operator
 from meander.testing.clock import START, Clock
 from meander.testing.ends import with_ends
 from meander.testing.opening import Opened, open_flow
@@ -150,7 +151,7 @@ class LocalRun:
         tables = {operator_of(name) for name in self._opened.loop.log.manifest.tables}
         if operator in self.operators and operator not in tables:
             return pl.DataFrame()
-        frame = pl.DataFrame(pl.from_arrow(read_operator(DirStore(self.folder), operator)))
+        frame = pl.DataFrame(pl.from_arrow(read_operator(DirStore(self.folder), operator, run_code=True)))
         return frame.sort(pl.all(), nulls_last=False) if frame.height else frame
 
     def late(self, operator: str) -> int:

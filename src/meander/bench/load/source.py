@@ -15,11 +15,13 @@ import polars as pl
 
 from meander.bench.load.workload import SCHEMA, Workload
 from meander.connect.source import Batch, Choice, Split
+from meander.stored import stored
 
 _SPLIT_ROWS = 100_000
 _EVENT_BYTES = 48
 
 
+@stored("workload")
 @dataclass(frozen=True)
 class WorkloadSource:
     """``load_rows`` keys per epoch while loading (0: no loading), then the stream, ``events`` of it (None: endless).

@@ -19,6 +19,9 @@ from meander.errors import ConfigError
 from meander.flow import Flow
 from meander.nexmark.answers import ANSWERS
 from meander.nexmark.workload import ENTITIES
+from meander.stored.code import written_by_users
+
+written_by_users(__name__)
 
 FLOWS: dict[str, tuple[str, ...]] = {query: tuple(name for name in known.tables if name in ENTITIES) for query, known in ANSWERS.items()}
 """The queries, and the tables of events that they read."""

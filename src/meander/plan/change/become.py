@@ -6,7 +6,7 @@ also read and write the same place, which a plan's digest leaves out.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from meander.errors import FlowError
@@ -59,7 +59,7 @@ def become(before: Plan, change: Become) -> tuple[dict[str, Node], Sources]:
             was = before.node(name).op
             check_ends(name, was, node.op)
             if _is_same(old[name], new[name], was, node.op):
-                node = Node(name, was, node.inputs)
+                node = replace(before.node(name), inputs=node.inputs)
             elif isinstance(was, SourceOp) and isinstance(node.op, SourceOp):
                 node = Node(name, sources.change(name, was, node.op, change.resume), node.inputs)
         nodes[name] = node

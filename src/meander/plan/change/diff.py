@@ -15,11 +15,19 @@ def explain_difference(before: dict[str, Any], after: dict[str, Any]) -> str:
     """The first differences, and whether they may come from another version of Python or Polars alone."""
     found = differences(before, after)
     more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-    changed = [name for name, version in after["made_with"].items() if before["made_with"].get(name) != version]
+    changed = [name for name in _versions_that_matter(before, after) if before["made_with"].get(name) != after["made_with"][name]]
     if not changed:
         return "; ".join(found[:_SHOWN]) + more
     was, now = (", ".join(f"{name} {record['made_with'].get(name)}" for name in changed) for record in (before, after))
-    return f"{'; '.join(found[:_SHOWN])}{more} (the store was made with {was} and this is {now}, which alone can make code look different)"
+    return f"{'; '.join(found[:_SHOWN])}{more} (the store was made with {was} and this is {now}, which alone can make it look different)"
+
+
+def _versions_that_matter(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    """Whose version can be all that is different: Python's where code is known as bytecode, Polars' where expressions differ."""
+    pairs = [(was, now) for name, now in after["operators"].items() if (was := before["operators"].get(name)) is not None]
+    bytecode = any(was["code"] != now["code"] and (was["compiled"] or now["compiled"]) for was, now in pairs)
+    expressions = any(was["does"] != now["does"] or was["columns"] != now["columns"] for was, now in pairs)
+    return [name for name, matters in (("Python", bytecode), ("Polars", expressions)) if matters]
 
 
 def differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
@@ -40,13 +48,30 @@ def differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     return found
 
 
+def _parts(was: dict[str, Any], now: dict[str, Any]) -> str:
+    """Which functions, classes and names are others, where that is more than the operator's own function."""
+    old, new = was["code_parts"], now["code_parts"]
+    changed = [part for part in new if part in old and old[part] != new[part]]
+    came, gone = [part for part in new if part not in old], [part for part in old if part not in new]
+    own = next(iter(new), None)
+    if changed == [own] or not (old and new) or own not in old:
+        changed = []
+    if not changed:  # another function under another name: nothing to compare it with
+        return "" if own not in old or not (came or gone) else f": it uses {_some(came)}" if came else f": it does not use {_some(gone)}"
+    return f": {_some([part for part in changed if part != own] or changed)} changed"
+
+
+def _some(parts: list[str]) -> str:
+    return ", ".join(parts[:_SHOWN]) + (f" and {len(parts) - _SHOWN} more" if len(parts) > _SHOWN else "")
+
+
 def _changed(name: str, was: dict[str, Any], now: dict[str, Any], follows: bool) -> str | None:
     if was["kind"] != now["kind"]:
         return f"'{name}' was a {was['kind']} and is a {now['kind']}"
     if was["inputs"] != now["inputs"]:
         return f"{now['kind']} '{name}' read {', '.join(was['inputs'])} and reads {', '.join(now['inputs'])}"
     if was["code"] != now["code"]:
-        return f"{now['kind']} '{name}' has other Python code"
+        return f"{now['kind']} '{name}' has other Python code{_parts(was, now)}"
     if was["does"] != now["does"]:
         texts = f" (was: {was['text']}; is: {now['text']})" if was["text"] != now["text"] else ""
         return f"{now['kind']} '{name}' differs{texts}"

@@ -139,7 +139,7 @@ def layout_of(plan: Plan, name: str) -> Layout:
         return Layout("join_latest", rest={"key": node.op.matching.describe(), "by": str(node.op.times), **follows, **came})
     if node.inputs[0] in plan.changes:
         came["rows"] = "changes"
-    return Layout(node.op.kind, rest={"description": f"{node.op.canonical()} {node.op.code()}", **follows, **came})
+    return Layout(node.op.kind, rest={"description": f"{node.op.canonical()} {node.code.digest}", **follows, **came})
 
 
 def _process(op: Process, schema: pl.Schema, follows: Mapping[str, str]) -> Layout:

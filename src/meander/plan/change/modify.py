@@ -189,7 +189,7 @@ def _insert(flow: str, nodes: dict[str, Node], change: Insert) -> dict[str, Node
     found: dict[str, Node] = {}
     for name, node in nodes.items():
         if name in wanted and not isinstance(op, SinkOp | Side):
-            node = Node(name, node.op, tuple(change.name if one == change.after else one for one in node.inputs))
+            node = replace(node, inputs=tuple(change.name if one == change.after else one for one in node.inputs))
         found[name] = node
         if name == change.after:
             found[change.name] = Node(change.name, op, (change.after,))  # type: ignore[arg-type]
@@ -216,7 +216,7 @@ def _remove(nodes: dict[str, Node], node: Node) -> dict[str, Node]:
         raise FlowError(f"remove {node.name!r}: {late!r} is the stream of its late rows; remove that first")
     rest = {name: other for name, other in nodes.items() if name != node.name}
     for name in readers:
-        rest[name] = Node(name, nodes[name].op, tuple(node.inputs[0] if one == node.name else one for one in nodes[name].inputs))
+        rest[name] = replace(nodes[name], inputs=tuple(node.inputs[0] if one == node.name else one for one in nodes[name].inputs))
     return rest
 
 
@@ -269,7 +269,7 @@ def _retimed(node: Node, before: Sequence[Node], schemas: Mapping[str, pl.Schema
             raise no_time(f"{node.op.kind} {node.name!r}", name, schemas[name])
         times.append(time)
     op: Any = node.op.retimed(times, [schemas[name] for name in node.inputs])
-    return node if vars(op) == vars(node.op) else Node(node.name, op, node.inputs)
+    return node if vars(op) == vars(node.op) else replace(node, op=op)
 
 
 def _late_follow(nodes: Mapping[str, Node]) -> tuple[Node, ...]:
@@ -278,7 +278,7 @@ def _late_follow(nodes: Mapping[str, Node]) -> tuple[Node, ...]:
     for node in nodes.values():
         if isinstance(node.op, Late) and node.op.operator in nodes:
             inputs = nodes[node.op.operator].inputs
-            node = Node(node.name, node.op, (inputs[node.op.side],)) if node.op.side < len(inputs) else node
+            node = replace(node, inputs=(inputs[node.op.side],)) if node.op.side < len(inputs) else node
         found.append(node)
     return tuple(found)
 

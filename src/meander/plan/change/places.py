@@ -14,6 +14,7 @@ data):
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, is_dataclass
 from typing import Any
@@ -22,6 +23,8 @@ from meander.connect.sink import HasPlace
 from meander.plan.code import code_of
 from meander.plan.graph import Plan
 from meander.plan.operators import Operator, SinkOp, SourceOp
+from meander.stored.kinds import kind_of
+from meander.stored.values import Writer
 
 Brought = dict[str, Any]
 _LEFT = 8
@@ -43,7 +46,10 @@ def place_of(op: SourceOp | SinkOp) -> str:
     end: object = op.source if isinstance(op, SourceOp) else op.sink
     if isinstance(end, HasPlace):
         return end.place()
-    settings = code_of(end) if is_dataclass(end) else ""
+    if kind_of(end) is not None:  # by what is stored of it, which says nothing of our classes
+        settings = code_of(json.dumps(Writer().write(end)))
+    else:
+        settings = code_of(end) if is_dataclass(end) else ""
     return f"{op.describe()} {settings}".strip()
 
 

@@ -27,6 +27,7 @@ from meander.state.grouping import Index
 from meander.state.hashing import Hashes
 from meander.state.segment import DELETED
 from meander.state.table import Kept, conform, find_states, merge_found
+from meander.stored import stored
 from meander.task.operators.bags import OWNER, Bag
 from meander.task.operators.contract import Emitted, Intake, Partial, Reader, Stateful
 from meander.task.operators.folding import fold_after, fold_before, hashes_of, take
@@ -114,6 +115,7 @@ class AggregationOverChanges(Stateful):
         return OverChangesReader(self.name, self.keys, self.aggs, self.schema, types, self.bags)
 
 
+@stored("aggregate_over_changes_state", called={"aggs": "aggregates"})
 @dataclass(frozen=True)
 class OverChangesReader:
     """Shows an aggregate's keys and finished values."""

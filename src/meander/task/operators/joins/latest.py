@@ -23,6 +23,7 @@ from meander.state.grouping import Index, group_rows
 from meander.state.hashing import Hashes
 from meander.state.segment import DELETED, HASH, SOONEST
 from meander.state.table import Kept
+from meander.stored import stored
 from meander.task.operators.contract import Emitted, Intake, Mask, Partial, Stateful
 from meander.task.operators.joins.pairing import distinct, last_before, number_keys, numbered, row_of, times_of
 from meander.task.operators.joins.pairs import ARRIVAL, AT
@@ -237,6 +238,7 @@ def _last(
     return frame[groups.order[ends]]
 
 
+@stored("join_latest_state")
 @dataclass(frozen=True)
 class LatestReader:
     """Shows the newest row of every key; by event time, of those that the mark has passed."""

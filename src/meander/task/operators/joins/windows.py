@@ -24,7 +24,7 @@ from meander.state.segment import HASH
 from meander.state.table import Kept
 from meander.task.operators.contract import Mask
 from meander.task.operators.joins.pairing import Keys, distinct, pair_up
-from meander.task.operators.joins.pairs import ARRIVAL, AT, Arrived, Found, Joining, Side, Spans, common_fields
+from meander.task.operators.joins.pairs import ARRIVAL, AT, Arrived, Found, Joining, Pairs, Side, Spans, common_fields
 from meander.task.operators.joins.semi import Filtering, Known
 from meander.task.operators.place import Place
 from meander.task.operators.workspace import Workspace
@@ -129,9 +129,9 @@ class Overlapping(Joining):
         first, second = self.sides
         at, windows = self.overlap.window.shared(first.moments(left), second.moments(right), workspace.late)
         left, right = left[at], right[at]
-        hashes, (came, other) = left.get_column(HASH).to_numpy(), (half.get_column(ARRIVAL).to_numpy() for half in (left, right))
-        spans = self.overlap.spans(windows)
-        kept = self._pair(workspace, left.select(first.columns), right.select(second.columns), hashes, came, other, out, spans)
+        arrival = (left.get_column(ARRIVAL).to_numpy(), right.get_column(ARRIVAL).to_numpy())
+        pairs = Pairs(left.select(first.columns), right.select(second.columns), left.get_column(HASH).to_numpy(), arrival)
+        kept = self._pair(workspace, pairs, out, spans=self.overlap.spans(windows))
         for side, half in ((first, left), (second, right)):
             if side.outer and len(kept):
                 ends = pl.Series(AT, self.overlap.last(windows[kept]))

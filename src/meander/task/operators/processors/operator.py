@@ -31,6 +31,7 @@ from meander.state.grouping import Index, group_rows
 from meander.state.hashing import Hashes
 from meander.state.segment import DELETED, HASH
 from meander.state.table import Kept, conform
+from meander.stored import stored
 from meander.task.operators.contract import Emitted, Intake, Partial, Stateful
 from meander.task.operators.place import Place
 from meander.task.operators.processors.calls import CallInput, CallOutput, InputColumns, InputRows, default_of, is_default
@@ -296,6 +297,7 @@ def stored_schema(declared: Declaration) -> dict[str, pl.DataType]:
     return {**variables, **declared.beside()}
 
 
+@stored("process_state")
 @dataclass(frozen=True)
 class StateReader:
     """Shows keys and their variables."""

@@ -24,6 +24,7 @@ from meander.state.grouping import Groups, fold_rows, fold_states, group_rows
 from meander.state.hashing import Hashes, hash_keys, spread_within_groups
 from meander.state.segment import HASH
 from meander.state.table import Kept, conform, fill_empty
+from meander.stored import stored
 from meander.task.operators.contract import Emitted, Intake, Partial, Stateful
 from meander.task.operators.folding import take
 from meander.task.operators.place import Place, parts_of
@@ -39,6 +40,7 @@ _LOOK = 8
 Numbers = npt.NDArray[np.int64]
 
 
+@stored("count_window_state", called={"aggs": "aggregates"})
 @dataclass(frozen=True)
 class CountReader:
     """Shows windows, finished; to a reader of the state those that have rows and are not full."""
@@ -227,7 +229,7 @@ class CountAggregation(Stateful):
         return spread_within_groups(hashes, hash_keys(panes.select(*self.keys, SLOT)))
 
     def reader(self) -> CountReader:
-        return CountReader(self.keys, self.aggs, self.window, self.types, self.columns)
+        return CountReader(self.keys, self.aggs, self.window, self.types, with_computed(self.columns, self.aggs))
 
 
 def make_counts(place: Place, op: CountAggregate) -> CountAggregation:

@@ -32,6 +32,7 @@ from meander.state.grouping import Groups, fold_rows, fold_states, group_rows
 from meander.state.hashing import Hashes, hash_keys
 from meander.state.segment import DELETED, HASH, SOONEST
 from meander.state.table import Kept
+from meander.stored import stored
 from meander.task.operators.contract import Emitted, Intake, Mask, Partial, Stateful
 from meander.task.operators.folding import keep_groups, take, with_units
 from meander.task.operators.place import Place, parts_of
@@ -49,6 +50,7 @@ _PER_GAP = 4
 """How often in a gap it is looked, by the clock, what has closed."""
 
 
+@stored("session_state", called={"aggs": "aggregates"})
 @dataclass(frozen=True)
 class SessionReader:
     """Shows sessions, finished."""

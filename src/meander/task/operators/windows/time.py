@@ -23,6 +23,7 @@ from meander.aggregates import Agg, Part
 from meander.coordinate.marks import lates
 from meander.coordinate.timing import Timing
 from meander.plan.change.layout import UNTOLD
+from meander.plan.computed import with_computed
 from meander.plan.eventtime import END, START, WindowAggregate
 from meander.plan.windows import NEVER, Times, Window
 from meander.state.grouping import fold_states, group_rows
@@ -30,6 +31,7 @@ from meander.state.hashing import Hashes, hash_keys, spread_within_groups
 from meander.state.manifest import Manifest
 from meander.state.segment import HASH
 from meander.state.table import Kept, conform, fill_empty, find_states, merge_found
+from meander.stored import stored
 from meander.task.operators.contract import Emitted, Intake, Mask, Partial, Stateful
 from meander.task.operators.folding import fold_after, fold_before, take
 from meander.task.operators.place import Place, parts_of
@@ -40,6 +42,7 @@ from meander.task.rows import Rows
 PANE, TOLD = "__pane", "__told"
 
 
+@stored("windowing")
 @dataclass(frozen=True)
 class Windowing:
     """How rows are cut into windows, and how long these are kept."""
@@ -66,6 +69,7 @@ class Windowing:
         return found + self.shift
 
 
+@stored("window_state", without=("closed",), called={"aggs": "aggregates"})
 @dataclass(frozen=True)
 class WindowReader:
     """Shows windows, finished; to a reader of the state those that are open, as far as they have come."""
@@ -176,7 +180,7 @@ class WindowAggregation(Stateful):
 
     def reader(self) -> WindowReader:
         types = {key: self.schema[key] for key in self.keys} | {name: part.dtype for name, part in self.parts.items()}
-        return WindowReader(self.keys, self.aggs, self.windowing, types, self.name, self.columns, self.follows)
+        return WindowReader(self.keys, self.aggs, self.windowing, types, self.name, with_computed(self.columns, self.aggs), self.follows)
 
     def over(self, table: str, evict: int) -> int:
         return self.windowing.window.over(evict - self.windowing.lateness)
