@@ -99,8 +99,9 @@ def sweep(folder: Path) -> None:
 def appear(target: Path, data: bytes, hidden: Path, clock: Clock) -> bool:
     """Have a file appear under a name, whole, with its bytes on the disk; its name is durable when its folder is synced next.
 
-    False where the name is taken. However many processes do this at once, one of them makes the file, and nobody sees it half or sees
-    anything else: until then it has no name. Where a file system has no such files they are in the folder ``hidden``, which is swept.
+    False where the name is taken. If several processes do this at once, one of them makes the file.
+    No reader sees it half: it has no name until it is whole. Where a file system has no such files
+    they are in the folder ``hidden``, which is swept.
     """
     if _UNNAMED is not None:
         try:

@@ -59,7 +59,8 @@ class ProcessId:
 
     @property
     def has_number(self) -> bool:
-        """Whether its number is its own, or nobody's. A number is not given out again as long as a process group has it."""
+        """Whether its number still belongs to it, or to no process. A number is not reused as long
+        as a process group has it."""
         return self.is_here and born(self.pid) in ("", self.born)
 
     def to_json(self) -> dict[str, Any]:

@@ -269,7 +269,7 @@ def test_aggregates_of_expressions_over_changes_can_be_changed_with_their_chain(
     local.trial.done.result(timeout=0)
     assert md.read_state(tmp_path, "a").to_pylist() == [{"sum": 120}]
     most = md.max("total * 10").alias("most")
-    with pytest.raises(FlowError, match="must have been given all of them"):
+    with pytest.raises(FlowError, match="must have been given all removed rows"):
         Local(flow(most, early="n < 3"), tmp_path, apply=True)
     Local(flow(most, early="n < 3"), tmp_path, apply={"drop_state": ["a", "totals"]}).run()
 

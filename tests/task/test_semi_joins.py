@@ -211,7 +211,7 @@ def test_what_cannot_be_is_refused_with_the_reason() -> None:
     left, right = (flow.source(n, Script(c, ())).watermark("ts", name=f"{n}_time") for n, c in (("left", LEFT), ("right", RIGHT)))
     with pytest.raises(FlowError, match=r"how='anti' needs within=.*a partner can always come"):
         left.join(right, on="k", how="anti")
-    with pytest.raises(FlowError, match=r"time='at' is the later.*a semi join gives out no pairs"):
+    with pytest.raises(FlowError, match=r"time='at' is the later.*a semi join emits no pairs"):
         left.join(right, on="k", within="1s", how="semi", time="at")
     with pytest.raises(FlowError, match="there are inner, left, right, full, semi, anti"):
         left.join(right, on="k", within="1s", how="outer")

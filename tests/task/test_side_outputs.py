@@ -277,7 +277,7 @@ def test_a_change_of_the_processor_changes_its_side_outputs() -> None:
     after, _ = modify(plan, [md.Insert("rung", md.side("rung"), after="p"), md.Insert("rung_out", md.memory(), after="rung")])
     assert after.node("main").inputs == ("p",)
     assert after.schema("rung").names() == ["k", "at"]
-    with pytest.raises(FlowError, match="stands before nothing"):
+    with pytest.raises(FlowError, match="leave out before="):
         modify(plan, [md.Insert("rung", md.side("rung"), after="p", before="main")])
 
 

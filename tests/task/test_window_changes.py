@@ -127,7 +127,7 @@ def test_windows_behind_a_change_of_their_reader_begin_anew_together(tmp_path: P
     local.step()
     counts = md.aggregate(md.count().alias("c"), by="n")
     inserted = [md.Insert("counts", counts, after="w", before=[]), md.Insert("counts_out", md.discard(), after="counts")]
-    with pytest.raises(md.FlowError, match=r"must have been given all of them.*give drop_state=\['w'\]"):
+    with pytest.raises(md.FlowError, match=r"must have been given all removed rows.*give drop_state=\['w'\]"):
         local.propose(*inserted)
     local.propose(*inserted, drop=("w",))
     local.run()

@@ -151,7 +151,8 @@ class Cached:
     def expect(self, refs: Sequence[SegmentRef], hashes: Hashes) -> None:
         """Keys of segments that are not here are asked for at once: one question to each who has some, and not one per segment.
 
-        Small segments that nobody has come whole, some at a time: an executor that starts far from its store has hundreds to read.
+        Small segments that are in no cache are fetched whole, some at a time: an executor that
+        starts far from its store has hundreds to read.
         """
         away: dict[str, list[str]] = {}
         stored: list[SegmentRef] = []

@@ -185,7 +185,8 @@ class Steward(flight.FlightServerBase):  # type: ignore[misc]
             self._failures.append(f"{name}: {type(error).__name__}: {error}")
 
     def _forget_if_gone(self, name: str) -> bool:
-        """Whether a segment was collected while it was on its way: nobody will say so again."""
+        """Drop a segment that was removed from the store while it was fetched: its removal is
+        announced only once."""
         if name in self._gone:
             self._cache.drop(name)
         return name in self._gone

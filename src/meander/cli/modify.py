@@ -59,7 +59,9 @@ def register_insert(commands: Commands) -> None:
     )
     parser.add_argument("operator", metavar="NAME", help="the new operator's name")
     parser.add_argument("--after", metavar="OPERATOR", required=True, help="what it stands behind")
-    parser.add_argument("--before", metavar="OPERATOR", action="append", help="in front of whom, where not of all that read --after")
+    parser.add_argument(
+        "--before", metavar="OPERATOR", action="append", help="only in front of this operator, and not of all that read --after"
+    )
     _add_operator(parser)
     add_change_options(parser)
     parser.set_defaults(command=insert)
@@ -81,7 +83,7 @@ def register_modifications(commands: Commands) -> None:
     parser = commands.add_parser(
         "modifications",
         help="how a flow was changed while it ran",
-        description="All changes that were asked for, the oldest first: by whom, what, and what has become of them.",
+        description="All requested changes, the oldest first: author, changes and result.",
         epilog=_HISTORY,
     )
     parser.add_argument("store", metavar="STORE", nargs="?", help="a store (default: ask the control plane)")
@@ -150,7 +152,7 @@ def _add_operator(parser: Parser) -> None:
     parser.add_argument("--max-ahead", metavar="T", help="of a watermark")
     parser.add_argument("--backfill", metavar="NAME=VALUE", action="append", help="the value of a new aggregate for keys from before")
     resume = parser.add_mutually_exclusive_group()
-    resume.add_argument("--resume", action="store_true", default=None, help="a source: it goes on where the one before is")
+    resume.add_argument("--resume", action="store_true", default=None, help="a source: continue at the position of the former one")
     resume.add_argument("--restart", dest="resume", action="store_false", help="a source: it begins at its beginning")
 
 

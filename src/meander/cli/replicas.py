@@ -14,7 +14,7 @@ from meander.cli.parser import Commands
 from meander.errors import ConfigError
 
 _EXAMPLES = """examples:
-  meander replicas state/                          who is there, how far behind, who keeps house
+  meander replicas state/                          the replicas, and how far each is behind
   meander replicas add --store state/              one more, at work when the command returns
   meander replicas drain b --store state/          b finishes its epoch and leaves
   meander replicas restart --store state/          one after the other, each when the one before has caught up

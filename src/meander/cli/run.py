@@ -99,7 +99,7 @@ def add_replica_options(parser: Parser) -> None:
         "--replication",
         choices=("leaderless", "leader"),
         default="leaderless",
-        help="how replicas agree: whoever comes first (leaderless, the default), or by a leader that ZooKeeper elects",
+        help="how replicas agree: the first one decides (leaderless, the default), or a leader that ZooKeeper elects",
     )
     parser.add_argument("--zookeeper", metavar="HOST:PORT", help="where a leader is elected (default with --replicas: one of its own)")
     parser.add_argument(

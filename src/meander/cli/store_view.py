@@ -50,7 +50,8 @@ def open_existing(url: str) -> tuple[Store, Manifest]:
 def owner_of(store: Store) -> Owner:
     """Whether a live process holds the newest generation's lock, or renews its lease (which takes a few seconds to deny).
 
-    Asks for a lock and lets go of it at once: neither the file nor a lock that somebody holds changes. Replicas hold theirs together.
+    Takes the lock and releases it at once: neither the file nor a lock of another process changes.
+    Replicas hold theirs together.
     """
     generation = newest_generation(store)
     path = store.local(f"lock/{generation:08d}")

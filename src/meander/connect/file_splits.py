@@ -94,7 +94,7 @@ class FilesCursor:
         self._before: tuple[dict[str, Any] | None, list[Grown]] = (partial, [])
         """Where the last choice began."""
         self._elsewhere: set[str] = set()
-        """Files that were taken, by somebody else's choice, before they were found here."""
+        """Files that another replica's choice has taken before they were found here."""
         self._discovery = Discovery(folder.path, seen | {partial["name"]} if partial else set(seen))
 
     def look(self) -> None:

@@ -68,7 +68,7 @@ class MemoryTable(MemorySink):
         raise ConfigError("memory(table=True): it keeps the table and not its epochs; use md.memory() behind .changes() for a log")
 
     def clear(self) -> None:
-        raise ConfigError("memory(table=True): what the stream has now cannot be forgotten; use md.memory() for a log")
+        raise ConfigError("memory(table=True): the current table cannot be cleared; use md.memory() for a log")
 
     def _fold(self) -> None:
         new = [frame if is_signed(frame) else signed(frame, 1) for frame in self._epochs.values() if frame.height]

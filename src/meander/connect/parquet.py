@@ -5,10 +5,11 @@ only, whole, at any time, also where bytes are copied and several replicas copy 
 epoch and slot: publishing again meets the same name with the same bytes and does nothing. Other bytes under that name are another
 flow's output: an error, never overwritten and never taken for our own.
 
-The folder may move between two runs, and its files may be taken away. A start publishes the last committed epoch again, since
-nobody knows whether that was done, and none before it: where its files are not in the folder any more they appear again, under the
-same names and with the same bytes. Files of earlier epochs do not come back. So output that is continued in a new, empty folder
-has the last epoch in both; put the old files beside the new ones, and each epoch is there once.
+The folder may move between two runs, and its files may be taken away. A start publishes the last
+committed epoch again, since it may not have been published, and no epoch before it. Files that are
+no longer in the folder appear again, under the same names and with the same bytes. Files of earlier
+epochs do not come back. So output that is continued in a new, empty folder has the last epoch in
+both; put the old files beside the new ones, and each epoch is there once.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class Rule:
     idle: int | None
 
     def is_idle(self, since: float, now: float) -> bool:
-        """Whether what was silent since then holds nobody back any more."""
+        """Whether a partition without rows since then no longer holds the mark back."""
         return self.idle is not None and (now - since) * 1e6 >= self.idle
 
 

@@ -140,12 +140,13 @@ class Join:
 
     @property
     def outer(self) -> tuple[bool, bool]:
-        """Whether rows of the left, and of the right, come out also without a partner."""
+        """Whether rows of the left, and of the right, are emitted also without a partner."""
         return self.how in ("left", "full", "anti"), self.how in ("right", "full")
 
     @property
     def filters(self) -> bool:
-        """Whether rows of the left come out as they are, once, and the right side only tells which."""
+        """Whether rows of the left are emitted unchanged, once, and the right side only selects
+        them."""
         return self.how in FILTERING
 
     def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
@@ -304,7 +305,7 @@ def plan_join(
     if how not in (*HOWS, *FILTERING):
         raise FlowError(f"{what}: how={how!r}; there are {', '.join((*HOWS, *FILTERING))}")
     if how in FILTERING and time is not None:
-        raise FlowError(f"{what}: time={time!r} is the later of the times of a pair, and a {how} join gives out no pairs: leave it out")
+        raise FlowError(f"{what}: time={time!r} is the later of the times of a pair, and a {how} join emits no pairs: leave it out")
     cut = _joined_in(window, what)
     if bounds is None and how not in ("inner", "semi"):
         raise FlowError(f"{what}: how={how!r} needs within=...: without it a partner can always come, and no row would ever come out alone")
@@ -341,7 +342,7 @@ def plan_join_latest(
 ) -> JoinLatest:
     what = f"join_latest after {left.name!r}"
     if how not in HOWS[:2]:
-        raise FlowError(f"{what}: how={how!r}; there are inner and left: the other side only tells what is newest")
+        raise FlowError(f"{what}: how={how!r}; there are inner and left: the other side only supplies the newest row")
     if tolerance is not None and not as_of:
         raise FlowError(f"{what}: tolerance={tolerance!r} is between times, and by arrival there are none: give as_of=True, too")
     most = None if tolerance is None else micros(tolerance, f"{what}: tolerance", least=0)

@@ -80,7 +80,7 @@ class Latest:
         return schema
 
     def time_after(self, inputs: Sequence[Time | None]) -> Time | None:
-        """It gives out only rows that have just come in."""
+        """It emits only rows that have just arrived."""
         return inputs[0]
 
     def describe(self) -> str:

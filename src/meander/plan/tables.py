@@ -66,9 +66,7 @@ class Lookup:
                 assert self.path is not None
                 self._table, digest = read_table(self.path, f"join_static with {self.path}")
                 if digest != self.digest:
-                    raise BadInput(
-                        f"join_static: {self.path} is not what it was when the flow was written; put it back, or start the flow again"
-                    )
+                    raise BadInput(f"join_static: {self.path} has changed since the flow was written; put it back, or start the flow again")
         return self._table
 
     def rows_for(self, frame: pl.DataFrame) -> pl.DataFrame:

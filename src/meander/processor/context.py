@@ -75,7 +75,8 @@ class Context:
     def random(self) -> Random:
         """Chance that is the same whenever and wherever the epoch is run: numbers that follow from the epoch, the operator and the key.
 
-        ``ctx.random.random()``, ``ctx.random.choice(...)`` and so on. Only where one key is at hand, not in ``on_batch``.
+        ``ctx.random.random()``, ``ctx.random.choice(...)`` and so on. Only in calls for one key,
+        not in ``on_batch``.
         """
         if self._seed is None:
             raise FlowError("ctx.random is a key's: in on_batch, draw by the keys, with numpy.random.default_rng([hash of the key, ...])")
@@ -85,7 +86,7 @@ class Context:
         return self._randoms[seed]
 
     def uuid(self) -> UUID:
-        """An id that nobody else has, and that is the same whenever and wherever the epoch is run."""
+        """A unique id, the same whenever and wherever the epoch is run."""
         return UUID(int=self.random.getrandbits(128), version=4)
 
     def set_timer(self, at: datetime | timedelta | float | str, clock: str | None = None) -> None:

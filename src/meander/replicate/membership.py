@@ -109,7 +109,7 @@ class Leading(Protocol):
         """Have it lead no more, if it still does."""
 
     def step_down(self) -> None:
-        """Lead no more, if anybody else could."""
+        """Give up the lead, if another replica could take it."""
 
     def close(self) -> None: ...
 
@@ -159,7 +159,7 @@ class Cohort:
         return self
 
     def leave(self) -> None:
-        """Wait for nobody any more."""
+        """Stop all waiting."""
         self._leaving.set()
 
     @property
@@ -198,13 +198,14 @@ class Cohort:
         return self.agreed(mine.epoch)
 
     def decision_before(self, epoch: int) -> str:
-        """The name of a decision that nobody needs once this epoch is committed. Not its own: a sibling may be about to look for it."""
+        """The name of a decision that is not needed once this epoch is committed. Not its own: a
+        sibling may be about to look for it."""
         return decision_name(self._generation, epoch - 1)
 
     # -- publishing what only one should ----------------------------------------------------------------------------
 
     def is_published(self, epoch: int) -> bool:
-        """Whether somebody has said so."""
+        """Whether a replica has recorded it."""
         return self._store.get(self._published(epoch)) is not None
 
     def say_published(self, epoch: int) -> str:

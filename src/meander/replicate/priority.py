@@ -4,8 +4,9 @@ A Spark that starts, imports and compiles takes all cores that it gets for some 
 of them is missing, would be the ones to suffer. So everything that a new one starts runs at a lower priority first. It hardly comes up
 later for it, as long as there is anything left to take, and is not made to wait for long where there is not.
 
-Linux has two priorities: a session's among sessions (its autogroup), which anybody may lower and raise again, and a thread's among those of
-its session or control group, which only the privileged may raise: so that one is lowered only where it can be. Elsewhere nothing is done.
+Linux has two priorities: a session's among sessions (its autogroup), which any user may lower and
+raise again, and a thread's among those of its session or control group, which only the privileged
+may raise: so a thread's is lowered only if it can be raised again. Elsewhere nothing is done.
 """
 
 from __future__ import annotations
@@ -44,11 +45,13 @@ class LowPriority:
 
     @classmethod
     def overdue(cls, leader: int) -> LowPriority:
-        """That of one whose supervisor was killed, perhaps while it gave way: over as soon as somebody looks."""
+        """The lowered priority of a replica whose supervisor was killed: it ends with the first
+        look."""
         return cls(leader, float("-inf"), os.getpriority(os.PRIO_PROCESS, 0))
 
     def is_over(self, now: float, at_work_since: float | None, beside_others: bool) -> bool:
-        """Whether it is as the others from now on: it has settled in, has waited enough, or there is nobody to give way to."""
+        """Whether the lower priority ends: the replica has settled in, has waited long enough, or
+        no other replica is at work."""
         settled = at_work_since is not None and now - at_work_since >= SETTLED_AFTER
         if not settled and beside_others and now < self.until:
             return False

@@ -35,7 +35,7 @@ def newest_term(store: Store) -> int:
 
 
 def claim_term(store: Store, term: int, nonce: str) -> bool:
-    """Become the supervisor of a term, if nobody else has: those before it need not be known any more."""
+    """Become the supervisor of a term, if no other has; earlier terms can be forgotten then."""
     name = f"{_TERMS}{term:08d}"
     try:
         claimed = store.put_if_absent(name, nonce.encode())
@@ -62,7 +62,7 @@ def answer(store: Store, identity: str, said: Json) -> None:
 
 
 def forget(store: Store) -> None:
-    """Remove what was asked of a supervisor that is gone."""
+    """Remove the requests to a supervisor that is gone."""
     for folder in (_ASKED, _ANSWERED):
         for name in store.list(folder):
             store.delete(name)

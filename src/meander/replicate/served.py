@@ -1,4 +1,5 @@
-"""Replicas as the control plane sees a running flow: what it asks is passed on to one of them, and their metrics are shown together."""
+"""Replicas as a running flow for the control plane: requests are passed on to one of them, and
+their metrics are shown together."""
 
 from __future__ import annotations
 

@@ -268,7 +268,8 @@ class Supervisor:
         return "stopped" if self._stopping else "failed"
 
     def failure(self) -> MeanderError | None:
-        """Why nobody is left, as the kind of error that the last one ended with; None where that is not so."""
+        """The reason that no replica is left, as the kind of error that the last one ended with;
+        None where that is not so."""
         if self.replaced:
             return Fenced(f"store {self._store.url}: another supervisor has taken its replicas over; this one has let go of them")
         if self.outcome != "failed":

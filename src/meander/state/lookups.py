@@ -25,7 +25,8 @@ from meander.state.segment import HASH, to_arrow
 
 FOLDER = "tables/"
 PIECE_BYTES = 64 << 20
-"""About how large a piece is. Redis takes up to 512 MB in one value, and answers nobody else meanwhile."""
+"""About how large a piece is. Redis takes up to 512 MB in one value, and answers no other client
+meanwhile."""
 _DIGITS = 32
 
 

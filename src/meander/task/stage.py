@@ -493,7 +493,8 @@ class StageTask:
         self.store.put(name, data)
 
     def discard(self) -> None:
-        """The attempt has failed, and nobody can name what it wrote: where a disk is full, every try would make it fuller."""
+        """The attempt has failed, and no entry will name its objects: remove them, since on a full
+        disk every try would leave more."""
         with contextlib.suppress(Retryable):
             while self._written:
                 self.store.delete(self._written.pop())

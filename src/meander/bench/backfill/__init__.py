@@ -3,10 +3,10 @@ Meander beside Spark's own operators.
 
 Every epoch has as many rows, touched keys and rows out whatever it spans (see
 ``backfill_request``), so a ratio between spans compares equal work. Each operator, span and system
-has a process of its own over the same files. All rows that come out are compared with what DuckDB
-finds in those files. A run that is not finished within --timeout is reported with the epochs that
-it had finished. The ratios ``year/minute`` are the cost of the longer span for Meander, and above 1
-is worse; ratios with Spark's name alone say how much longer Spark's batch takes.
+has a process of its own over the same files. All output rows are compared with DuckDB's result over
+those files. A run that is not finished within --timeout is reported with the epochs that it had
+finished. The ratios ``year/minute`` are the cost of the longer span for Meander, and above 1 is
+worse; ratios with Spark's name alone say how much longer Spark's batch takes.
 """
 
 from __future__ import annotations

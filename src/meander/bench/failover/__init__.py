@@ -89,7 +89,7 @@ def _chosen(option: str, text: str, known: Sequence[str]) -> list[str]:
 
 
 class Kept:
-    """A process that is started again whenever it has ended, until it is let go."""
+    """A process that is started again whenever it has ended, until ``let_go`` is called."""
 
     def __init__(self, asked: Json) -> None:
         self.asked = asked

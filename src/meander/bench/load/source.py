@@ -1,6 +1,7 @@
 """The workload as a source of a flow: first every key once, as fast as it goes, then events at their steady rate.
 
-The steady stream begins when the loading is taken, not before: nobody wants to measure how a flow works off what piled up meanwhile.
+The steady stream begins when the initial load is taken, not before: a backlog from the meantime
+would distort the measurement.
 """
 
 from __future__ import annotations

@@ -45,7 +45,8 @@ class Store(Protocol):
         """The bytes of a name without a copy where the store can do that."""
 
     def put(self, name: str, data: bytes | pa.Buffer) -> None:
-        """Write a name that nobody else writes; durable on return. Readers see all of it, or what was there before."""
+        """Write a name that no other process writes; durable on return. Readers see all of it, or
+        what was there before."""
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         """Write a name unless it exists; durable on return. False where it existed."""

@@ -7,7 +7,8 @@ from meander.state.stores.contract import Store
 
 
 def refuse_file(store: Store) -> None:
-    """ConfigError where a file stands at the store's place: every read of it would fail in words that help nobody."""
+    """ConfigError where a file stands at the store's place: every read of it would fail with a
+    message that does not help."""
     place = store.local("")
     if place is not None and place.exists() and not place.is_dir():
         raise ConfigError(f"store {store.url}: this is a file; a store is a folder: name another")

@@ -30,7 +30,7 @@ class Newest(Stateful):
 
     order: tuple[str, ...]
     retracts: bool = False
-    """Whether somebody needs to know which rows are gone."""
+    """Whether a reader needs removals."""
 
     def tables(self) -> dict[str, Kept]:
         return {self.name: Kept(self.keys)}

@@ -28,7 +28,7 @@ class Best(Stateful):
 
     order: Order
     retracts: bool = False
-    """Whether somebody needs to know which rows are gone."""
+    """Whether a reader needs removals."""
 
     @property
     def columns(self) -> list[str]:

@@ -75,7 +75,8 @@ class Pairs:
 
 @dataclass(frozen=True)
 class JoiningChanges(Stateful):
-    """Emits pairs, and rows that are alone, that have come; those that are gone, too, where somebody needs to know."""
+    """Emits pairs, and rows that are alone, that have come; removed ones, too, if a reader needs
+    removals."""
 
     op: ChangeJoin
     bags: tuple[Bag, Bag]

@@ -55,7 +55,7 @@ class Side:
     time: SideTime | None
     window: Window | None
     outer: bool
-    """Whether its rows come out without a partner, too."""
+    """Whether its rows are emitted without a partner, too."""
     low: int
     high: int
     """The other side's time less this one's, at least and at most."""
@@ -341,7 +341,7 @@ class Joining(Stateful):
             self._alone(number, rows, out)
 
     def _alone(self, number: int, rows: pl.DataFrame, out: Found, spans: Spans | None = None) -> None:
-        """Rows of one side come out without a partner."""
+        """Emit rows of one side without a partner."""
         side = self.sides[number]
         alone = rows.select(side.columns)
         named = alone.rename(dict(side.names))

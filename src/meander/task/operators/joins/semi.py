@@ -38,7 +38,7 @@ class Known:
     times: Times
     arrival: Numbers
     frame: pl.DataFrame
-    """The columns that a condition, or what comes out, needs of them."""
+    """The columns that a condition, or the output, needs of them."""
     within: tuple[Times, Times] | None = None
     """The time of a row's partners less its own, at least and at most, where that is not the same for all."""
     spans: Spans | None = None
@@ -199,7 +199,7 @@ class Filtering(Joining):
         return frame.sort(HASH, ARRIVAL)
 
     def _give(self, rows: pl.DataFrame, hashes: Hashes, arrival: Numbers, wanted: Mask, out: Found, spans: Spans | None = None) -> None:
-        """Rows of the left come out."""
+        """Emit rows of the left."""
         alone = rows.filter(pl.Series(wanted))
         if alone.height:
             lasting = None if spans is None else (spans[0][wanted], spans[1][wanted])

@@ -1,11 +1,11 @@
 """Joins of two streams in windows that overlap: sliding windows, and windows that cumulate.
 
 A row is stored once, and ends with the last window that it is in. Two rows meet once in each window
-that both are in and that is open when the second of them comes: so a pair comes out as often as it
-has such windows, in the epoch of the second row. Which windows those are follows from the two
-times. For joins that emit rows alone when a window closes, or only once for all partners in it, a
-table beside the rows (``.left_met``) records that a row has a partner in a window, by the row's
-number and the window's end.
+that both are in and that is open when the second of them comes: so a pair is emitted once for each
+such window, in the epoch of the second row. Which windows those are follows from the two times. For
+joins that emit rows alone when a window closes, or only once for all partners in it, a table beside
+the rows (``.left_met``) records that a row has a partner in a window, by the row's number and the
+window's end.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class Overlapping(Joining):
     def _in_windows(
         self, workspace: Workspace, left: pl.DataFrame, right: pl.DataFrame, notes: Mapping[str, list[pl.DataFrame]], out: Found
     ) -> None:
-        """Pairs come out in all open windows that they share."""
+        """Emit pairs in all open windows that they share."""
         first, second = self.sides
         at, windows = self.overlap.window.shared(first.moments(left), second.moments(right), workspace.late)
         left, right = left[at], right[at]

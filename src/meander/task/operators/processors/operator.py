@@ -66,7 +66,7 @@ class Processing(Stateful):
     follows: Timing
     wakeups: WakeUps
     sides: Mapping[str, pl.Schema]
-    """Of the side outputs that somebody reads, the columns beside the key's."""
+    """The columns, without the key's, of the side outputs that have readers."""
 
     @property
     def timing(self) -> Timing:
@@ -202,7 +202,7 @@ class Processing(Stateful):
     # -- variables that are forgotten -----------------------------------------------------------------------------
 
     def _ttl_now(self, workspace: Workspace) -> int:
-        """A flush closes things; it does not make anybody forget."""
+        """A flush closes things; variables do not expire by it."""
         if self.ttl_clock == "processing":
             return workspace.now
         return workspace.late if workspace.evict == FOREVER else workspace.evict

@@ -199,7 +199,7 @@ class EachKey:
         self.changed: dict[int, tuple[Any, ...]] = {}
         self.refused: list[dict[int, None]] = [{} for _ in given.came]
         self.side = 0
-        """The input whose rows are at hand."""
+        """The input of the current rows."""
         self.dead: list[tuple[int, DeadLetter]] = []
         """The number of the key, and the dead letter."""
         self.again: frozenset[int] = frozenset()

@@ -4,8 +4,8 @@ A key's rows are numbered as they arrive, and cut into *panes* of one step's row
 other; it comes in the epoch that brings its last row. A key keeps its newest panes, as many as a window has, each in a slot of its own:
 a new one takes the place of the oldest, so nothing is deleted. How many rows a key has had follows from its newest pane.
 
-Rows are numbered behind the exchange, where all of a key are: by unit, and by position within it. Before it nobody knows which pane a
-row is in, so that rows go through as they are, with the columns that are needed.
+Rows are numbered behind the exchange, where all of a key are: by unit, and by position within it.
+Before it the pane of a row is not known, so rows go through as they are, with the needed columns.
 """
 
 from __future__ import annotations
@@ -169,7 +169,8 @@ class CountAggregation(Stateful):
         )
 
     def _merged(self, stored: pl.DataFrame, new: pl.DataFrame) -> pl.DataFrame:
-        """All panes at hand, by key and number. A pane that is stored and goes on is folded in this order."""
+        """All arrived and stored panes, by key and number. A pane that is stored and goes on is
+        folded in this order."""
         if stored.height == 0:
             return new
         both = pl.concat([stored.select(new.columns), new]).sort(_OWNER, PANE, maintain_order=True)

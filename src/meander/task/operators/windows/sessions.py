@@ -81,7 +81,7 @@ class SessionAggregation(Stateful):
     lateness: int
     follows: Timing
     retracts: bool = False
-    """Whether somebody needs to know which rows are gone."""
+    """Whether a reader needs removals."""
 
     @property
     def timing(self) -> Timing:
@@ -167,7 +167,7 @@ class SessionAggregation(Stateful):
         return Emitted(self.reader().finish(rows), rows.get_column(HASH).to_numpy())
 
     def close(self, workspace: Workspace) -> None:
-        """In a flush, say what it has closed."""
+        """In a flush, report the closed windows."""
         last, over = workspace.largest(self.name), self.session.gap + self.lateness
         if last is not None and last + over >= workspace.late:
             # A row up to a session's end would have been part of it: such a row, as a session of its own, must be over, too.

@@ -55,11 +55,12 @@ class Windowing:
     emit: str
     lateness: int
     owes: bool = False
-    """Whether windows may be stored that were to be given out when they close, and now are whenever they change."""
+    """Whether stored windows may be from a plan that emits windows when they close, while this one
+    emits them whenever they change."""
 
     @property
     def closes(self) -> bool:
-        """Whether something can come out because it closes."""
+        """Whether it can emit windows because they close."""
         return self.emit == "closed" or self.owes
 
     def times(self, frame: pl.DataFrame, now: int) -> Times:
@@ -132,7 +133,7 @@ class WindowAggregation(Stateful):
     columns: pl.Schema
     """Of the rows that come in."""
     retracts: bool = False
-    """Whether somebody needs to know which rows are gone."""
+    """Whether a reader needs removals."""
     folds: ClassVar[bool] = True
 
     @property
@@ -258,7 +259,7 @@ class WindowMerge:
         """The columns of a pane in this version of the plan."""
         self._window = windowing.window
         self._told = f"{self._window.size}/{self._window.step}/{self._window.offset}"
-        """As which windows a pane was given out: in others it was not."""
+        """The windows as part of which a pane was emitted."""
         self._new: pl.DataFrame | None = None
         self._retracts = retracts
         self._old: pl.DataFrame | None = None
@@ -303,7 +304,8 @@ class WindowMerge:
         return self._windows(panes, late + 1, evict + 1) if panes is not None else self._nothing()
 
     def _owed(self, late: int, evict: int, given: pl.DataFrame) -> pl.DataFrame:
-        """Windows that close, have panes that nobody was told of, and are not ``given`` in this epoch anyway."""
+        """Windows that close, have panes that were not emitted, and are not ``given`` in this epoch
+        anyway."""
         panes, window = self._panes(late, evict, TOLD), [*self._keys, START]
         if panes is None:
             return self._nothing()
