@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.everything import everything
 from tests.local import Local
-from tests.pickles import code_in, imports_in, texts_in
+from tests.pickles import by_value, code_in, imports_in, texts_in
 
 import meander as md
 
@@ -16,6 +16,7 @@ OURS = re.compile(rb"meander\.[a-z_]+")
 """How a module of ours is written. Names of files and versions say ``meander`` in other ways."""
 
 
+@by_value(everything)
 def test_no_object_of_a_store_names_a_module_of_ours(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "1.json").write_text('{"k": 1, "w": 2.5}\n{"k": "bad"}\n')
