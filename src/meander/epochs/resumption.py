@@ -34,7 +34,7 @@ class Resumed(NamedTuple):
     plan: Plan
     marks: Json
     """What log entries say of it beside flow, version and digest."""
-    told: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
     """Sources and sinks of which the flow that was given says something else than what is in force."""
 
 
@@ -106,7 +106,7 @@ def resume_plan(store: Store, manifest: Manifest, given: Plan) -> tuple[Plan, Js
             f"flow '{given.flow}' was modified while it ran and goes on so, with plan version {stored['version']} "
             f"({which}); run.modifications() has the history"
         )
-    for words in found.told:
+    for words in found.notices:
         _LOG.warning(f"flow '{given.flow}': {words}")
     return found.plan, found.marks
 
@@ -130,8 +130,8 @@ def adopt_plan(store: Store, stored: Json, given: Plan, apart: Collection[str] =
     ends = {**settled.ends, **{node.name: node.op for node in modified.nodes if node.name in apart}}
     if given.digest() == stored["digest"]:  # the flow was modified into this one, and is started as it is now
         plan = replace(given, version=stored["version"], retired=modified.retired)
-        return Resumed(plan.with_ends({**_gone_on(plan, modified), **ends}), kept, settled.told)
-    return Resumed(_graft(modified, given, ends), kept, settled.told)
+        return Resumed(plan.with_ends({**_gone_on(plan, modified), **ends}), kept, settled.notices)
+    return Resumed(_graft(modified, given, ends), kept, settled.notices)
 
 
 def _graft(modified: Plan, given: Plan, ends: Mapping[str, Operator]) -> Plan:
