@@ -46,11 +46,14 @@ test-servers: $(STAMP) ## get what some tests run against: servers for s3:// and
 	@scripts/promtool.sh
 	@scripts/flights.sh
 
-# One test at a time for each process, since they take from one second to minutes. Exit 5 says that nothing was selected, which is no
-# failure here.
+# One test at a time for each process, since they take from one second to minutes; then those that measure, one after the other. Exit 5
+# says that nothing was selected, which is no failure here.
 .PHONY: test-slow
 test-slow: test-servers ## only the slow tests
-	@$(JAVA) { $(BIN)/python -m pytest -m "slow and not long" -n $(WORKERS) --dist load --maxschedchunk 1 $(ARGS) || [ $$? -eq 5 ]; }
+	@$(JAVA) { failed=0; \
+	$(BIN)/python -m pytest -m "slow and not long and not alone" -n $(WORKERS) --dist load --maxschedchunk 1 $(ARGS) || [ $$? -eq 5 ] || failed=1; \
+	$(BIN)/python -m pytest -m "slow and not long and alone" $(ARGS) || [ $$? -eq 5 ] || failed=1; \
+	exit $$failed; }
 
 .PHONY: test-all
 test-all: test-servers ## every test

@@ -3,9 +3,24 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import pickletools
+import sys
 from collections.abc import Iterator
 from typing import Any
+
+import cloudpickle
+
+
+@contextlib.contextmanager
+def by_value(thing: Any) -> Iterator[None]:
+    """Within this, code of the module that has the thing is pickled by value, as at the start of a flow."""
+    module = sys.modules[thing.__module__]
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)
 
 
 def code_in(data: Any) -> Iterator[bytes]:

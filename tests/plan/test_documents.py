@@ -16,7 +16,7 @@ import polars as pl
 import pytest
 from tests.everything import NAMES, everything
 from tests.local import Local
-from tests.pickles import code_in, imports_in
+from tests.pickles import by_value, code_in, imports_in
 
 import meander as md
 from meander.errors import ConfigError, Corrupted, FlowError
@@ -26,6 +26,7 @@ from meander.plan.documents import read_plan, write_plan
 from meander.plan.graph import Plan
 from meander.plan.joins import Matching
 from meander.plan.tables import StoredLookup
+from meander.state.log import read_manifest
 from meander.stored.kinds import all_kinds
 from meander.stored.values import Reader, Writer
 
@@ -191,6 +192,7 @@ import sys, types
 from pathlib import Path
 
 import meander
+from meander.state.log import read_manifest
 from meander.stored.kinds import all_kinds
 from tests.everything import everything
 from tests.local import Local
@@ -213,6 +215,7 @@ assert meander.read_state(folder / "state", "own", run_code=True).num_rows
 """
 
 
+@by_value(everything)
 def test_a_store_survives_it_that_every_class_in_it_gets_another_name(tmp_path: Path) -> None:
     local = Local(everything(tmp_path), tmp_path / "state", 1)
     local.step()
@@ -231,5 +234,4 @@ def test_a_store_survives_it_that_every_class_in_it_gets_another_name(tmp_path: 
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    again = Local(everything(tmp_path), tmp_path / "state", 1)
-    assert again.manifest.epoch == 3
+    assert read_manifest(local.store).epoch == 3

@@ -21,7 +21,7 @@ from meander.cache.disk import Cache
 from meander.cache.tables import OpenTables, lookups_of
 from meander.errors import Corrupted, FlowError
 from meander.plan import tables as plan_tables
-from meander.plan.change.code import pack_coded, unpack_coded
+from meander.plan.change.code import pack_changes, unpack_changes
 from meander.plan.content import content_digest
 from meander.state import lookups
 from meander.state.manifest import Manifest
@@ -391,7 +391,7 @@ def test_a_change_that_is_sent_brings_no_large_table_but_knows_one_in_force(tmp_
     local.step()
 
     def sent(table: pl.DataFrame, how: str) -> Any:
-        (change,) = unpack_coded(pack_coded([md.Become(flow_of(table, 12, how).plan())])).changes
+        (change,) = unpack_changes(pack_changes([md.Become(flow_of(table, 12, how).plan())])).changes
         return change
 
     with pytest.raises(FlowError, match=r"join_static 'cities': its table .3 rows, .* too large to be sent"):

@@ -27,11 +27,11 @@ from meander.state.log import Log
 from meander.state.manifest import Manifest
 from meander.state.segment import Segment, SegmentRef, ends_of
 from meander.state.stores.contract import DirStore
+from meander.task.exchange import _cut
 from meander.task.messages import Common, Control, Report, SplitTask
 from meander.task.operators.contract import Partial
 from meander.task.physical import compile_plan
 from meander.task.stage import Outbox, StageTask
-from meander.worker import _cut
 
 KEY_GROUPS = 8
 NAN = float("nan")

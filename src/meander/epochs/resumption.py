@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
+from meander.connect.kinds import register_all
 from meander.connect.spark_stream import SparkStreamSource
 from meander.epochs.parts import in_force
 from meander.errors import ConfigError, Corrupted
@@ -33,7 +34,7 @@ class Resumed(NamedTuple):
     plan: Plan
     marks: Json
     """What log entries say of it beside flow, version and digest."""
-    told: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
     """Sources and sinks of which the flow that was given says something else than what is in force."""
 
 
@@ -105,7 +106,7 @@ def resume_plan(store: Store, manifest: Manifest, given: Plan) -> tuple[Plan, Js
             f"flow '{given.flow}' was modified while it ran and goes on so, with plan version {stored['version']} "
             f"({which}); run.modifications() has the history"
         )
-    for words in found.told:
+    for words in found.notices:
         _LOG.warning(f"flow '{given.flow}': {words}")
     return found.plan, found.marks
 
@@ -129,8 +130,8 @@ def adopt_plan(store: Store, stored: Json, given: Plan, apart: Collection[str] =
     ends = {**settled.ends, **{node.name: node.op for node in modified.nodes if node.name in apart}}
     if given.digest() == stored["digest"]:  # the flow was modified into this one, and is started as it is now
         plan = replace(given, version=stored["version"], retired=modified.retired)
-        return Resumed(plan.with_ends({**_gone_on(plan, modified), **ends}), kept, settled.told)
-    return Resumed(_graft(modified, given, ends), kept, settled.told)
+        return Resumed(plan.with_ends({**_gone_on(plan, modified), **ends}), kept, settled.notices)
+    return Resumed(_graft(modified, given, ends), kept, settled.notices)
 
 
 def _graft(modified: Plan, given: Plan, ends: Mapping[str, Operator]) -> Plan:
@@ -165,6 +166,7 @@ def read_packed(store: Store, name: str, data: bytes) -> Plan:
     """The plan of a stored document; Corrupted where it is not the one that was stored under this name."""
     if name.endswith(".packed") and packed_name(data) != name:
         raise Corrupted(f"store {store.url}: the plan '{name}' is damaged: its content is not the one that its name stands for")
+    register_all()
     return read_plan(data, f"store {store.url}: '{name}'")
 
 

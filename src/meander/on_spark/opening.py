@@ -18,7 +18,7 @@ from meander.connect.source import Split
 from meander.connect.spark_stream import SparkStreamSource
 from meander.epochs.compaction import Compactor, ProcessCompactor
 from meander.epochs.decision import EpochDone
-from meander.epochs.events import Listeners, Told
+from meander.epochs.events import EpochListener, Listeners
 from meander.epochs.folders import check_folders
 from meander.epochs.migration import Migration
 from meander.epochs.modification import Modifier, Request
@@ -118,7 +118,7 @@ def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: 
         deletions = None if store.local("") is not None else ThreadPoolExecutor(1, thread_name_prefix="meander-deletions")
         if deletions is not None:  # what is not removed by then, the next start sweeps
             close.insert(0, lambda: deletions.shutdown(wait=True, cancel_futures=True))
-        events = Listeners([runner, Told(lambda done: _tell(listeners, done))])
+        events = Listeners([runner, EpochListener(lambda done: _tell(listeners, done))])
         opened = open_loop(
             tenure,
             chosen,

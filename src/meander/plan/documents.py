@@ -1,7 +1,8 @@
 """Plans as stored documents: operators by kind and parameters, and the code of users' functions as blobs.
 
-Reading a plan unpacks the code in it: a driver trusts its store like a checkpoint. What is read is the plan that was written, with the
-columns that its operators had then; nothing is checked or learned again. The form is described in ``docs/decisions/0028``.
+Reading a plan unpacks the code in it: a driver trusts its store like a checkpoint. Reading gives
+the plan that was written, with the columns that its operators had then; nothing is checked or
+computed again. The form is described in ``docs/decisions/0028``.
 """
 
 from __future__ import annotations

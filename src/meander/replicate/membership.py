@@ -82,7 +82,7 @@ def choices(splits: tuple[tuple[str, Split], ...], offsets: Mapping[str, Json], 
     }
 
 
-def told(theirs: Mapping[str, str], ours: Mapping[str, str]) -> str:
+def difference(theirs: Mapping[str, str], ours: Mapping[str, str]) -> str:
     """The operators whose output differs, in the order of the plan, as text.
 
     >>> told({"clean": "1", "out": "2"}, {"clean": "3", "out": "4"})
@@ -240,7 +240,7 @@ class Cohort:
         self._store.delete(self._objection(epoch, self.name))
         raise Divergent(
             f"replica '{self.name}' has computed something else than '{entry['by']}' in epoch {epoch}: "
-            f"{told(entry['digests'], digests)}. What '{entry['by']}' has computed is published; this replica has stopped. "
+            f"{difference(entry['digests'], digests)}. What '{entry['by']}' has computed is published; this replica has stopped. "
             "Code that goes by chance, the clock or the order of a set does that; a processor's ctx.now, ctx.random and ctx.uuid do not"
         )
 
@@ -256,7 +256,7 @@ class Cohort:
             if len(said) > 1 and said[0] == said[1] != dict(committed[epoch]):
                 raise Divergent(
                     f"replica '{self.name}' has computed something else than two others in epoch {epoch}: "
-                    f"{told(said[0], committed[epoch])}. It had committed that epoch, and it is published; this replica has stopped"
+                    f"{difference(said[0], committed[epoch])}. It had committed that epoch, and it is published; this replica has stopped"
                 )
 
     def _objected(self, name: str) -> Json | None:
@@ -418,7 +418,7 @@ class Cohort:
 
     def _watch(self) -> None:
         # An event, not the clock's sleep: leaving must not wait for the next beat.
-        told = ""
+        difference = ""
         while not self._stop.wait(BEAT):
             try:
                 self.beat()
@@ -426,8 +426,8 @@ class Cohort:
             except Retryable:
                 continue  # the store is away: so it is for the others
             except Exception as error:  # whatever it is: a replica that says nothing any more is dead to the others
-                if str(error) != told:
-                    told = str(error)
+                if str(error) != difference:
+                    difference = str(error)
                     _LOG.exception(f"replica '{self.name}' cannot give a sign of life; it tries again")
 
 

@@ -406,12 +406,12 @@ def indexed(schema: pa.Schema, rows: int, firsts: Sequence[int], chapters: Seque
     return schema.with_metadata(SEGMENT.metadata(rows=rows, firsts=[f"{first:x}" for first in firsts], **told))
 
 
-def _chapters_of(firsts: Hashes, rows: int, told: Sequence[Sequence[int]]) -> tuple[Chapter, ...]:
-    if not told:
+def _chapters_of(firsts: Hashes, rows: int, listed: Sequence[Sequence[int]]) -> tuple[Chapter, ...]:
+    if not listed:
         return (Chapter(0, firsts, rows=rows),)
     found = []
     begin = 0
-    for blocks, count, first, last in told:
+    for blocks, count, first, last in listed:
         found.append(Chapter(begin, firsts[begin : begin + blocks], first, last, count))
         begin += blocks
     return tuple(found)

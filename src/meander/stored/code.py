@@ -1,7 +1,7 @@
 """The code of users in a store: functions and classes, each as one blob that says what it is and which versions have written it.
 
-Unpacking runs code. Whoever calls ``unpack`` trusts where the bytes come from. Nothing of ours is in the bytes: our objects and public
-names stand there under the names that stores have for them.
+Unpacking runs code. Call ``unpack`` only with bytes from a trusted place. Nothing of ours is in the
+bytes: our objects and public names stand there under the names that stores have for them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import json
 import pickle
 import sys
 from collections.abc import Callable, Iterator
-from types import FunctionType, ModuleType
+from types import FunctionType
 from typing import Any
 
 import cloudpickle
@@ -40,7 +40,7 @@ def written_by_users(package: str) -> None:
 
 
 def versions() -> dict[str, str]:
-    """What decides whether code can be unpacked elsewhere."""
+    """The versions that decide whether code can be unpacked elsewhere."""
     return {
         "python": ".".join(map(str, sys.version_info[:3])),
         "meander": str(getattr(sys.modules[_OURS], "__version__", "unknown")),
@@ -50,9 +50,12 @@ def versions() -> dict[str, str]:
 
 
 def pack(thing: Any, to_data: ToData) -> Json:
-    """A function, a class or another object of a user's as a blob. ``to_data`` gives the stored form of our own objects, or None."""
+    """A function, a class or another object of a user's as a blob. ``to_data`` gives the stored form of our own objects, or None.
+
+    By value where ``ship`` was called before, as for everything that a flow is started with, and by name otherwise.
+    """
     out = io.BytesIO()
-    with _by_value(thing):
+    with _flows_by_value():
         _Pickler(out, to_data).dump(thing)
     return {
         "name": getattr(thing, "__qualname__", type(thing).__qualname__),
@@ -100,8 +103,10 @@ def _unreadable(found: Json, what: str, error: Exception) -> ConfigError:
 
 def ship(thing: Any) -> None:
     """From now on, functions and classes of a user's own files travel by value: other processes cannot import a script's neighbour."""
-    for module in _modules_of(thing):
-        cloudpickle.register_pickle_by_value(module)
+    for one in thing.__mro__ if isinstance(thing, type) else (thing,):
+        name = getattr(one, "__module__", None) or ""
+        if name.split(".")[0] not in ("__main__", _OURS) and name in sys.modules and is_users_own(name):
+            cloudpickle.register_pickle_by_value(sys.modules[name])
 
 
 def is_users_own(name: str) -> bool:
@@ -114,20 +119,11 @@ def is_users_own(name: str) -> bool:
     return "site-packages" not in path and not path.startswith(sys.base_prefix)
 
 
-def _modules_of(thing: Any) -> list[ModuleType]:
-    """A user's own modules in which a function or a class is defined, with the bases of the class. Scripts travel by value anyway."""
-    kinds = thing.__mro__ if isinstance(thing, type) else (thing, *type(thing).__mro__)
-    names = {getattr(one, "__module__", None) or "" for one in kinds}
-    own = [name for name in sorted(names) if name.split(".")[0] not in ("__main__", _OURS) and is_users_own(name)]
-    return [sys.modules[name] for name in own if name in sys.modules]
-
-
 @contextlib.contextmanager
-def _by_value(thing: Any) -> Iterator[None]:
-    """Within this, the user's modules that an object is of are pickled by value, and our own packages of flows."""
+def _flows_by_value() -> Iterator[None]:
+    """Within this, our own packages of flows are pickled by value, as the files of users are."""
     known = cloudpickle.list_registry_pickle_by_value()
-    modules = [*_modules_of(thing), *(sys.modules[name] for name in sorted(_flows) if name in sys.modules)]
-    new = [module for module in dict.fromkeys(modules) if module.__name__ not in known]
+    new = [sys.modules[name] for name in sorted(_flows) if name in sys.modules and name not in known]
     for module in new:
         cloudpickle.register_pickle_by_value(module)
     try:
@@ -137,20 +133,15 @@ def _by_value(thing: Any) -> Iterator[None]:
             cloudpickle.unregister_pickle_by_value(module)
 
 
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Names our public functions and classes, and describes our objects, instead of pickling them."""
+class ByValue(cloudpickle.Pickler):  # type: ignore[misc]
+    """cloudpickle's, with two differences in classes that it packs by value.
 
-    def __init__(self, out: io.BytesIO, to_data: ToData) -> None:
-        super().__init__(out)
-        self._to_data = to_data
-        self._public = _public_names()
+    Members keep their order, by which a processor's variables are known: cloudpickle sorts them by name. And a class is a new one
+    wherever it is read. In the process that has packed it, cloudpickle would give the copies of its members to the class itself, whose
+    code then is another one, and its flow another flow.
+    """
 
     def reducer_override(self, thing: Any) -> Any:
-        """As cloudpickle has it, with two differences in classes.
-
-        Members keep their order, by which a processor's variables are known: cloudpickle sorts them by name. And a class is a new one
-        wherever it is read: cloudpickle would give its members to the class of the same process that it was made of.
-        """
         found = super().reducer_override(thing)
         if isinstance(thing, type) and isinstance(found, tuple) and len(found) > 2 and isinstance(found[2], tuple):
             members, slots = found[2]
@@ -159,6 +150,15 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             arguments = tuple(None if one is not None and one is tracked else one for one in found[1])
             found = (found[0], arguments, ({**ordered, **members}, slots), *found[3:])
         return found
+
+
+class _Pickler(ByValue):
+    """Names our public functions and classes, and describes our objects, instead of pickling them."""
+
+    def __init__(self, out: io.BytesIO, to_data: ToData) -> None:
+        super().__init__(out)
+        self._to_data = to_data
+        self._public = _public_names()
 
     def persistent_id(self, thing: Any) -> tuple[str, str] | None:
         if isinstance(thing, type | FunctionType):

@@ -28,7 +28,8 @@ class Kind:
     """The attribute with the SQL text that its expressions may have been written as."""
 
     def values_of(self, thing: object) -> dict[str, Any]:
-        """The parameters of an object, by stored name. What an object says of itself when it is copied counts, as in pickling."""
+        """The parameters of an object, by stored name. They are taken from the object's state for
+        copying, as in pickling."""
         state: Any = thing.__getstate__() or {}
         return {name: state[attribute] for name, attribute in self.parameters.items()}
 

@@ -1,8 +1,10 @@
 """Values as JSON, and back: what parameters of descriptions can be.
 
-``null``, ``true``, ``false``, numbers and text are themselves, and an array is a tuple. An object with ``kind`` is one of our
-descriptions with all its parameters. Everything else is an object with one tag, such as ``{"$duration": 1000000}``. What has no form of
-its own is a user's: ``$own`` is an object of a user's class, with its attributes, and ``$code`` a function, a class, or any other object.
+``null``, ``true``, ``false``, numbers and text are themselves, and an array is a tuple. An object
+with ``kind`` is one of our descriptions with all its parameters. Everything else is an object with
+one tag, such as ``{"$duration": 1000000}``. Values without a form of their own are a user's:
+``$own`` is an object of a user's class, with its attributes, and ``$code`` a function, a class, or
+any other object.
 """
 
 from __future__ import annotations

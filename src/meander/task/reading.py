@@ -1,7 +1,7 @@
 """How a flow's state is shown to people: what is stored of a plan's readers, and the state of an operator as a table.
 
 Readers are stored as data, by kind and parameters, so that state is read without running anything that is in the store. Only an aggregate
-of a user's own has code that has to run to finish its values: whoever reads says whether it may.
+of a user's own has code that has to run to finish its values: the caller says whether it may.
 """
 
 from __future__ import annotations

@@ -175,7 +175,7 @@ class StageTask:
                 values[node.name] = [self._timed(node, rows, mine) for rows in inputs if rows.frame.height]
                 continue
             if isinstance(node.op, Changelog):
-                values[node.name] = [rows.told(node.op.column) for rows in inputs if rows.sign]
+                values[node.name] = [rows.with_sign(node.op.column) for rows in inputs if rows.sign]
                 continue
             dead: list[DeadLetter] = []
             gone: list[DeadLetter] = []  # of rows that were dead letters when they came
@@ -446,8 +446,8 @@ class StageTask:
         removed rows."""
         if node.name not in self.compiled.tables:
             return [self._publishable(node, some) for some in rows if some.sign >= 0]
-        told = [self._publishable(node, some) for some in rows if some.sign]
-        return [some.with_frame(signed(some.frame, some.sign)) for some in told]
+        with_sign = [self._publishable(node, some) for some in rows if some.sign]
+        return [some.with_frame(signed(some.frame, some.sign)) for some in with_sign]
 
     def _publishable(self, node: Node, rows: Rows) -> Rows:
         """Without the rows that a sink could not publish once they are committed."""
