@@ -5,8 +5,8 @@ Owned here: the kinds (``kinds.py``), their values as JSON (``values.py``), Pola
 which it is defined. No module or class of ours is named in a store, so both can be renamed. ``docs/decisions/0028-plans-are-data.md``
 describes the form.
 
-May import: ``errors``, and the leaf ``plan/code.py``. ``plan/documents.py`` and ``task/reading.py`` make whole documents. Begin with
-``kinds.py``.
+May import: ``errors``, and the leaf ``plan/code.py``. ``plan/documents.py`` and ``task/reading.py`` make whole documents.
+Begin with ``kinds.py``.
 """
 
 from __future__ import annotations
