@@ -69,7 +69,7 @@ def plan_before(store: Store, manifest: Manifest, given: Plan) -> tuple[Plan, Js
     if data is None and "packed" in stored:
         name, data = stored["packed"], store.get(stored["packed"])
     if data is None:
-        raise ConfigError(f"store {store.url} has lost the plan that it runs, or was changed from outside: {as_it_was}")
+        raise ConfigError(f"store {store.url} does not have the plan that it runs: it was lost, or changed from outside; {as_it_was}")
     try:
         modified = owing(read_packed(store, name, data), stored.get("owes", ()))
         plan = _graft(modified, given, elsewhere(modified, given))
