@@ -24,7 +24,7 @@ from meander.plan.computed import resolved
 from meander.plan.counts import CountAggregate, CountWindow, only_full
 from meander.plan.eventtime import HasLate, Late, SessionAggregate, Time, WindowAggregate, no_time, time_of
 from meander.plan.explain import explain
-from meander.plan.expressions import Expression, flat, parse, parse_all, text_of
+from meander.plan.expressions import Expression, flat, parse, parse_all, sql_of, text_of
 from meander.plan.graph import Node, Plan, check_name
 from meander.plan.joins import Columns, Input, Matching, as_matching, plan_join, plan_join_latest, read_bounds
 from meander.plan.operators import Aggregate, BatchFunction, Filter, Operator, Select, SinkOp, SourceOp, Union, WithColumns
@@ -127,7 +127,7 @@ class Stream(NoTable):
 
     def filter(self, predicate: Expression, name: str | None = None) -> Stream:
         """Only the rows where the predicate is true: ``orders.filter("amount > 0")``, ``orders.filter(pl.col("amount") > 0)``."""
-        return self.flow._add(Filter(parse(predicate, self.schema), text_of((predicate,), {})), name, self)
+        return self.flow._add(Filter(parse(predicate, self.schema), text_of((predicate,), {}), sql_of((predicate,), {})), name, self)
 
     def where(self, predicate: Expression, name: str | None = None) -> Stream:
         """The same as ``filter``, under the name that it has in SQL and PySpark.
@@ -138,11 +138,11 @@ class Stream(NoTable):
 
     def with_columns(self, *exprs: Expression | Sequence[Expression], name: str | None = None, **named: Expression) -> Stream:
         """New columns beside the old; a column of the same name is replaced: ``orders.with_columns(cents="amount * 100")``."""
-        return self.flow._add(WithColumns(parse_all(exprs, named, self.schema), text_of(exprs, named)), name, self)
+        return self.flow._add(WithColumns(parse_all(exprs, named, self.schema), text_of(exprs, named), sql_of(exprs, named)), name, self)
 
     def select(self, *exprs: Expression | Sequence[Expression], name: str | None = None) -> Stream:
         """These columns only: ``orders.select("customer", "amount * 100 as cents")``."""
-        return self.flow._add(Select(parse_all(exprs, {}, self.schema), text_of(exprs, {})), name, self)
+        return self.flow._add(Select(parse_all(exprs, {}, self.schema), text_of(exprs, {}), sql_of(exprs, {})), name, self)
 
     def drop(self, *columns: str | Sequence[str], name: str | None = None) -> Stream:
         """All columns but these: ``orders.drop("note", "internal")``."""

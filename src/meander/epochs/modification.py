@@ -63,6 +63,10 @@ class Request:
     guard: Guard | None = None
     patience: float = 60.0
 
+    def of(self, plan: Plan) -> Request:
+        """The same, with the flow as the store knows it."""
+        return replace(self, changes=tuple(replace(c, plan=plan) if isinstance(c, Become) else c for c in self.changes))
+
 
 def at_start(apply: bool | Mapping[str, Any], plan: Plan, identity: str) -> Request | None:
     """What ``flow.start(..., apply=...)`` asks for: that the flow that the store holds becomes this one. None where it asks for nothing."""

@@ -25,6 +25,7 @@ from meander.epochs.modification import Modifier, Request
 from meander.epochs.parts import Parts
 from meander.epochs.placement import Placement
 from meander.epochs.probation import Trial
+from meander.epochs.recognition import recognise
 from meander.epochs.resumption import plan_before, put_plan, put_started, resume_plan
 from meander.epochs.scaling import Autoscaler, LoadMeter
 from meander.epochs.steward_compaction import StewardCompactor
@@ -108,6 +109,8 @@ def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: 
             cohort.reached(log.manifest.epoch)
             cohort.start()
             close.append(cohort.close)
+        plan = recognise(store, log.manifest, plan, settings.same_code, edited is not None)
+        edited = None if edited is None else edited.of(plan)
         before = None if edited is None else plan_before(store, log.manifest, plan)
         chosen, marks = before or resume_plan(store, log.manifest, plan)
         written: set[str] = set()

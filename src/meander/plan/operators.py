@@ -99,6 +99,8 @@ class Filter:
     predicate: pl.Expr
     text: str | None = None
     """What the user wrote, for people; the predicate decides."""
+    sql: str | None = None
+    """What the user wrote, where all of it is SQL: that stays when a version of Polars makes another expression of it."""
 
     def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
         (schema,) = expect_inputs(self.kind, name, inputs, 1)
@@ -136,6 +138,7 @@ class WithColumns:
     stateful: ClassVar[bool] = False
     exprs: tuple[pl.Expr, ...]
     text: str | None = None
+    sql: str | None = None
 
     def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
         (schema,) = expect_inputs(self.kind, name, inputs, 1)
@@ -162,6 +165,7 @@ class Select:
     stateful: ClassVar[bool] = False
     exprs: tuple[pl.Expr, ...]
     text: str | None = None
+    sql: str | None = None
 
     def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
         (schema,) = expect_inputs(self.kind, name, inputs, 1)

@@ -19,7 +19,7 @@ from meander.errors import FlowError
 from meander.plan.computed import resolved
 from meander.plan.counts import CountAggregate, CountWindow, only_full
 from meander.plan.eventtime import SessionAggregate, Time, Watermark, WindowAggregate, no_time
-from meander.plan.expressions import Expression, parse, parse_all, text_of
+from meander.plan.expressions import Expression, parse, parse_all, sql_of, text_of
 from meander.plan.operators import Aggregate, BatchFunction, Filter, MapBatches, Operator, Select, WithColumns
 from meander.plan.processing import Process, Side, as_processor
 from meander.plan.windows import Session, Window, micros
@@ -150,7 +150,7 @@ def filter(predicate: Expression) -> Filter:
 
     Example: ``md.filter("amount > 10")``.
     """
-    return Filter(parse(predicate), text_of((predicate,), {}))
+    return Filter(parse(predicate), text_of((predicate,), {}), sql_of((predicate,), {}))
 
 
 def with_columns(*exprs: Expression, **named: Expression) -> WithColumns:
@@ -158,7 +158,7 @@ def with_columns(*exprs: Expression, **named: Expression) -> WithColumns:
 
     Example: ``md.with_columns(cents="amount * 100")``.
     """
-    return WithColumns(parse_all(exprs, named), text_of(exprs, named))
+    return WithColumns(parse_all(exprs, named), text_of(exprs, named), sql_of(exprs, named))
 
 
 def select(*exprs: Expression) -> Select:
@@ -166,7 +166,7 @@ def select(*exprs: Expression) -> Select:
 
     Example: ``md.select("customer", "amount")``.
     """
-    return Select(parse_all(exprs, {}), text_of(exprs, {}))
+    return Select(parse_all(exprs, {}), text_of(exprs, {}), sql_of(exprs, {}))
 
 
 def map_batches(

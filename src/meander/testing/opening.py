@@ -18,6 +18,7 @@ from meander.epochs.loop import Loop
 from meander.epochs.modification import Modifier, at_start
 from meander.epochs.parts import Parts
 from meander.epochs.probation import Trial
+from meander.epochs.recognition import recognise
 from meander.epochs.resumption import plan_before, put_plan, put_started, resume_plan
 from meander.epochs.tasks import TaskRunner
 from meander.plan.change.become import HasPlan
@@ -69,6 +70,7 @@ def open_flow(
 
     log = Log.take_over(store, clock, settings.key_groups, join is not None)
     given = flow.plan()
+    given = recognise(store, log.manifest, given, settings.same_code, bool(apply))
     edited = at_start(apply, given, request_id or clock.new_id())
     before = None if edited is None else plan_before(store, log.manifest, given)
     plan, marks = before or resume_plan(store, log.manifest, given)

@@ -19,7 +19,7 @@ from meander import aggregates
 from meander.aggregates import Agg
 from meander.errors import FlowError
 from meander.plan.change.modify import Change, Given, Insert, Remove, Replace
-from meander.plan.expressions import parse, parse_all, text_of
+from meander.plan.expressions import parse, parse_all, sql_of, text_of
 from meander.plan.operators import Filter, Select, WithColumns
 from meander.plan.schemas import did_you_mean
 from meander.plan.unplaced import aggregate, watermark
@@ -82,14 +82,14 @@ def operator_told(told: Mapping[str, Any]) -> Given:
         raise FlowError(f"{kind} has no {unknown[0]!r}{did_you_mean(unknown[0], _BESIDE.get(kind, set()))}")
     body = told[kind]
     if kind == "filter":
-        return Filter(parse(_text(kind, body)), text_of((body,), {}))
+        return Filter(parse(_text(kind, body)), text_of((body,), {}), sql_of((body,), {}))
     if kind == "select":
         exprs = tuple(_text(kind, one) for one in _several(kind, body))
-        return Select(parse_all(exprs, {}), text_of(exprs, {}))
+        return Select(parse_all(exprs, {}), text_of(exprs, {}), sql_of(exprs, {}))
     if kind == "with_columns":
         named = {str(name): _text(kind, one) for name, one in body.items()} if isinstance(body, Mapping) else {}
         exprs = () if named else tuple(_text(kind, one) for one in _several(kind, body))
-        return WithColumns(parse_all(exprs, named), text_of(exprs, named))
+        return WithColumns(parse_all(exprs, named), text_of(exprs, named), sql_of(exprs, named))
     beside = {name: value for name, value in told.items() if name != kind and value is not None}
     if kind == "watermark":
         return watermark(_text(kind, body), **beside)
