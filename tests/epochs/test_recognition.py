@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import linecache
 import logging
 import re
 import types
@@ -175,6 +176,25 @@ def test_the_file_of_a_flow_that_was_modified_since_can_be_said_to_be_the_same(t
         assert after.manifest.plan["version"] == 2
         assert isinstance(op := after.modifier.plan.node("some").op, Filter)
         assert op.text == "k >= 2"
+
+
+def test_a_function_that_a_change_brought_is_that_of_the_edited_file(tmp_path: Path, written: Callable[..., Any]) -> None:
+    """Also where its file is gone, or has other lines: in force is a function that was unpickled from the store."""
+    local = Local(written(), tmp_path / "state")
+    local.step()
+    trial = local.propose(md.Become(written(("RATE = 2", "RATE = 3")).plan()))
+    local.step()
+    assert trial.done.result(0).version == 2
+    local.loop.close()
+    commented = ("def rate", "# how much\n\n\ndef rate")
+    for edits in ([("RATE = 2", "RATE = 3")], [("RATE = 2", "RATE = 3"), commented], [], [commented]):
+        for file in tmp_path.glob("flow*.py"):
+            file.unlink()
+        linecache.clearcache()
+        after = run_once(written(*edits), tmp_path)
+        assert after.manifest.plan["digest"] == local.manifest.plan["digest"] == after.modifier.plan.digest()
+    with pytest.raises(md.ConfigError, match="has other Python code: RATE changed"):
+        Local(written(("RATE = 2", "RATE = 4")), tmp_path / "state")
 
 
 # -- another version --------------------------------------------------------------------------------------------------

@@ -480,3 +480,40 @@ def test_an_operator_that_was_pickled_keeps_the_code_that_it_had_where_it_was_wr
     before = op.code()
     modules(("RATE = 0.2", "RATE = 0.3"))
     assert pickle.loads(packed).code() == before
+
+
+def test_a_plan_is_the_same_in_a_process_that_has_no_source_of_it(tmp_path: Path) -> None:
+    """As a replica has it that was started from Python, an executor, or a driver that is asked for a change."""
+    file = tmp_path / "written.py"
+    file.write_text(
+        "import sys, cloudpickle, meander as md, polars as pl\n"
+        "def rate(x): return x * 2\n"
+        "class Total(md.Aggregator):\n"
+        "    def init(self): return {'s': rate(pl.col('a').sum())}\n"
+        "    def merge(self): return {'s': self.state('s').sum()}\n"
+        "    def finish(self): return self.state('s')\n"
+        "class Last(md.Processor):\n"
+        "    output = {'n': 'int64'}\n"
+        "    def on_events(self, key, rows, state, ctx): yield (rate(1),)\n"
+        "flow = md.Flow('f')\n"
+        "rows = flow.source('in', md.generator('wikipedia')).with_columns(a=pl.lit(1)).map_batches(lambda df: df.with_columns(b=rate(1)))\n"
+        "keyed = rows.key_by('server_name')\n"
+        "keyed.process(Last(), name='last').sink('one', md.console())\n"
+        "keyed.aggregate(Total('a').alias('t'), name='totals').sink('two', md.console())\n"
+        "plan = flow.plan()\n"
+        "open(sys.argv[1], 'wb').write(cloudpickle.dumps(plan))\n"
+        "print(plan.digest())\n"
+    )
+    packed = tmp_path / "packed"
+    own = subprocess.run([sys.executable, str(file), str(packed)], capture_output=True, text=True, check=True).stdout.strip()
+    file.unlink()
+    read = (
+        "import pickle, sys; from meander.plan.graph import Plan\n"
+        "plan = pickle.load(open(sys.argv[1], 'rb'))\n"
+        "again = Plan(2, plan.flow, plan.nodes)\n"
+        "totals = again.node('totals').op.aggs[0]\n"
+        "assert all(node.code == node.op.code() for node in again.nodes)\n"
+        "print(plan.digest(), again.digest(), max(node.code.compiled for node in again.nodes))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", read, str(packed)], capture_output=True, text=True)
+    assert done.stdout.split() == [own, own], done.stderr

@@ -16,6 +16,7 @@ from meander.connect.sink import for_tasks
 from meander.errors import FlowError
 from meander.plan.graph import Plan
 from meander.plan.operators import MapBatches, Operator, SinkOp
+from meander.plan.reach import is_own
 
 
 def pack_plan(plan: Plan) -> bytes:
@@ -80,9 +81,7 @@ def ship_user_modules(operators: Sequence[Any]) -> None:
     for function in functions:
         module = sys.modules.get(getattr(function, "__module__", None) or "")
         path = getattr(module, "__file__", None) if module else None
-        if module is None or path is None or module.__name__ == "__main__" or module.__name__.split(".")[0] == "meander":
-            continue
-        if "site-packages" not in path and not path.startswith(sys.base_prefix):
+        if module is not None and path is not None and module.__name__ != "__main__" and is_own(module.__name__, path):
             cloudpickle.register_pickle_by_value(module)
 
 
