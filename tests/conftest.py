@@ -10,10 +10,14 @@ import os
 import signal
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 from tests import servers
+from tests.drivers import Child
+
+import meander as md
 
 settings.register_profile(
     "meander",
@@ -30,6 +34,11 @@ for _number in (signal.SIGHUP, signal.SIGINT):
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, lambda *_: None)
 
+# Nobody cuts the power while tests run, and a test of twenty epochs would wait for the disk some four hundred times. Where a sync is needed
+# tests/simulation/test_powerloss.py knows: it looks at the calls. Processes that tests start do wait.
+os.fsync = os.fdatasync = lambda fd: None
+
+DRIVER = Path(__file__).parent / "spark" / "child.py"
 NO_JAVA = str(Path(__file__).with_name("no_java"))
 """The home of a Java that refuses to start, and says why."""
 
@@ -65,3 +74,28 @@ def s3_bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         for name, value in servers.KEYS.items():
             environment.setenv(name, value)
         yield f"http://127.0.0.1:{port}"
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    """The session of all tests on Spark that need no other one."""
+    session = md.spark(master="local[2]", app_name="meander-tests")
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def child(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Starts drivers, and leaves none behind."""
+    started: list[Child] = []
+    folder = tmp_path_factory.mktemp("children")
+
+    def start(script: str | Path = DRIVER, **request: Any) -> Child:
+        started.append(Child(request, folder / f"{len(started)}.out", script))
+        return started[-1]
+
+    yield start
+    for one in started:
+        if one.process.poll() is None:
+            one.kill()
+        one.sweep()

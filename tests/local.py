@@ -24,6 +24,7 @@ from meander.state.stores.contract import DirStore
 from meander.testing.merges import MergeAtOnce
 from meander.testing.opening import open_flow
 from meander.testing.script import Script, ScriptCursor
+from meander.worker import Worker
 
 __all__ = ["Local", "ReadOnly", "Script", "ScriptCursor", "constants"]
 
@@ -66,6 +67,8 @@ class Local:
     same_code: Any = False
     """As of ``flow.start``."""
     trial: Trial | None = None
+    worker: Worker = field(default_factory=Worker)
+    """Where its tasks run."""
 
     def __post_init__(self) -> None:
         self.store = self.store or DirStore(self.folder)
@@ -89,6 +92,7 @@ class Local:
             join=None if self.replica is None else self._join,
             apply=self.apply,
             request_id=self.request_id,
+            worker=self.worker,
         )
         self.loop, self.modifier, self.cohort, self.trial = opened.loop, opened.modifier, opened.cohort, opened.trial
 

@@ -13,7 +13,7 @@ READ = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "Makefile", "pyproject.toml", ".ci/run")),
     *(file for folder in ("src", "docs", "scripts", "examples") for file in sorted((ROOT / folder).rglob("*"))),
 ]
-OTHER_PROJECT = re.compile(r"\bmeander\[|\binstall\b[^\n`]*[\s'\"]meander(?![-\w./:]|\s*=\s)|^name = \"meander\"", re.MULTILINE)
+OTHER_PROJECT = re.compile(r"\bmeander\[|\binstall\b[^\n`]*[ \t'\"]meander(?![-\w./:]|\s*=\s)|^name = \"meander\"", re.MULTILINE)
 """An extra of `meander`, or a line that installs it."""
 
 

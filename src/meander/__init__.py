@@ -30,7 +30,19 @@ from meander.connect.foreach_batch import foreach_batch
 from meander.connect.generator import generator
 from meander.connect.memory import memory
 from meander.connect.partitioned import parquet
-from meander.errors import BadInput, Busy, ConfigError, Corrupted, Divergent, Fenced, FlowError, MeanderError, Rejected, Retryable
+from meander.errors import (
+    BadInput,
+    Busy,
+    ConfigError,
+    Corrupted,
+    Divergent,
+    Fenced,
+    FlowError,
+    MeanderError,
+    Rejected,
+    Retryable,
+    SparkGone,
+)
 from meander.familiar import names as _names
 from meander.flow import ConnectedStreams, Flow, KeyedStream, Stream, WindowedStream
 from meander.outcomes import Migrated, Progress, Rescaled
@@ -87,6 +99,7 @@ __all__ = [
     "Rescaled",
     "Retryable",
     "Run",
+    "SparkGone",
     "Stream",
     "WindowedStream",
     "aggregate",

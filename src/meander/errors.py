@@ -5,6 +5,7 @@
     ├── Rejected         fix the change: a modification failed on probation, and the plan before it is back
     ├── BadInput         fix the data, or run without ``strict=True``
     ├── ConfigError      fix the call or the environment: a store URL, a missing Java, an unknown option
+    │   └── SparkGone    start the flow again: the Spark that it ran on was stopped, or has ended
     ├── Busy             wait, or stop the other run: the store, or a port, is in use by a live one
     ├── Retryable        try again: a store or an executor that did not answer
     │   └── Unavailable  wait: it was the store, or the store has no room; a running flow holds until it answers
@@ -43,6 +44,13 @@ class BadInput(MeanderError):
 
 class ConfigError(MeanderError):
     """A setting, a URL or the machine is not what is needed: ``md.files("no/such/folder")`` raises ``md.ConfigError``."""
+
+
+class SparkGone(ConfigError):
+    """The Spark that the flow runs on was stopped, or has ended: ``except md.SparkGone`` around ``run.await_termination()``.
+
+    It says nothing about the flow or about a change of it: whatever was not committed is done after the next start.
+    """
 
 
 class Busy(MeanderError):

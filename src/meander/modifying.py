@@ -1,4 +1,5 @@
-"""What a running flow can be asked to become, whoever runs it: replace, insert, remove and apply, all of them by way of ``modify``.
+"""The changes of a running flow, for runs and for replicas: replace, insert, remove and apply, all
+of them by way of ``modify``.
 
 ``Run`` makes a change in its own process, ``Replicas`` asks one of its replicas for it. Begin with ``Modifiable.modify``.
 """
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Planned(Protocol):
-    """What can be started: a flow."""
+    """A flow, as a run needs it to apply it."""
 
     name: str
 
@@ -30,7 +31,7 @@ class Planned(Protocol):
 
 @dataclass(frozen=True)
 class Wish:
-    """What was asked for. ``Modifiable.modify`` says what its parts mean."""
+    """A requested modification. ``Modifiable.modify`` documents its parts."""
 
     changes: tuple[Change, ...]
     dry_run: bool
@@ -69,8 +70,9 @@ class Modifiable(Suggests):
         output of its input under both plans (a frame per sink), returns something false, the old plan runs it instead, and Rejected is
         raised with the reason. ``dry_run`` only says what would happen. A request that is repeated with its ``request_id`` is done once.
 
-        ``drop_state`` names operators whose state may go (True: whatever cannot go on with it); ``upgrade`` has for an operator a
-        function from its state rows to the new ones; ``backfill`` the values of new aggregates for keys from before.
+        ``drop_state`` names operators whose state may be dropped (True: all that cannot continue
+        it); ``upgrade`` has for an operator a function from its state rows to the new ones;
+        ``backfill`` the values of new aggregates for keys from before.
 
         Example: ``run.modify([md.Remove("large"), md.Replace("clean", md.filter("amount > 0"))])``.
         """
@@ -124,7 +126,8 @@ class Modifiable(Suggests):
     @overload
     def remove(self, name: str, **options: Unpack[ForOne]) -> Modified: ...
     def remove(self, name: str, **options: Any) -> Modified | Effects:
-        """Take an operator out: operators that read it read its input instead. One that keeps state needs ``drop_state=True``.
+        """Take an operator out: operators that read it read its input instead. An operator with
+        state needs ``drop_state=True``.
 
         Example: ``run.remove("large")``.
         """

@@ -75,7 +75,6 @@ class Run(Modifiable):
         self._stepping = threading.RLock()
         self._changing = threading.Lock()
         self._stop = threading.Event()
-        loop.stops = self._stop.is_set
         self._wake = threading.Event()
         self._failure: BaseException | None = None
         self._told = False
@@ -242,7 +241,7 @@ class Run(Modifiable):
             "rows_out": manifest.totals.get("rows_out", 0),
             "dead_letters": manifest.totals.get("dead_letters", 0),
             "late_rows": manifest.totals.get("late_rows", 0),
-            "waiting": 0 if self._closed else self._loop.waiting(),
+            "waiting": 0 if self._closed else self._loop.input.waiting(),
             "rows_per_second": rows / sum(spent) if spent and sum(spent) else 0.0,
             "epoch_seconds": sorted(spent)[len(spent) // 2] if spent else 0.0,
             "operators": show_operators(manifest, self._loop.routing),
@@ -352,7 +351,7 @@ class Run(Modifiable):
         self._check()
         if self._closed:
             raise ConfigError(f"flow '{self.name}' is stopped; start it again with flow.start(...)")
-        done = self._loop.between_epochs(change)
+        done = self._loop.requests.put(change)
         self._wake.set()
         limit = seconds(timeout)
         deadline = None if limit is None else self._clock.monotonic() + limit
@@ -362,7 +361,7 @@ class Run(Modifiable):
                 raise Retryable(f"flow '{self.name}': the running epoch has not ended within {timeout}; nothing was changed")
             if self._stepping.acquire(timeout=0.02):  # nobody steps: between two epochs is now
                 try:
-                    self._loop.make_changes()
+                    self._loop.requests.perform()
                 finally:
                     self._stepping.release()
         return done.result()

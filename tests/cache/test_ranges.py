@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 import pytest
+from tests.memory_store import MemoryStore
 
 from meander.cache.ranges import open_by_ranges
 from meander.errors import Corrupted
 from meander.state.hashing import Hashes, hash_keys
 from meander.state.segment import HASH, Segment, SegmentRef, encode_segment
-from meander.state.stores.contract import MemoryStore
 from meander.state.table import find
 
 KEY_GROUPS = 8

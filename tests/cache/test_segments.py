@@ -10,14 +10,15 @@ from typing import Any, TypeVar
 import numpy as np
 import polars as pl
 import pytest
+from tests.memory_store import MemoryStore
 
 from meander.cache.disk import Cache
+from meander.cache.open_segments import Opened, OpenSegments
 from meander.cache.ranges import SMALL
-from meander.cache.reader import Cached, Opened
+from meander.cache.reader import Cached, Owned
 from meander.cache.steward import Steward
 from meander.errors import Corrupted
 from meander.state.segment import HASH, Segment, SegmentRef, encode_segment
-from meander.state.stores.contract import MemoryStore
 from meander.task.messages import Report
 
 Peered = TypeVar("Peered", bound=Steward)
@@ -69,8 +70,8 @@ def cold(tmp_path: Path, store: Far, mode: str = "hybrid", count: int = 4, rows:
         data = encode_segment(pl.DataFrame({HASH: hashes, "n": np.random.default_rng(number).integers(0, 1 << 60, rows)}))
         store.put(f"segments/t/{number}", data)
         refs.append(SegmentRef(f"segments/t/{number}", rows, data.size, number, 0b1111))
-    report = Report((0, 0), "")
-    return Cached(store, Cache(tmp_path / "cache"), mode, 0b0011, 4, {}, "secret", report), refs, report
+    report, owned = Report((0, 0), ""), Owned(0b0011, 4, secret="secret", whole=mode == "local")
+    return Cached(store, Cache(tmp_path / "cache"), owned, opened=OpenSegments(), report=report), refs, report
 
 
 @pytest.mark.parametrize("mode", ["hybrid", "local"])
@@ -84,7 +85,8 @@ def test_a_small_segment_is_read_in_one_call_and_never_again(tmp_path: Path, mod
         assert [cached.scan(ref).frame().height for ref in refs] == [100] * 4
     assert sorted(store.calls) == [ref.name for ref in refs]
     assert report.counts["fetched_from_store"] == sum(ref.bytes for ref in refs)
-    another = Cached(store, Cache(tmp_path / "cache"), mode, 0b1100, 4, {}, "secret", Report((0, 1), ""))
+    others = Owned(0b1100, 4, secret="secret", whole=mode == "local")
+    another = Cached(store, Cache(tmp_path / "cache"), others, opened=OpenSegments(), report=Report((0, 1), ""))
     assert [another.open(ref, wanted).rows for ref in refs] == [100] * 4
     assert len(store.calls) == 4, "the other slots of this executor find them in its cache"
 
@@ -142,12 +144,12 @@ def test_what_is_asked_of_a_peer_again_and_again_is_brought(tmp_path: Path) -> N
     refs, holder = elsewhere(tmp_path, store, Steward)
     own = Steward("127.0.0.1", "secret", Cache(tmp_path / "cache"), store, 4)
     wanted = np.zeros(1, np.uint64)
+    owned = Owned(0b0011, 4, holders={ref.name: holder.address for ref in refs}, secret="secret")
+    opened = OpenSegments()
     try:
         for epoch in range(200):
             report = Report((0, 0), "", steward=own.address)
-            epochs = Cached(
-                store, Cache(tmp_path / "cache"), "hybrid", 0b0011, 4, {ref.name: holder.address for ref in refs}, "secret", report
-            )
+            epochs = Cached(store, Cache(tmp_path / "cache"), owned, opened=opened, report=report)
             epochs.expect(refs, wanted)
             assert {epochs.open(ref, wanted).rows for ref in refs} <= {1, 100}, "the row that was asked for, or all"
             if "fetched_from_peers" not in report.counts:
@@ -180,7 +182,8 @@ def test_what_operators_will_look_up_is_asked_for_before_the_first_one_works(tmp
     refs, holder = elsewhere(tmp_path, store, Waited)
     some = np.arange(3, dtype=np.uint64) << np.uint64(40)
     holders = {ref.name: holder.address for ref in refs[:3]}
-    cached = Cached(store, Cache(tmp_path / "cache"), "hybrid", 0b0011, 4, holders, "secret", Report((0, 0), ""))
+    owned = Owned(0b0011, 4, holders=holders, secret="secret")
+    cached = Cached(store, Cache(tmp_path / "cache"), owned, opened=OpenSegments(), report=Report((0, 0), ""))
     try:
         cached.announce([(refs[:2], lambda: some), (refs[2:], lambda: some)])
         deadline = time.monotonic() + 20
@@ -201,7 +204,8 @@ def test_a_peer_that_is_gone_after_it_was_asked_is_done_without(tmp_path: Path) 
     store = Far()
     _, refs, _ = cold(tmp_path, store)
     holders = {ref.name: "127.0.0.1:9" for ref in refs}
-    cached = Cached(store, Cache(tmp_path / "cache"), "hybrid", 0b0011, 4, holders, "secret", Report((0, 0), ""))
+    owned = Owned(0b0011, 4, holders=holders, secret="secret")
+    cached = Cached(store, Cache(tmp_path / "cache"), owned, opened=OpenSegments(), report=Report((0, 0), ""))
     wanted = np.zeros(1, np.uint64)
     cached.announce([([ref], lambda: wanted) for ref in refs])
     for ref in refs:
@@ -215,7 +219,8 @@ def test_an_answer_to_another_question_is_not_taken(tmp_path: Path) -> None:
     refs, holder = elsewhere(tmp_path, store, Steward)
     hashes = np.arange(4, dtype=np.uint64) << np.uint64(40)
     holders = {ref.name: holder.address for ref in refs}
-    cached = Cached(store, Cache(tmp_path / "cache"), "hybrid", 0b0011, 4, holders, "secret", Report((0, 0), ""))
+    owned = Owned(0b0011, 4, holders=holders, secret="secret")
+    cached = Cached(store, Cache(tmp_path / "cache"), owned, opened=OpenSegments(), report=Report((0, 0), ""))
     try:
         cached.announce([([ref], lambda: hashes[:2]) for ref in refs])
         cached.expect([refs[0]], hashes)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -8,9 +9,10 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from tests.cli.small_store import make_store
 
-from meander.cli.demo import choose_workload, prepare
+from meander.cli.demo import _print_next, choose_workload, prepare
 from meander.cli.demo_flow import Workload, build_flow, differences, recount
 from meander.cli.main import build_parser
 from meander.errors import Busy, ConfigError
@@ -112,3 +114,17 @@ def test_the_demo_ends_by_itself_with_counts_that_hold(tmp_path: Path) -> None:
     again = subprocess.run([*command, "--keep"], capture_output=True, text=True, env=dict(os.environ), timeout=200, check=False)
     assert again.returncode == 0, again.stderr
     assert json.loads(again.stdout)["rows_in"] == 0  # all of it was there already, and is there once
+
+
+@pytest.mark.parametrize("has_examples", [True, False])
+def test_the_demo_names_examples_only_where_they_are(has_examples: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wheel has none."""
+    make_store(tmp_path / "state", {"ada": (1, 1.0)})
+    monkeypatch.chdir(tmp_path)
+    if has_examples:
+        (tmp_path / "examples").mkdir()
+        (tmp_path / "examples" / "server_counts.py").touch()
+    written = io.StringIO()
+    _print_next(Console(file=written), tmp_path)
+    assert "Try next" in written.getvalue()
+    assert ("examples/server_counts.py" in written.getvalue()) == has_examples

@@ -156,7 +156,7 @@ def test_the_folders_of_the_last_start_count(tmp_path: Path) -> None:
 def test_the_last_epoch_of_the_plan_before_is_published_in_its_own_sinks(tmp_path: Path) -> None:
     local = Local(flow_of(tmp_path), tmp_path / "state")
     local.step()
-    local.loop.publish = lambda *_: (_ for _ in ()).throw(Crash())  # type: ignore[method-assign]
+    local.loop.publisher.publish = lambda *_: (_ for _ in ()).throw(Crash())  # type: ignore[method-assign]
     with pytest.raises(Crash):
         local.step()
     edited = Local(flow_of(tmp_path, out="out2"), tmp_path / "state", apply=True)

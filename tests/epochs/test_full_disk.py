@@ -71,7 +71,7 @@ def test_a_disk_that_is_full_gets_no_fuller_and_the_flow_goes_on(tmp_path: Path,
     local.step()
     disk.left = writes
     there: list[int] = []
-    mend = local.loop._mend
+    mend = local.loop.siblings.mend
 
     def watched() -> None:
         mend()
@@ -79,8 +79,8 @@ def test_a_disk_that_is_full_gets_no_fuller_and_the_flow_goes_on(tmp_path: Path,
         if len(there) == 6:
             disk.left = 1 << 30
 
-    local.loop._mend = watched  # type: ignore[method-assign]
-    while local.loop.persevere(local.loop.step, everything=True):
+    local.loop.siblings.mend = watched  # type: ignore[method-assign]
+    while local.loop.siblings.persevere(local.loop.step, everything=True):
         pass
     assert disk.refused
     assert len(there) == 6
@@ -104,7 +104,7 @@ def test_output_for_which_there_is_no_room_is_waited_for(tmp_path: Path) -> None
         publish(*arguments)
 
     object.__setattr__(out, "publish", full)
-    while local.loop.persevere(local.loop.step, everything=True):
+    while local.loop.siblings.persevere(local.loop.step, everything=True):
         pass
     assert out.frame().height == 8 * 5
 
@@ -128,15 +128,15 @@ def test_a_run_holds_after_the_first_job_that_found_no_room(tmp_path: Path, disk
     local = Local(flow, tmp_path / "state", clock=clock, store=DirStore(tmp_path / "state", clock))
     local.step()
     jobs: list[int] = []
-    begin = local.loop._runner.begin
+    begin = local.loop.attempts.runner.begin
 
     def counted(decision: Any, *rest: Any) -> Any:
         jobs.append(decision.epoch)
         return begin(decision, *rest)
 
-    monkeypatch.setattr(local.loop._runner, "begin", counted)
+    monkeypatch.setattr(local.loop.attempts.runner, "begin", counted)
     disk.left = 0
     local.loop.patience.leave()  # as a stop does
     with pytest.raises(Unavailable, match="No space left"):
-        local.loop.persevere(local.loop.step, everything=False)
+        local.loop.siblings.persevere(local.loop.step, everything=False)
     assert jobs == [2]

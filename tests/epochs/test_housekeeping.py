@@ -67,7 +67,7 @@ def test_names_that_cannot_be_put_away_stay_in_the_log(tmp_path: Path) -> None:
     store = Deaf(tmp_path / "state")
     with constants(SNAPSHOT_EVERY=(log_module, 2)):
         local = Local(flow, tmp_path / "state", store=store)
-        local.loop.look()
+        local.loop.input.look()
         local.step(), local.step(), local.step()
         assert len(local.manifest.recent["events"]) == 3
         store.deaf = False

@@ -11,13 +11,14 @@ from typing import Any
 import polars as pl
 import pytest
 from tests.local import Local, Script, ScriptCursor
+from tests.memory_store import MemoryStore
 
 import meander as md
 from meander.clock import FakeClock
 from meander.connect.source import Choice
 from meander.epochs.input import Input
 from meander.state.log import Log
-from meander.state.stores.contract import DirStore, MemoryStore
+from meander.state.stores.contract import DirStore
 
 COLUMNS = {"k": pl.Int64(), "v": pl.Int64()}
 EPOCHS = 6
@@ -78,7 +79,7 @@ def test_files_that_a_replica_could_not_decide_on_are_taken_once(tmp_path: Path,
     flow.source("events", md.files(tmp_path / "in", "csv", {"k": "long", "v": "long"}, max_files_per_epoch=1)).sink("out", out)
     one = Local(flow, tmp_path / "state", replica="a", store=blinking(tmp_path / "state", 3, arrives))
     assert one.loop.siblings is not None
-    one.loop.look()
+    one.loop.input.look()
     while one.loop.siblings.persevere(one.loop.step, everything=True):
         pass
     assert sorted(out.frame()["k"].to_list()) == list(range(EPOCHS))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
+from tests.memory_store import MemoryStore
 from tests.simulation.steady import ROWS, SOURCE, Steady, go_on, hurry, take_over
 
 from meander.clock import FakeClock
@@ -16,7 +17,6 @@ from meander.epochs.loop import Loop
 from meander.errors import Corrupted, Fenced, Retryable
 from meander.state.log import _ATTEMPTS
 from meander.state.manifest import Json, Manifest
-from meander.state.stores.contract import MemoryStore
 
 FAR = 12
 
@@ -111,7 +111,7 @@ def test_a_replaced_run_is_not_told_to_try_again() -> None:
 
     store = MemoryStore()
     loop, _ = started(store)
-    loop._runner = Failing()  # type: ignore[assignment]
+    loop.attempts.runner = Failing()  # type: ignore[assignment]
     with pytest.raises(Retryable):
         loop.step()
     replace(store)
@@ -171,20 +171,20 @@ def test_a_change_waits_for_the_epoch_that_runs_in_another_thread() -> None:
     """Structured Streaming runs epochs in a thread of its own: whoever asks for a change must not make it in the middle of one."""
     loop, _ = started(MemoryStore())
     inside, go = threading.Event(), threading.Event()
-    begin, seen = loop._runner.begin, []
+    begin, seen = loop.attempts.runner.begin, []
 
     def held(*arguments: Any) -> Callable[[], Outcome]:
         inside.set()
         assert go.wait(10)
         return begin(*arguments)
 
-    loop._runner.begin = held  # type: ignore[method-assign]
+    loop.attempts.runner.begin = held  # type: ignore[method-assign]
     epoch = loop.log.manifest.epoch
     running = threading.Thread(target=loop.step)
     running.start()
     assert inside.wait(10)
-    change = loop.between_epochs(lambda: seen.append(loop.log.manifest.epoch))
-    asking = threading.Thread(target=loop.make_changes)
+    change = loop.requests.put(lambda: seen.append(loop.log.manifest.epoch))
+    asking = threading.Thread(target=loop.requests.perform)
     asking.start()
     asking.join(0.2)
     assert not change.done()

@@ -233,11 +233,11 @@ def test_a_spark_that_ends_says_nothing_about_a_change(tmp_path: Path) -> None:
     longer = Script(COLUMNS, epochs_of([(1, 1)], [(1, -4)]))
 
     def look() -> Any:
-        raise md.ConfigError("Spark has ended")
+        raise md.SparkGone("Spark has ended")
 
     local.loop.input.cursors["events"].script = longer  # type: ignore[attr-defined]
-    local.loop._runner.placement = Placement(look, local.clock)  # type: ignore[attr-defined]
-    with pytest.raises(md.ConfigError, match="Spark has ended"):
+    local.loop.attempts.runner.placement = Placement(look, local.clock)  # type: ignore[attr-defined]
+    with pytest.raises(md.SparkGone, match="Spark has ended"):
         local.step()
     assert [record["verdict"] for record in local.modifier.history()] == ["in force"]
     local = Local(flow, tmp_path)
@@ -246,6 +246,25 @@ def test_a_spark_that_ends_says_nothing_about_a_change(tmp_path: Path) -> None:
     assert [record["verdict"] for record in local.modifier.history()] == ["in force"]
     assert rows(out, local.manifest.epoch) == [(1, 2, -3)]
     assert (local.manifest.plan["version"], "unproven" in local.manifest.plan) == (2, False)
+
+
+def test_a_spark_that_ends_while_a_change_is_tried_leaves_it_without_a_verdict(tmp_path: Path) -> None:
+    flow, out = flow_of(epochs_of([(1, 1)], [(1, 4)]))
+    local = Local(flow, tmp_path)
+    local.step()
+
+    def look() -> Any:
+        raise md.SparkGone("Spark has ended")
+
+    local.loop.attempts.runner.placement = Placement(look, local.clock)  # type: ignore[attr-defined]
+    trial = local.propose(Replace("positive", md.filter("v > 2")), request_id="a")
+    with pytest.raises(md.SparkGone, match="Spark has ended"):
+        local.step()
+    assert isinstance(trial.done.exception(), md.SparkGone), "not Rejected"
+    local = Local(flow, tmp_path)
+    assert local.modifier.known("a") is None, "it can be asked for again"
+    assert accepted(local, Replace("positive", md.filter("v > 2")), request_id="a").epoch == 2
+    assert rows(out, 2) == [(1, 2, 5)]
 
 
 @pytest.mark.parametrize("restarts", [False, True])

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from tests.local import Local, Script, constants
 
 import meander as md
-from meander import worker
 from meander.coordinate.routing import rebalance
 from meander.errors import Rejected
 from meander.plan.change.modify import Insert, Remove, Replace
@@ -159,7 +158,7 @@ def test_a_driver_that_dies_at_any_operation_around_a_change(tmp_path: Path, cas
         flow, out = flow_of(epochs)
         store = Mortal(folder)
         local = Local(flow, folder, 1, store=store)
-        worker._stores[store.url] = store
+        local.worker.stores[store.url] = store
         local.step()
         local.propose(change, request_id="it", **rules)
         store.left, store.after = nth, after
@@ -168,7 +167,6 @@ def test_a_driver_that_dies_at_any_operation_around_a_change(tmp_path: Path, cas
             died = False
         except Crash:
             died = True
-        worker._stores.pop(store.url)
         versions: dict[str | None, Version] = {None: Version(), "it": version}
         local = Local(flow, folder, 1)
         try:
@@ -209,11 +207,12 @@ def test_random_modifications_crashes_and_restarts_equal_the_oracle(tmp_path_fac
 
     def start() -> Local:
         store.left = None
-        return Local(flow, folder, data.draw(st.sampled_from([1, 2, 3])), small, store=store, ahead=data.draw(st.booleans()))
+        local = Local(flow, folder, data.draw(st.sampled_from([1, 2, 3])), small, store=store, ahead=data.draw(st.booleans()))
+        local.worker.stores[store.url] = store
+        return local
 
     with constants(FEWEST=(compaction_module, 2)):
         local = start()
-        worker._stores[store.url] = store
         for action in data.draw(st.lists(actions, min_size=3, max_size=16)):
             now = versions[local.manifest.plan.get("modification")]
             number += 1
@@ -253,7 +252,6 @@ def test_random_modifications_crashes_and_restarts_equal_the_oracle(tmp_path_fac
                     store.left = None
                 except Crash:
                     local = start()
-        worker._stores.pop(store.url)
         local.run()
     if not any(one or two for (_, one), (_, two) in epochs):
         return

@@ -131,7 +131,7 @@ def totals(folder: Path) -> list[tuple[Any, ...]]:
 
 
 def all_of(local: Local) -> None:
-    local.loop.look()
+    local.loop.input.look()
     local.run()
 
 
@@ -143,10 +143,10 @@ def replaced(folder: Path) -> None:
     local = Local(counting(folder), folder / "state")
     all_of(local)
     trial = local.propose(md.Replace("orders", md.files(folder / "in2", schema={"k": "string"}), resume=False))
-    local.loop.look()
+    local.loop.input.look()
     while not trial.done.done():
         local.step()
-        local.loop.look()
+        local.loop.input.look()
     local.run()
     local.loop.close()
 
@@ -192,7 +192,7 @@ def test_a_source_that_is_replaced_back_begins_at_its_beginning(tmp_path: Path) 
     local = Local(counting(tmp_path), tmp_path / "state")
     trial = local.propose(md.Become(counting(tmp_path).plan(), resume=False))
     while not trial.done.done():
-        local.loop.look()
+        local.loop.input.look()
         local.step()
     all_of(local)
     local.loop.close()

@@ -21,7 +21,6 @@ from tests.epochs.test_modification_crashes import Crash, Mortal
 from tests.local import Local, Script, ScriptCursor, constants
 
 import meander as md
-from meander import worker
 from meander.coordinate.routing import rebalance
 from meander.errors import FlowError, Rejected
 from meander.plan.change.become import Become
@@ -219,7 +218,9 @@ class Life:
         self.store.left = None
         self.told["starts"] += 1
         parallelism, small = self.random.choice([1, 2, 3]), self.random.random() < 0.7
-        return Local(self.flow, self.folder, parallelism, small, store=self.store, ahead=self.random.random() < 0.5)
+        local = Local(self.flow, self.folder, parallelism, small, store=self.store, ahead=self.random.random() < 0.5)
+        local.worker.stores[self.store.url] = self.store
+        return local
 
     @property
     def now(self) -> Version:
@@ -369,7 +370,6 @@ class Life:
 def live(folder: Path, seed: int, modifications: int) -> Life:
     with constants(FEWEST=(compaction_module, 2), SNAPSHOT_EVERY=(log_module, 7)):
         life = Life(folder, seed)
-        worker._stores[life.store.url] = life.store
         try:
             while life.number < modifications:
                 Gate.is_open = life.random.random() < 0.8
@@ -387,7 +387,6 @@ def live(folder: Path, seed: int, modifications: int) -> Life:
                 life.step(mortal=False)
         finally:
             Gate.is_open = True
-            worker._stores.pop(life.store.url)
     return life
 
 

@@ -12,6 +12,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from tests.local import Local, Script, constants
+from tests.memory_store import MemoryStore
 
 import meander as md
 from meander.clock import FakeClock
@@ -23,7 +24,7 @@ from meander.on_spark.jobs import failure_of
 from meander.plan.change.modify import Remove, Replace
 from meander.state import log as log_module
 from meander.state.log import Log
-from meander.state.stores.contract import DirStore, MemoryStore
+from meander.state.stores.contract import DirStore
 
 COLUMNS = {"k": pl.Int64(), "v": pl.Int64()}
 EPOCHS = 5
@@ -77,7 +78,7 @@ def flow_of(out: Any, called: list[int] | None = None) -> md.Flow:
 
 
 def run(local: Local) -> None:
-    while local.loop.persevere(local.loop.step, everything=True):
+    while local.loop.siblings.persevere(local.loop.step, everything=True):
         pass
 
 
@@ -126,7 +127,7 @@ def test_a_modification_that_the_store_interrupts_is_in_force_or_not(tmp_path: P
     assert local.manifest.epoch == EPOCHS
     last = dict(out.frame().select("k", "n").rows())
     assert last == ({0: 1, 1: EPOCHS, 2: EPOCHS} if is_in_force else dict.fromkeys(range(3), EPOCHS))
-    assert local.loop.plan["digest"] == local.manifest.plan["digest"]
+    assert local.loop.in_force.plan["digest"] == local.manifest.plan["digest"]
     assert local.modifier.plan.version == local.manifest.plan["version"]
 
 
@@ -143,7 +144,7 @@ def test_a_change_that_the_store_interrupts_undoes_no_rescale(tmp_path: Path, re
     local.step()
     trial = local.propose(Remove("other"), Remove("sums"), drop=["sums"])
     with unanswered_once(local):
-        local.loop.persevere(local.loop.step, everything=True)
+        local.loop.siblings.persevere(local.loop.step, everything=True)
     assert isinstance(trial.done.exception(), Retryable)
     local.step()
     assert (local.manifest.plan["version"], slots_of(local.manifest.routing["sums"])) == (1, 4)
@@ -198,9 +199,9 @@ def test_files_of_an_epoch_whose_commit_was_not_answered_are_archived(tmp_path: 
         return after
 
     with mock.patch.object(log, "append", unanswered):
-        local.loop.look()
+        local.loop.input.look()
         run(local)
-        local.loop.look()
+        local.loop.input.look()
         run(local)
     assert (failed, local.manifest.epoch) == ([True], 2)
     assert sorted(file.name for file in (tmp_path / "_archive").iterdir()) == ["0.parquet", "1.parquet"]
@@ -214,7 +215,7 @@ def test_who_asks_for_all_input_gets_all_of_it_although_the_store_was_away(tmp_p
     flow, out = md.Flow("all"), md.memory()
     flow.source("events", md.files(tmp_path, schema={"k": "long"}, settle=0.0, max_files_per_epoch=1)).sink("out", out)
     local = Local(flow, tmp_path / "state", replica=replica, ahead=False)
-    local.loop.look()
+    local.loop.input.look()
     with unanswered_once(local):
         run(local)
     assert (local.manifest.epoch, out.frame()["k"].to_list()) == (3, [0, 1, 2])
@@ -237,14 +238,14 @@ def test_input_that_was_decided_is_decided_again(tmp_path: Path) -> None:
     """Epochs that fail with the store, again and again, take the same input in the end."""
     clock, out = FakeClock(1000.0), md.memory()
     local = Local(flow_of(out), tmp_path, store=Away(tmp_path, clock), clock=clock)
-    begin, failures = local.loop._runner.begin, iter([True] * 12)
+    begin, failures = local.loop.attempts.runner.begin, iter([True] * 12)
 
     def fails(*arguments: Any) -> Any:
         if next(failures, False):
             raise Unavailable("a task had no answer")
         return begin(*arguments)
 
-    local.loop._runner.begin = fails  # type: ignore[method-assign]
+    local.loop.attempts.runner.begin = fails  # type: ignore[method-assign]
     run(local)
     assert sorted(out.frame()["total"].to_list()) == sorted(sum(range(epoch + 1)) for epoch in range(EPOCHS) for _ in range(3))
 
@@ -255,7 +256,7 @@ def test_what_is_not_the_stores_fault_still_ends_a_run_alone(tmp_path: Path) -> 
     def fails(*arguments: Any) -> Any:
         raise Retryable("a Spark job failed: Traceback …")
 
-    local.loop._runner.begin = fails  # type: ignore[method-assign]
+    local.loop.attempts.runner.begin = fails  # type: ignore[method-assign]
     with pytest.raises(Retryable, match="a Spark job failed"):
         run(local)
 
@@ -313,7 +314,7 @@ def test_an_entry_that_arrives_after_it_was_looked_for_misses_nothing_that_it_na
 
     store.is_away = True
     with mock.patch.object(local.loop.log, "news", looked_for), mock.patch.object(local.loop.tidy, "undo", undo if early else removed):
-        local.loop.persevere(local.loop.step, everything=True)
+        local.loop.siblings.persevere(local.loop.step, everything=True)
     run(local)
     assert list(out.epochs()) == list(range(1, EPOCHS + 1))
     assert all(store.get(name) is not None for name in local.manifest.segment_names())

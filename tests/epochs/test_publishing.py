@@ -92,7 +92,7 @@ def test_an_output_folder_that_is_away_is_waited_for_and_not_made_anew(tmp_path:
 
 
 def test_a_run_that_is_stopped_while_it_waits_says_what_is_left_to_do_and_the_next_start_does_it(tmp_path: Path) -> None:
-    clock = Waiting(lambda waited: setattr(local.loop, "stops", lambda: waited >= 2))
+    clock = Waiting(lambda waited: waited >= 2 and local.loop.patience.leave())
     local = start(tmp_path, md.parquet(tmp_path / "out"), clock=clock)
     local.step()
     shutil.move(tmp_path / "out", tmp_path / "away")
@@ -107,7 +107,7 @@ def test_a_run_that_is_stopped_while_it_waits_says_what_is_left_to_do_and_the_ne
 def test_patience_ends_and_a_run_that_was_replaced_does_not_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Waiting()
     local = start(tmp_path, md.parquet(tmp_path / "out"), clock=clock)
-    local.loop.patience = Patience(clock, "flow 'held'", limit=600.0)
+    local.loop.publisher.patience = Patience(clock, "flow 'held'", limit=600.0)
     shutil.rmtree(tmp_path / "out")
     with pytest.raises(md.Retryable, match="is not there"):
         local.step()

@@ -496,10 +496,10 @@ def test_what_a_sibling_merges_while_a_change_is_taken_back_is_not_lost(tmp_path
         a, b = (Local(flow, tmp_path, 1, replica=name, ahead=False) for name in "ab")
         while a.manifest.epoch < 6:
             a.step()
-        attempt, merged = a.loop.attempt, []
+        attempt, merged = a.loop.attempts.run, []
 
-        def meanwhile(*args: Any) -> Any:
-            outcome = attempt(*args)
+        def meanwhile(*args: Any, **options: Any) -> Any:
+            outcome = attempt(*args, **options)
             b.loop.siblings.keep_up()
             with constants(FEWEST=(compaction_module, 2)):
                 b.loop.housekeeping.compactor.consider(b.manifest, b.loop.routing, dict.fromkeys(b.loop.routing, 1))
@@ -507,7 +507,7 @@ def test_what_a_sibling_merges_while_a_change_is_taken_back_is_not_lost(tmp_path
             merged.append(b.manifest.position)
             return outcome
 
-        with mock.patch.object(a.loop, "attempt", meanwhile):
+        with mock.patch.object(a.loop.attempts, "run", meanwhile):
             a.step()
         assert merged
         assert "unproven" not in a.manifest.plan, "it was taken back"

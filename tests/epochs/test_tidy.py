@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from tests.memory_store import MemoryStore
 from tests.simulation.parts import OPERATOR
 from tests.simulation.steady import as_state, expected, go_on, hurry, take_over
 
@@ -20,7 +21,7 @@ from meander.epochs.tidy import Tidy
 from meander.errors import Retryable
 from meander.state.manifest import Manifest
 from meander.state.reading import read_operator
-from meander.state.stores.contract import DirStore, MemoryStore
+from meander.state.stores.contract import DirStore
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.local import Local, Script
 
 import meander as md
-from meander.epochs import loop as loop_module
+from meander.epochs import entry as entry_module
 
 COLUMNS = {"k": pl.Int64(), "ts": pl.Datetime("us")}
 SECOND = 1_000_000
@@ -84,7 +84,7 @@ def kill_at(local: Local, place: str) -> Any:
     if place == "before the commit":
         return mock.patch.object(local.loop.log, "append", side_effect=Killed)
     if place == "after the commit":
-        return mock.patch.object(local.loop, "publish", side_effect=Killed)
+        return mock.patch.object(local.loop.publisher, "publish", side_effect=Killed)
     return mock.patch.object(local.loop.tidy, "published", side_effect=Killed)
 
 
@@ -137,6 +137,6 @@ def test_dying_everywhere_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_it_would_show_if_an_epochs_entry_did_not_say_what_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop_module, "floors", lambda *_: {})
+    monkeypatch.setattr(entry_module, "floors", lambda *_: {})
     with pytest.raises(AssertionError, match=r"again and again|still there"):
         results(SCRIPT, tmp_path, EVERYWHERE)

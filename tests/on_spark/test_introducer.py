@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from tests.memory_store import MemoryStore
 
 from meander.clock import FakeClock
 from meander.epochs.placement import Executor, Placement
 from meander.errors import Retryable
 from meander.on_spark.introduction import Answer, Hello, Introducer
-from meander.state.stores.contract import MemoryStore
 from meander.task.messages import Common
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from tests.memory_store import MemoryStore
 
 from meander.errors import ConfigError, Unavailable
 from meander.on_spark.probe import judge, look
-from meander.state.stores.contract import MemoryStore
 
 
 class Away(MemoryStore):

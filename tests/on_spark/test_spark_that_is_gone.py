@@ -21,12 +21,12 @@ def context(error: Exception) -> Any:
 
 
 def test_a_context_that_was_stopped_is_no_reason_to_try_again() -> None:
-    with pytest.raises(md.ConfigError, match="Spark that the flow runs on was stopped; start the flow again"):
+    with pytest.raises(md.SparkGone, match="Spark that the flow runs on was stopped; start the flow again"):
         executors(SimpleNamespace(_jvm=object(), _jsc=None))  # type: ignore[arg-type]
 
 
 def test_a_jvm_that_has_ended_is_no_reason_to_try_again() -> None:
-    with pytest.raises(md.ConfigError, match="its JVM does not answer; start the flow again"):
+    with pytest.raises(md.SparkGone, match="its JVM does not answer; start the flow again"):
         executors(context(Py4JNetworkError("Answer from Java side is empty")))
 
 
@@ -57,7 +57,7 @@ def test_an_epoch_is_tried_again_where_spark_did_not_take_it_and_not_where_spark
         jobs.run_single([])
     spark.error = Py4JNetworkError("Answer from Java side is empty")
     for submit in (lambda: jobs.run_single([]), lambda: jobs.start_first_stage([], 1)):
-        with pytest.raises(md.ConfigError, match="start the flow again"):
+        with pytest.raises(md.SparkGone, match="start the flow again"):
             submit()
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+from tests.memory_store import MemoryStore
 
 import meander as md
 from meander.connect import arrow_ipc
@@ -21,7 +22,7 @@ from meander.connect.spool import SpoolSink, empty_spool
 from meander.processes import is_running
 from meander.replicate.handle import _settings, _spooled
 from meander.replicate.signals import UntilSignalled
-from meander.state.stores.contract import DirStore, MemoryStore
+from meander.state.stores.contract import DirStore
 
 FAKE = Path(__file__).with_name("fake_replica.py")
 

@@ -187,14 +187,14 @@ def test_a_leader_that_rests_is_left_alone(tmp_path: Path) -> None:
 
 def test_a_leader_that_takes_long_to_publish_is_left_alone(tmp_path: Path) -> None:
     ballot, (a, b) = voters("ab", tmp_path)
-    publish, b_was_behind = a.loop.publish, []
+    publish, b_was_behind = a.loop.publisher.publish, []
 
     def slowly(*given: Any) -> None:
         rounds(a, b, 100)
         b_was_behind.append(b.manifest.epoch)
         publish(*given)
 
-    with mock.patch.object(a.loop, "publish", slowly):
+    with mock.patch.object(a.loop.publisher, "publish", slowly):
         a.step()
     assert (ballot.deposed, b_was_behind) == ([], [1])
 
@@ -310,14 +310,14 @@ def test_replicas_that_are_all_slower_than_leaders_may_be_get_on(names: str, tmp
     failed: list[BaseException] = []
 
     def work(one: Local, slow: float) -> None:
-        begin = one.loop._runner.begin
+        begin = one.loop.attempts.runner.begin
 
         def begin_slowly(*arguments: Any) -> Any:
             result = begin(*arguments)
             return lambda: (time.sleep(slow), result())[1]
 
         try:
-            with mock.patch.object(one.loop._runner, "begin", begin_slowly):
+            with mock.patch.object(one.loop.attempts.runner, "begin", begin_slowly):
                 deadline = time.monotonic() + 40
                 while one.manifest.epoch < len(SCRIPT) and time.monotonic() < deadline:
                     one.step() or time.sleep(0.005)

@@ -56,7 +56,7 @@ def test_siblings_let_a_replica_try_a_change_unless_it_dies(tmp_path: Path) -> N
     assert (b.manifest.epoch, b.manifest.by, b.modifier.plan.version) == (2, "a", 2)
 
     trial = a.propose(md.Replace("kept", md.filter("k > 1")))
-    with mock.patch.object(a.loop, "install", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+    with mock.patch.object(a.loop.in_force, "install", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
         a.step()
     assert b.manifest.trial is None
     b.cohort._siblings["a"].changed = -10.0  # nothing was heard of it for long
@@ -127,7 +127,7 @@ def test_who_leaves_commits_nothing_behind_an_epoch_that_nobody_has_published(tm
     a, b = (Local(flow_for(name), tmp_path / "state", replica=name, ahead=False) for name in "ab")
     for one in (a, b):
         one.cohort.look()
-    with mock.patch.object(a.loop, "publish", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+    with mock.patch.object(a.loop.publisher, "publish", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
         a.step()
     b.cohort.leave()  # while a, as far as anybody knows, is about to publish
     b.step()
@@ -187,7 +187,7 @@ def test_an_epoch_is_published_in_the_sinks_of_its_own_plan_while_another_plan_i
     trial = a.propose(md.Replace("out", md.foreach_batch(lambda frame, epoch: calls.append(epoch))))
 
     def b_does_not_let_it() -> None:
-        with mock.patch.object(b.loop.siblings, "_is_free", return_value=True), mock.patch.object(b.loop, "publish"):
+        with mock.patch.object(b.loop.siblings, "_is_free", return_value=True), mock.patch.object(b.loop.publisher, "publish"):
             b.step()  # and dies before it publishes
 
     with during_its_run(a, b_does_not_let_it):
@@ -257,7 +257,7 @@ def test_a_change_that_comes_while_a_replica_starts_is_not_undone_by_it(tmp_path
 
     with mock.patch.object(Follower, "publish_theirs", slow):
         b = Local(changing(tmp_path), tmp_path / "state", replica="b", ahead=False)
-    assert b.loop.plan["version"] == 2
+    assert b.loop.in_force.plan["version"] == 2
     b.step()
     assert (b.manifest.epoch, b.manifest.by, b.manifest.plan["version"]) == (3, "b", 2)
     a.step()

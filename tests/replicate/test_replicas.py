@@ -71,7 +71,7 @@ def finish(local: Local) -> None:
 
 def during_its_run(local: Local, act: Callable[[], Any]) -> Any:
     """The replica's next epoch takes so long that all of this happens before it has ended."""
-    begin, acted = local.loop._runner.begin, []
+    begin, acted = local.loop.attempts.runner.begin, []
 
     def slow(*arguments: Any) -> Any:
         result = begin(*arguments)
@@ -85,7 +85,7 @@ def during_its_run(local: Local, act: Callable[[], Any]) -> Any:
 
         return later
 
-    return mock.patch.object(local.loop._runner, "begin", slow)
+    return mock.patch.object(local.loop.attempts.runner, "begin", slow)
 
 
 def test_two_replicas_give_out_what_one_would(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_it_would_show_if_nobody_looked_whether_an_entry_stands_in_a_hole(tmp_pa
 
 def test_a_committer_that_dies_before_it_publishes_is_stood_in_for(tmp_path: Path) -> None:
     a, b = replica(SCRIPT, tmp_path, "a"), replica(SCRIPT, tmp_path, "b")
-    with mock.patch.object(a.loop, "publish", side_effect=Killed), pytest.raises(Killed):
+    with mock.patch.object(a.loop.publisher, "publish", side_effect=Killed), pytest.raises(Killed):
         a.step()
     assert numbered(tmp_path / "totals") == []
     b.step()
@@ -334,7 +334,7 @@ def test_a_function_is_called_by_one_replica_per_epoch_and_by_another_if_that_on
     a.cohort.look()
     b.cohort.look()
     a.loop.siblings.keep_up()
-    with mock.patch.object(a.loop, "publish", side_effect=Killed), pytest.raises(Killed):
+    with mock.patch.object(a.loop.publisher, "publish", side_effect=Killed), pytest.raises(Killed):
         a.step()
     b.cohort._siblings["a"].changed = -10.0  # nothing was heard of it for long
     b.step()
@@ -351,7 +351,7 @@ def test_a_replica_that_is_restarted_under_its_own_name_calls_the_function_for_t
 
     a = start("a", "first")
     a.step()
-    with mock.patch.object(a.loop, "publish", side_effect=Killed), pytest.raises(Killed):
+    with mock.patch.object(a.loop.publisher, "publish", side_effect=Killed), pytest.raises(Killed):
         a.step()
     b = start("b", "other")
     assert not b.loop.siblings.stand_in(wait=False), "as far as it can see the committer lives, and is about to publish"
@@ -381,7 +381,7 @@ def test_a_replica_that_comes_back_late_does_not_call_for_an_epoch_that_another_
         return Local(flow, tmp_path / "state", replica=name)
 
     a = start("a", "first")
-    with mock.patch.object(a.loop, "publish", side_effect=Killed), pytest.raises(Killed):
+    with mock.patch.object(a.loop.publisher, "publish", side_effect=Killed), pytest.raises(Killed):
         a.step()
     with mock.patch.object(Follower, "recover"):
         late = start("a", "late")  # it has read the log, and not begun
@@ -436,7 +436,7 @@ def test_a_committer_that_sleeps_before_it_publishes_goes_on_behind_the_others(t
         return Local(flow, tmp_path / "state", replica=name)
 
     a, b = start("a"), start("b")
-    publish, slept = a.loop.publish, []
+    publish, slept = a.loop.publisher.publish, []
 
     def sleepy(*arguments: Any) -> None:
         """So long that entries and snapshots behind its own are collected, too."""
@@ -446,7 +446,7 @@ def test_a_committer_that_sleeps_before_it_publishes_goes_on_behind_the_others(t
                 b.step()
         publish(*arguments)
 
-    with mock.patch.object(a.loop, "publish", sleepy):
+    with mock.patch.object(a.loop.publisher, "publish", sleepy):
         a.step()
     assert (a.manifest.epoch, b.manifest.epoch) == (1, epochs + 1)
     finish(a)
@@ -458,14 +458,14 @@ def test_a_committer_that_sleeps_before_it_publishes_goes_on_behind_the_others(t
 
 def test_staged_output_that_is_missing_is_corruption_where_nobody_has_gone_on(tmp_path: Path) -> None:
     a = replica(SCRIPT, tmp_path, "a")
-    publish = a.loop.publish
+    publish = a.loop.publisher.publish
 
     def lost(*arguments: Any) -> None:
         for file in (tmp_path / "state" / "staged").rglob("0*"):
             file.unlink()
         publish(*arguments)
 
-    with mock.patch.object(a.loop, "publish", lost), pytest.raises(md.Corrupted, match="is named by the log but is not in store"):
+    with mock.patch.object(a.loop.publisher, "publish", lost), pytest.raises(md.Corrupted, match="is named by the log but is not in store"):
         a.step()
 
 
@@ -588,7 +588,7 @@ def kill_at(local: Local, place: str) -> Any:
     if place == "before the commit":
         return mock.patch.object(loop.log, "append", side_effect=Killed)
     if place == "after the commit":
-        return mock.patch.object(loop, "publish", side_effect=Killed)
+        return mock.patch.object(loop.publisher, "publish", side_effect=Killed)
     if place == "after the publication":
         return mock.patch.object(loop.tidy, "published", side_effect=Killed)
     return mock.patch.object(loop.housekeeping, "do", side_effect=Killed)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from tests.memory_store import MemoryStore
 from tests.replicate.ballot import Ballot, Candidate
 
 from meander.clock import FakeClock
 from meander.replicate.membership import Cohort
 from meander.replicate.roster import read_roster
 from meander.state.signs import place_of
-from meander.state.stores.contract import MemoryStore
 
 
 class Beating(FakeClock):

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from tests.memory_store import MemoryStore
 
 from meander.errors import Retryable
 from meander.state.manifest import Manifest
-from meander.state.stores.contract import MemoryStore
 
 
 class Crash(BaseException):

@@ -15,7 +15,9 @@ from tests.simulation.parts import FILE_ROWS, OPERATOR, SINK, Counted, Named, Si
 
 from meander.clock import FakeClock
 from meander.coordinate.routing import rebalance
-from meander.epochs.loop import Loop, Parts
+from meander.epochs.loop import Loop
+from meander.epochs.options import LoopOptions, Tenure
+from meander.epochs.parts import Parts
 from meander.errors import Fenced, Retryable
 from meander.state import compaction as compaction_module
 from meander.state import log as log_module
@@ -102,7 +104,7 @@ class Schedule:
             loop.recover()
             for _ in range(steps):
                 if self.rng.random() < 0.15:
-                    loop.between_epochs(partial(self._rescale, loop))
+                    loop.requests.put(partial(self._rescale, loop))
                 loop.step()
                 self.clock.sleep(1.0)
                 if loop.finished():
@@ -132,7 +134,8 @@ class Schedule:
         compactor = SimulatedCompactor(view, self.clock, log.manifest, rng)
         plan = {"flow": "simulated", "version": 1, "digest": "0" * 16}
         parts = Parts(plan, {}, sources, {SINK: WorldSink(self.world, view)}, {OPERATOR: {OPERATOR: Kept(("key",))}})
-        return Loop(view, self.clock, log, parts, runner, rng.choice((1, 1, 2, 3)), compactor, self.retain, ahead=rng.random() < 0.7)
+        options = LoopOptions(rng.choice((1, 1, 2, 3)), self.retain, rng.random() < 0.7)
+        return Loop(Tenure(view, self.clock, log), parts, runner, compactor=compactor, options=options)
 
     def _finish(self) -> None:
         """A clean driver uses the input up, another one starts and sweeps; then all is compared."""

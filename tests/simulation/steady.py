@@ -13,7 +13,9 @@ from meander import aggregates
 from meander.clock import Clock, FakeClock
 from meander.connect.sink import Staged
 from meander.connect.source import Choice, Split
-from meander.epochs.loop import Loop, Parts
+from meander.epochs.loop import Loop
+from meander.epochs.options import LoopOptions, Tenure
+from meander.epochs.parts import Parts
 from meander.state import compaction as compaction_module
 from meander.state import log as log_module
 from meander.state.log import Log
@@ -89,7 +91,7 @@ def take_over(store: Store, retain: int = 1, clock: Clock | None = None, source:
     runner = SimulatedRunner(store, clock, log.manifest.generation, rng, 0.0)  # type: ignore[arg-type]
     compactor = SimulatedCompactor(store, clock, log.manifest, rng)  # type: ignore[arg-type]
     parts = Parts(PLAN, {}, {SOURCE: source or Steady()}, {SINK: Nowhere()}, {OPERATOR: {OPERATOR: Kept(("key",))}})
-    loop = Loop(store, clock, log, parts, runner, 2, compactor, retain, ahead=False)
+    loop = Loop(Tenure(store, clock, log), parts, runner, compactor=compactor, options=LoopOptions(2, retain, work_ahead=False))
     loop.recover()
     return loop
 

@@ -18,7 +18,9 @@ from meander.clock import FakeClock
 from meander.connect.file_splits import ARCHIVE
 from meander.connect.files import FilesSource, files
 from meander.epochs.decision import Decision, Outcome
-from meander.epochs.loop import Loop, Parts
+from meander.epochs.loop import Loop
+from meander.epochs.options import LoopOptions, Tenure
+from meander.epochs.parts import Parts
 from meander.state.log import Log
 from meander.state.manifest import Manifest
 
@@ -77,9 +79,11 @@ class Folder:
             plan = {"flow": "f", "version": 1, "digest": "d"}
             parts = Parts(plan, {}, {SOURCE: source}, {SINK: WorldSink(self.world, view)}, {})
             compactor = SimulatedCompactor(view, self.clock, log.manifest, self.rng)
-            loop = Loop(view, self.clock, log, parts, ReadingRunner(source, view, self.clock), 1, compactor)
+            loop = Loop(
+                Tenure(view, self.clock, log), parts, ReadingRunner(source, view, self.clock), compactor=compactor, options=LoopOptions(1)
+            )
             loop.recover()
-            loop.look()
+            loop.input.look()
             while loop.step(everything=True):
                 self.check()
             loop.close()

@@ -1,9 +1,6 @@
-"""A driver process for crash tests: runs a flow over a folder, and kills itself with SIGKILL at a given step.
+"""A driver process for crash tests: runs a flow over a folder, and kills itself with SIGKILL at a given step: see ``tests/crashing.py``.
 
-    python child.py '{"store": …, "in": …, "out": …, "crash": ["put_if_absent", 4, "before"], …}'
-
-The steps are the driver's own effects: every put, every link of a publication, every deletion. Nothing in the product knows of this:
-the functions are wrapped here.
+python child.py '{"store": …, "in": …, "out": …, "crash": ["put_if_absent", 4, "before"], …}'
 """
 
 from __future__ import annotations
@@ -16,74 +13,13 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.crashing import build, kill_as_asked
+
 import meander as md
-from meander.connect.parquet import ParquetSink
 from meander.on_spark.session import executors
-from meander.state.log import Log
-from meander.state.stores.contract import DirStore
-from meander.state.stores.redis import RedisStore
-from meander.state.stores.s3 import S3Store
-
-
-def kill_at(owner: Any, name: str, nth: int, when: str) -> None:
-    """Replace a function by one that dies with its nth call, before or after its effect."""
-    original: Callable[..., Any] = getattr(owner, name)
-    calls = 0
-
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        nonlocal calls
-        calls += counts(name, args)
-        if calls == nth and when == "before":
-            os.kill(os.getpid(), signal.SIGKILL)
-        result = original(*args, **kwargs)
-        if calls == nth and when == "after":
-            os.kill(os.getpid(), signal.SIGKILL)
-        return result
-
-    setattr(owner, name, wrapped)
-
-
-def counts(name: str, args: tuple[Any, ...]) -> bool:
-    """Of links only the publications, of the store's verbs all but the probe at the start and the lease's beats."""
-    if name == "link":
-        return str(args[1]).endswith(".parquet")
-    return not (len(args) > 1 and str(args[1]).startswith(("probe/", "lease/")))
-
-
-STORES: dict[str, Any] = {"redis": RedisStore, "s3": S3Store}
-OWNERS: dict[str, Any] = {
-    "publish": ParquetSink,
-    "link": os,
-    "snapshot": Log,
-}
-
-
-def build(request: dict[str, Any], spark: Any) -> md.Flow:
-    flow = md.Flow("crash")
-    if request.get("structured"):
-        stream = spark.readStream.schema("key long, value double").option("maxFilesPerTrigger", "1").parquet(request["in"])
-        source: Any = md.spark_stream(stream)
-    else:
-        source = md.files(request["in"], max_files_per_epoch=request.get("files", 1))
-    events = flow.source("events", source)
-    totals = events.key_by("key").aggregate(
-        md.count().alias("n"),
-        md.sum("value").alias("total"),
-        md.count_distinct("value").alias("different"),
-        *([md.collect("value").alias("values")] if request.get("lists", True) else []),
-        name="totals",
-    )
-    totals.sink("out", md.parquet(request["out"]))
-    if request.get("chain"):  # three stateful stages in a row
-        sizes = totals.with_columns("n % 5 AS size", name="sizes").key_by("size").aggregate(md.sum("n").alias("m"), name="by_size")
-        odds = sizes.with_columns("m % 2 AS odd", name="odds").key_by("odd")
-        counts = odds.aggregate(md.count().alias("c"), md.max("m").alias("most"), name="by_odd")
-        counts.changes(name="log").sink("chain_out", md.parquet(request["out"] + "-chain"))
-    return flow
 
 
 class Trouble(threading.Thread):
@@ -137,9 +73,7 @@ def executor_processes() -> list[tuple[int, str]]:
 
 def main() -> None:
     request = json.loads(sys.argv[1])
-    if request.get("crash"):
-        name, nth, when = request["crash"]
-        kill_at(OWNERS.get(name) or STORES.get(request["store"].split(":")[0], DirStore), name, nth, when)
+    kill_as_asked(request)
     spark = md.spark(master=request.get("master", "local[2]"))
     try:
         run = build(request, spark).start(

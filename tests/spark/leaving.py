@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import polars as pl
-from tests.spark.conftest import write_input
+from tests.drivers import write_input
 from tests.spark.newcomer import executor_of
 
 import meander as md

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-from tests.spark.conftest import write_input
+from tests.drivers import write_input
 
 import meander as md
 from meander.cache.reader import this_executor

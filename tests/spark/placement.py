@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import polars as pl
-from tests.spark.conftest import write_input
+from tests.drivers import write_input
 
 import meander as md
 

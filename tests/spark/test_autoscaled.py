@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.spark.conftest import write_input
+from tests.drivers import write_input
 from tests.spark.test_introduction import tell
 
 import meander as md

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
-from tests.spark.conftest import write_input
+from tests.drivers import write_input
 
 import meander as md
 from meander.cache.reader import ExecutorCache
@@ -18,9 +18,9 @@ def executor_cache(frame: Any) -> Any:
     """Leaves a note where this executor's cache is: a worker knows."""
     import polars as pl
 
-    from meander import worker
+    from meander.worker import Worker
 
-    found = [str(one.folder) for one in worker._executor_caches.values() if isinstance(one, ExecutorCache)]
+    found = [str(one.folder) for one in Worker.here().executor_caches.values() if isinstance(one, ExecutorCache)]
     return frame.with_columns(pl.lit(found[0] if found else "").alias("folder"))
 
 

@@ -13,8 +13,8 @@ from typing import Any
 import polars as pl
 import pytest
 from tests import oracle
+from tests.drivers import write_input
 from tests.oracle import check_totals
-from tests.spark.conftest import write_input
 
 import meander as md
 

@@ -14,34 +14,13 @@ from typing import Any
 
 import polars as pl
 import pytest
+from tests.crashing import EPOCH_STEPS, crash_chain
+from tests.drivers import write_input
 from tests.oracle import check_totals
-from tests.spark.conftest import write_input
 
 import meander as md
 
 Start = Callable[..., Any]
-
-EPOCH_STEPS = [
-    ["put_if_absent", 4, "before"],  # the first epoch's log entry: 1 is the takeover, 2 and 3 are the plan
-    ["put_if_absent", 4, "after"],
-    ["publish", 2, "before"],
-    ["link", 4, "after"],
-    ["publish", 2, "after"],
-    ["delete", 1, "before"],
-]
-START_STEPS = [["put_if_absent", 1, "before"], ["put_if_absent", 1, "after"], ["put_if_absent", 2, "after"], ["link", 1, "before"]]
-
-
-def crash_chain(tmp_path: Path, child: Start, steps: list[list[Any]], files: int = 8, rows: int = 3000, **options: Any) -> None:
-    folder = write_input(tmp_path / "in", files=files, rows=rows, keys=700)
-    request = {"store": str(tmp_path / "state"), "in": str(folder), "out": str(tmp_path / "out"), **options}
-    for step in steps:
-        code, _ = child(**request, crash=step).finish()
-        assert code == -signal.SIGKILL, f"the driver was to die at {step}"
-    code, answer = child(**request).finish()
-    assert code == 0, answer
-    state = pl.DataFrame(pl.from_arrow(md.read_state(tmp_path / "state", "totals")))
-    check_totals(tmp_path / "state", folder, tmp_path / "out", state)
 
 
 @pytest.mark.slow
@@ -50,23 +29,9 @@ def test_a_driver_killed_around_commit_and_publication_leaves_nothing_lost_or_do
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_a_driver_killed_while_starting_leaves_nothing_lost_or_doubled(tmp_path: Path, child: Start) -> None:
-    crash_chain(tmp_path, child, START_STEPS, small=True)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_a_driver_killed_around_every_step_of_a_small_epoch(tmp_path: Path, child: Start) -> None:
-    crash_chain(tmp_path, child, EPOCH_STEPS, small=True)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_a_driver_killed_around_a_snapshot_forgets_no_file_and_reads_none_twice(tmp_path: Path, child: Start) -> None:
-    """Past the 32nd entry: the names of taken files move into a file of their own, and the manifest is written down."""
-    steps = [["put", 1, "before"], ["put", 1, "after"], ["snapshot", 1, "before"], ["snapshot", 1, "after"], ["delete", 40, "after"]]
-    crash_chain(tmp_path, child, steps, files=150, rows=200, small=True)
+def test_a_driver_killed_around_a_small_epoch_leaves_nothing_lost_or_doubled(tmp_path: Path, child: Start) -> None:
+    """Before and after its commit alone: every step is in ``tests/epochs/test_killed_drivers.py``, without Spark."""
+    crash_chain(tmp_path, child, EPOCH_STEPS[1:3], small=True)
 
 
 @pytest.mark.slow

@@ -15,8 +15,8 @@ from typing import Any
 import polars as pl
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from tests.drivers import write_input
 from tests.oracle import check_totals, decisions
-from tests.spark.conftest import write_input
 
 import meander as md
 from meander.control.client import Client, NothingListens

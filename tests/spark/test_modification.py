@@ -9,8 +9,8 @@ from typing import Any
 
 import polars as pl
 import pytest
+from tests.drivers import write_input
 from tests.oracle import decisions
-from tests.spark.conftest import write_input
 
 import meander as md
 from meander.cli.flow_file import load_flow

@@ -9,8 +9,8 @@ from typing import Any
 
 import polars as pl
 import pytest
+from tests.drivers import write_input
 from tests.oracle import check_totals, decisions
-from tests.spark.conftest import write_input
 
 import meander as md
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import polars as pl
 import pytest
+from tests.drivers import write_input
 from tests.oracle import check_totals
 from tests.servers import BUCKET
-from tests.spark.conftest import write_input
 
 import meander as md
 from meander.cli.store_view import owner_of

@@ -13,7 +13,7 @@ from typing import Any
 import polars as pl
 import pytest
 from tests import oracle
-from tests.spark.conftest import write_input
+from tests.drivers import write_input
 
 import meander as md
 

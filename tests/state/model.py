@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+from tests.memory_store import MemoryStore
 
 from meander import aggregates
 from meander.coordinate.routing import groups_of, rebalance, slots_of, spread
@@ -19,7 +20,6 @@ from meander.state.hashing import Hashes, hash_keys, key_groups_of
 from meander.state.manifest import Json, Manifest
 from meander.state.reading import read_rows
 from meander.state.segment import DELETED, HASH, Segment, SegmentRef, encode_batch, encode_segment, rows_of_hashes
-from meander.state.stores.contract import MemoryStore
 from meander.state.table import find, upsert
 
 KEY_GROUPS = 8

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.memory_store import MemoryStore
 
 from meander.epochs.compaction import finished_merge, merge_entry, still_holds
 from meander.errors import Corrupted
@@ -37,7 +38,6 @@ from meander.state.segment import (
     rows_of_hashes,
     without_rows,
 )
-from meander.state.stores.contract import MemoryStore
 from meander.state.table import Reach, find, find_all, find_rows
 
 KEY_GROUPS = 4

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 import pytest
+from tests.memory_store import MemoryStore
 
 from meander.clock import FakeClock
 from meander.epochs.compaction import finished_merge, merge_entry
@@ -16,7 +17,6 @@ from meander.state.compaction import FEWEST, MOST, Merge, choose_merge, run_merg
 from meander.state.log import Log
 from meander.state.manifest import Manifest, Table
 from meander.state.segment import DELETED, HASH, Segment, SegmentRef, encode_segment
-from meander.state.stores.contract import MemoryStore
 
 EVERYTHING = 0b1111
 

@@ -10,10 +10,11 @@ import time
 from collections.abc import Callable
 
 import pytest
+from tests.memory_store import MemoryStore
 
 from meander.clock import FakeClock, SystemClock
 from meander.errors import Busy, Retryable
-from meander.state.stores.contract import MemoryStore, open_store
+from meander.state.stores.contract import open_store
 from meander.state.stores.lease import SECONDS, Lease, live_owner, refuse_beside_live
 
 

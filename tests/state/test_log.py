@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.memory_store import MemoryStore
 
 from meander.clock import FakeClock
 from meander.errors import ConfigError, Corrupted, Fenced, Retryable
 from meander.state import log as log_module
 from meander.state.log import Log, entry_name, newest_generation, read_manifest
 from meander.state.manifest import Manifest
-from meander.state.stores.contract import MemoryStore
 
 
 def epoch_entry(number: int) -> dict[str, Any]:

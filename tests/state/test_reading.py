@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.memory_store import MemoryStore
 from tests.simulation.parts import OPERATOR
 from tests.simulation.steady import as_state, expected, go_on, hurry, take_over
 
@@ -15,7 +16,7 @@ from meander.epochs.loop import Loop
 from meander.errors import ConfigError, Corrupted, Retryable
 from meander.state.log import entry_name, history, read_manifest, read_snapshot, readable_epochs, snapshot_name, snapshots
 from meander.state.reading import read_operator
-from meander.state.stores.contract import DirStore, MemoryStore, Store
+from meander.state.stores.contract import DirStore, Store
 
 FAR = 12
 """Epochs after which nothing that was collectable is left."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from tests.memory_store import MemoryStore
 
 from meander.clock import FakeClock
 from meander.state import seen as seen_module
 from meander.state.manifest import Manifest
 from meander.state.seen import flush_seen, load_seen
-from meander.state.stores.contract import MemoryStore
 
 
 class Weighed(MemoryStore):

@@ -7,6 +7,7 @@ import threading
 import time
 
 import pytest
+from tests.memory_store import MemoryStore
 
 from meander.clock import FakeClock, SystemClock
 from meander.processes import ProcessId
@@ -14,7 +15,6 @@ from meander.replicate import membership as cohort
 from meander.replicate.membership import DEAD_AFTER, Cohort
 from meander.replicate.requests import SUPERVISOR, live_supervisor
 from meander.state.signs import LONGEST_LOOK, SILENT_AFTER, Said, Watch, place_of
-from meander.state.stores.contract import MemoryStore
 
 TORN = (b"", b"{", b'{"name": "a", "num', b"7", b'{"number": 1, "epoch": "x", "process": 7, "host": "here", "system": "x", "born": ""}')
 SOMEBODY = ProcessId(7, "another system", "1")

@@ -21,10 +21,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.memory_store import MemoryStore
 from tests.servers import BUCKET
 
 from meander.errors import Busy, ConfigError, Retryable, Unavailable
-from meander.state.stores.contract import DirStore, Lock, MemoryStore, Store, open_store, sweep_temporary
+from meander.state.stores.contract import DirStore, Lock, Store, open_store, sweep_temporary
 
 KINDS = ["memory", "folder", "redis", "s3"]
 

@@ -48,7 +48,7 @@ def after(*customers: str) -> list[dict[str, Any]]:
 
 
 def all_of(local: Local) -> None:
-    local.loop.look()
+    local.loop.input.look()
     local.run()
 
 
@@ -56,7 +56,7 @@ def applied(local: Local, *changes: Any, **rules: Any) -> Any:
     trial = local.propose(*changes, **rules)
     for _ in range(5):
         if not trial.done.done():
-            local.loop.look()
+            local.loop.input.look()
             local.step()
     return trial.done.result(0)
 
@@ -133,7 +133,7 @@ def test_a_wider_column_widens_the_state_behind_it(tmp_path: Path, format: str) 
 def test_a_file_that_is_taken_in_part_is_read_on_with_the_new_columns(tmp_path: Path) -> None:
     write(tmp_path / "in", "a", before(*"abcdef"), "parquet")
     local = Local(orders(tmp_path, OLD, "parquet", max_rows_per_epoch=2), tmp_path / "state", ahead=True)
-    local.loop.look()
+    local.loop.input.look()
     local.step()
     assert local.manifest.offsets["orders"]["partial"]["next"] == 1
     applied(local, md.Become(orders(tmp_path, NEW, "parquet", max_rows_per_epoch=2).plan()))
@@ -146,9 +146,9 @@ def test_what_was_decided_before_is_read_with_the_columns_of_its_epoch(tmp_path:
     for name in "abc":
         write(tmp_path / "in", name, after(name))
     local = Local(orders(tmp_path, OLD, max_files_per_epoch=1), tmp_path / "state")
-    local.loop.look()
+    local.loop.input.look()
     local.step()
-    assert local.loop._next is not None  # the second file is decided
+    assert local.loop.decisions.begun is not None  # the second file is decided
     applied(local, md.Become(orders(tmp_path, NEW, max_files_per_epoch=1).plan()))
     all_of(local)
     assert published(tmp_path) == [("a", 2, None), ("b", 2, "no"), ("c", 2, "no")]
@@ -249,7 +249,7 @@ def test_replicas_change_the_columns_of_a_source_together(tmp_path: Path) -> Non
     all_of(a)
     all_of(b)
     write(tmp_path / "in", "b", after("bob"))
-    b.loop.look()
+    b.loop.input.look()
     trial = a.propose(md.Become(orders(tmp_path, NEW).plan()))
     all_of(a)
     assert trial.done.result(0).epoch == 2

@@ -9,13 +9,15 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
+from tests.memory_store import MemoryStore
 from tests.simulation.steady import go_on, take_over
 
 from meander.cache.client import Peer
 from meander.cache.disk import Cache
 from meander.cache.steward import Steward
+from meander.epochs.events import LoopEvents
 from meander.state.segment import HASH, encode_segment
-from meander.state.stores.contract import DirStore, MemoryStore
+from meander.state.stores.contract import DirStore
 
 
 def test_a_steward_drops_what_it_is_told_with_all_its_parts_and_nothing_else(tmp_path: Path) -> None:
@@ -74,12 +76,23 @@ def test_the_counter_does_not_keep_what_left_the_cache(tmp_path: Path) -> None:
         steward.shutdown()
 
 
+class Collected(LoopEvents):
+    """The segments that a loop says are removed."""
+
+    def __init__(self) -> None:
+        self.segments: list[str] = []
+
+    def segments_collected(self, segments: list[str]) -> None:
+        self.segments.extend(segments)
+
+
 @pytest.mark.parametrize("retain", [2])
 def test_the_loop_tells_which_segments_it_has_removed_once_each(retain: int) -> None:
-    store, told = MemoryStore(), []
+    store, collected = MemoryStore(), Collected()
     loop = take_over(store, retain=retain)
-    loop.collected = told.extend
+    loop.events.add(collected)
     go_on(loop, 60)
+    told = collected.segments
     there = {name for name in store.objects if name.startswith("segments/")}
     assert told, "something was merged and collected"
     assert len(told) == len(set(told))

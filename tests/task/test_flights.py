@@ -18,11 +18,11 @@ def run_in_pieces(folder: Path, pieces: tuple[tuple[int, int], ...]) -> dict[str
     """(slots, epochs) one after the other, each in a process that is dropped where it stands; then to the end with two slots."""
     for slots, epochs in pieces:
         local = Local(flights.build(folder / "in", folder / "out"), folder / "state", slots, key_groups=128)
-        local.loop.look()
+        local.loop.input.look()
         for _ in range(epochs):
             assert local.step()
     last = Local(flights.build(folder / "in", folder / "out"), folder / "state", 2, key_groups=128)
-    last.loop.look()
+    last.loop.input.look()
     last.run(flush=True)
     assert not list((folder / "state").glob("dead_letters/*"))
     return flights.check(folder / "in", folder / "out")

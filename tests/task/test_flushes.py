@@ -140,7 +140,7 @@ def test_input_that_comes_while_a_flush_runs_is_late_like_any_that_comes_after_i
     sums.sink("out", out)
     local = Local(flow, tmp_path, 1, small=False, ahead=False)
     local.step()
-    local.loop._work_ahead = ahead
+    local.loop.decisions.work_ahead = ahead
     assert local.step(flush=True)
     (cursor,) = local.loop.input.cursors.values()
     cursor.came = True

@@ -160,7 +160,7 @@ def run_through(flow: md.Flow, folder: Path, data: st.DataObject, script: Sequen
                 local.loop.reroute("j", rebalance(local.loop.routing["j"], data.draw(st.integers(1, 4))))
             if data.draw(st.integers(0, 3)) == 0:  # the driver dies, and another one goes on
                 local = Local(flow, folder, 2, small)
-            if data.draw(st.integers(0, 3)) == 0 and local.loop._next is None:
+            if data.draw(st.integers(0, 3)) == 0 and local.loop.decisions.begun is None:
                 flush()
         while local.step():  # what is due without input
             expected += model.epoch(())

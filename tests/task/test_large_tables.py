@@ -17,7 +17,6 @@ from tests.epochs.test_modification_crashes import Crash, Mortal
 from tests.local import Local, Script, constants
 
 import meander as md
-from meander import worker
 from meander.cache.disk import Cache
 from meander.cache.tables import OpenTables, lookups_of
 from meander.errors import Corrupted, FlowError
@@ -27,6 +26,8 @@ from meander.plan.content import content_digest
 from meander.state import lookups
 from meander.state.manifest import Manifest
 from meander.state.stores.contract import DirStore
+from meander.task.physical import CompiledPlans
+from meander.worker import Worker
 
 ROWS: dict[str, Any] = {"k": pl.Int64(), "v": pl.Int64()}
 CITIES = pl.DataFrame({"k": [1, 2, 2], "city": ["Rome", "Oslo", "Bern"]})
@@ -148,7 +149,7 @@ def test_what_a_task_is_told_does_not_grow_with_the_table(tmp_path: Path) -> Non
     for rows in (10, 100_000):
         with constants(PIECE_BYTES=(lookups, 64 << 20)):
             local = Local(flow_of(pl.DataFrame({"k": range(rows), "city": "x" * 40})), tmp_path / str(rows))
-        told.append(len(pickle.dumps(local.loop._runner.introduction(8))))
+        told.append(len(pickle.dumps(local.loop.attempts.runner.introduction(8))))
     assert abs(told[1] - told[0]) < 100
     assert told[1] < 20_000
 
@@ -365,7 +366,6 @@ def test_a_table_that_cannot_be_read_stops_the_flow_and_is_stored_anew(tmp_path:
         (folder / name).write_bytes(data)
     with mock.patch.object(DirStore, "get_range", return_value=b"x"):  # it was there a moment ago
         local = Local(flow_of(CITIES, out=out), folder)
-    worker._tables = OpenTables()
     with pytest.raises(Corrupted, match=f"join_static 'cities': its table is {harm}: '{name}'"):
         local.step()
     assert local.manifest.totals.get("dead_letters", 0) == 0
@@ -377,7 +377,6 @@ def test_a_table_that_cannot_be_read_stops_the_flow_and_is_stored_anew(tmp_path:
 
 def test_a_store_that_does_not_answer_is_no_fault_of_a_row(tmp_path: Path) -> None:
     local = Local(flow_of(CITIES), tmp_path)
-    worker._tables = OpenTables()
     with mock.patch.object(DirStore, "map", side_effect=md.Retryable("no answer")), pytest.raises(md.Retryable):
         local.step()
     local.run()
@@ -423,15 +422,16 @@ def test_how_large_a_frame_is_is_known_before_all_of_it_is_packed() -> None:
 
 
 def test_a_worker_lets_go_of_tables_that_no_operator_uses(tmp_path: Path) -> None:
-    worker._tables = shelf = OpenTables()
-    local = Local(flow_of(CITIES, 12), tmp_path / "state")
+    worker = Worker()
+    shelf = worker.tables
+    local = Local(flow_of(CITIES, 12), tmp_path / "state", worker=worker)
     local.step()
     assert len(shelf) == 1
     local.propose(md.Become(flow_of(OTHERS, 12).plan()))
     local.step()
     local.step()
     assert len(shelf) == 1
-    other = Local(flow_of(CITIES, 70), tmp_path / "other")
+    other = Local(flow_of(CITIES, 70), tmp_path / "other", worker=worker)
     other.step()
     assert len(shelf) == 2
     other.run()
@@ -443,7 +443,7 @@ def test_an_executor_fetches_a_table_once_and_maps_it_from_its_cache(tmp_path: P
     executor_cache = mock.Mock(folder=tmp_path, cache=Cache(tmp_path / "cache"))
     reads: list[str] = []
     store = DirStore(tmp_path / "state")
-    compiled, marks = worker.unpack_plan(local.loop._runner._packed), local.loop.plan["tables"]
+    compiled, marks = CompiledPlans().unpack(local.loop.attempts.runner._program.packed), local.loop.in_force.plan["tables"]
     lookup = lookups_of(compiled.plan)["cities"]
     with mock.patch.object(store, "map", side_effect=lambda name: (reads.append(name), DirStore.map(store, name))[1]):
         for _ in range(2):  # two workers

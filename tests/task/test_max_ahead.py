@@ -81,7 +81,7 @@ def test_an_epoch_that_runs_again_after_a_restart_refuses_the_same_rows(tmp_path
     flow, _ = flow_of(EPOCHS, "1h")
     local = Local(flow, tmp_path, clock=first, ahead=False, replica="a")
     late = Local(flow, tmp_path, clock=second, ahead=False, replica="b")
-    decision = local.loop._agreed(local.loop.decide(1, everything=True))
+    decision = local.loop.decisions._agreed(local.loop.decisions.from_input(1, everything=True))
     assert decision is not None
     for clock in (first, second):
         clock.sleep(FAR)

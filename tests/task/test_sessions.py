@@ -124,7 +124,7 @@ def test_sessions_equal_the_model_epoch_by_epoch(tmp_path_factory: pytest.TempPa
                 local.loop.reroute("w", rebalance(local.loop.routing["w"], data.draw(st.integers(1, 4))))
             if data.draw(st.integers(0, 3)) == 0:
                 local = Local(flow, folder, 2, small)
-            if data.draw(st.integers(0, 3)) == 0 and local.loop._next is None:
+            if data.draw(st.integers(0, 3)) == 0 and local.loop.decisions.begun is None:
                 for is_flush in local.flush():
                     expected += model.epoch((), is_flush)
         while local.step():

@@ -36,7 +36,7 @@ def files_by_epoch(folder: Path, operator: str, span: str) -> list[int]:
     write_visits(folder / "in", SPANS[span], EPOCHS, rows=400, seed=0)
     request = BackfillRequest("meander", operator, str(folder / "in"), EPOCHS, str(folder / "run"), "", SLOTS, "")
     local = Local(build(request), folder / "run" / "store", SLOTS, merges=NoMerges)
-    local.loop.look()
+    local.loop.input.look()
     known: set[str] = set()
     added = []
     while local.step():

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from meander import worker
+from meander.worker import Worker
 
 
 def is_seen(thing: object) -> bool:
@@ -17,16 +17,16 @@ def is_seen(thing: object) -> bool:
 
 
 def test_what_modules_hold_is_kept_from_the_collector_once_and_again_when_there_are_new_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "_spared", 0)
+    worker = Worker()
     gc.unfreeze()
     try:
-        worker._spare_imports()
+        worker.spare_imports()
         assert gc.get_freeze_count() > 10_000
         kept = [[1], [2]]
-        worker._spare_imports()
+        worker.spare_imports()
         assert is_seen(kept)  # nothing was imported: what tasks make stays in the collector's sight
         monkeypatch.setitem(sys.modules, "a_new_one", ModuleType("a_new_one"))
-        worker._spare_imports()
+        worker.spare_imports()
         assert not is_seen(kept)
     finally:
         gc.unfreeze()

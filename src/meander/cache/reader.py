@@ -18,10 +18,9 @@ import json
 import os
 import subprocess
 import sys
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -32,9 +31,9 @@ import pyarrow as pa
 
 from meander.cache.client import GENTLY, Peer, Unreachable
 from meander.cache.disk import Cache
+from meander.cache.open_segments import OpenSegments
 from meander.cache.ranges import SMALL, open_by_ranges, read_whole
-from meander.clock import SystemClock
-from meander.errors import Corrupted
+from meander.clock import Clock
 from meander.state.hashing import Hashes
 from meander.state.parts import encode_part
 from meander.state.segment import HASH, Segment, SegmentRef, encode_segment
@@ -42,51 +41,11 @@ from meander.state.stores.contract import Store
 from meander.task.messages import Lookup, Report
 
 CACHE_BYTES = 8 << 30
-_KEPT = 256
-_UNUSED = 4096
 _ASK_AGAIN = 2.0
-_OFTEN = 64
 _AT_ONCE = 8
-_CLOCK = SystemClock()
 NO_HASHES: Hashes = np.zeros(0, np.uint64)
 
 _EMPTY = Segment("", encode_segment(pl.DataFrame({HASH: np.zeros(0, np.uint64)})))
-
-
-class Opened:
-    """Segments that stay open as long as they are looked at in turn, however many they are.
-
-    Segments not used recently are closed: they were merged or dropped, and take room on the disk while they are mapped.
-    """
-
-    def __init__(self, unused: int) -> None:
-        self._unused, self._looks = unused, 0
-        self._segments: OrderedDict[str, tuple[Segment, int]] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._segments)
-
-    def get(self, key: str) -> Segment | None:
-        self._looks += 1
-        if key not in self._segments:
-            return None
-        segment, _ = self._segments.pop(key)
-        return self.put(key, segment)
-
-    def put(self, key: str, segment: Segment) -> Segment:
-        self._segments[key] = (segment, self._looks)
-        while next(iter(self._segments.values()))[1] < self._looks - self._unused:
-            self._segments.popitem(last=False)
-        return segment
-
-
-_opened = Opened(_UNUSED)
-_ordered: OrderedDict[tuple[str, int], None] = OrderedDict()
-_questions: OrderedDict[str, int] = OrderedDict()
-"""How often a segment was asked for at a peer."""
-
-
-_asking = ThreadPoolExecutor(2, thread_name_prefix="meander-questions")
 
 
 @dataclass(frozen=True)
@@ -101,14 +60,14 @@ class _Question:
 class Mapped:
     """Segments of a store that is a folder here."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, store: Store, opened: OpenSegments) -> None:
+        self._store, self._opened = store, opened
 
     def scan(self, ref: SegmentRef) -> Segment:
         return self.open(ref, NO_HASHES)
 
     def open(self, ref: SegmentRef, _: Hashes) -> Segment:
-        return _keep(f"{self._store.url}/{ref.name}", ref.name, lambda: self._store.map(ref.name), self._store.url)
+        return self._opened.find(f"{self._store.url}/{ref.name}", ref.name, lambda: self._store.map(ref.name), url=self._store.url)
 
     def announce(self, lookups: Sequence[Lookup]) -> None:
         """Nothing to do: all is here."""
@@ -145,14 +104,28 @@ class Remote:
         """It is in the store."""
 
 
+@dataclass(frozen=True)
+class Owned:
+    """The key groups that a task reads, and where segments are beside the store."""
+
+    groups: int
+    """As bits."""
+    key_groups: int
+    holders: Mapping[str, str] = field(default_factory=dict)
+    """Segments that are in some executor's cache: the address of its steward."""
+    secret: str = ""
+    """The secret that stewards of this run share."""
+    whole: bool = False
+    """Whether what is not in the cache is copied there first (mode ``local``)."""
+
+
 class Cached:
     """An executor's cache before the store."""
 
-    def __init__(
-        self, store: Store, cache: Cache, mode: str, groups: int, key_groups: int, holders: Mapping[str, str], secret: str, report: Report
-    ) -> None:
-        self._store, self._cache, self._is_local = store, cache, mode == "local"
-        self._groups, self._key_groups, self._holders, self._secret, self._report = groups, key_groups, holders, secret, report
+    def __init__(self, store: Store, cache: Cache, owned: Owned, *, opened: OpenSegments, report: Report) -> None:
+        self._store, self._cache, self._opened, self._report = store, cache, opened, report
+        self._groups, self._key_groups, self._is_local = owned.groups, owned.key_groups, owned.whole
+        self._holders, self._secret = owned.holders, owned.secret
         self._task: dict[str, Segment] = {}
         self._here: dict[str, Segment] = {}
         """Those that this task has found in the cache: it asks for each several times, and a look counts."""
@@ -171,7 +144,7 @@ class Cached:
                     away.setdefault(holder, []).append(ref.name)
             wanted = hashes() if away else NO_HASHES
             for holder, names in away.items():
-                question = _Question(wanted, names, _asking.submit(Peer.at(holder, self._secret).rows, names, wanted))
+                question = _Question(wanted, names, self._opened.pool.submit(Peer.at(holder, self._secret).rows, names, wanted))
                 self._coming.update(dict.fromkeys(names, question))
 
     def expect(self, refs: Sequence[SegmentRef], hashes: Hashes) -> None:
@@ -188,7 +161,7 @@ class Cached:
                 continue
             if holder is not None:
                 away.setdefault(holder, []).append(ref.name)
-                if _asks_again(ref.name):
+                if self._opened.asks_again(ref.name):
                     self._bring_later(ref, groups, holder, GENTLY)
             elif ref.bytes <= SMALL:
                 stored.append(ref)
@@ -243,7 +216,7 @@ class Cached:
         self._report.count("fetched_from_store", len(data))
         self._cache.add(ref.name, data)
         kept = self._cache.whole(ref.name)  # mapped, so that the process need not hold it; None where it had to make room already
-        return _opened.put(f"{self._cache.folder}/{ref.name}", Segment(ref.name, pa.py_buffer(data) if kept is None else kept))
+        return self._opened.put(f"{self._cache.folder}/{ref.name}", Segment(ref.name, pa.py_buffer(data) if kept is None else kept))
 
     def _bring_later(self, ref: SegmentRef, groups: int, holder: str | None, share: float) -> None:
         """Have our own steward fetch it, so that the next epochs need not read it from afar again.
@@ -251,12 +224,9 @@ class Cached:
         No cache has it, or this worker has read it from another executor for many epochs: the
         steward that should have fetched it did not, or died while fetching.
         """
-        wanted = (ref.name, groups)
-        if self._report.steward is None or (holder is None and wanted in _ordered):
+        if self._report.steward is None or (holder is None and self._opened.was_ordered(ref.name, groups)):
             return
-        _ordered[wanted] = None
-        while len(_ordered) > _KEPT:
-            _ordered.popitem(last=False)
+        self._opened.ordered(ref.name, groups)
         with contextlib.suppress(Unreachable):
             Peer.at(self._report.steward, self._secret).fetch([[ref.name, ref.bytes, f"{groups:x}", holder]], share)
 
@@ -270,12 +240,12 @@ class Cached:
     def _look(self, name: str, groups: int) -> Segment | None:
         whole, part = f"{self._cache.folder}/{name}", f"{self._cache.folder}/{name}@{groups:x}"
         for key in (whole, part):
-            if (segment := _opened.get(key)) is not None:
+            if (segment := self._opened.get(key)) is not None:
                 return segment
         if (data := self._cache.whole(name)) is not None:
-            return _opened.put(whole, Segment(name, data))
+            return self._opened.put(whole, Segment(name, data))
         found = self._cache.segment(name, groups, self._key_groups)
-        return None if found is None else _opened.put(part, found)
+        return None if found is None else self._opened.put(part, found)
 
     def _came(self, asked: Hashes, names: Sequence[str], found: Sequence[pa.Buffer | None]) -> None:
         for name, data in zip(names, found, strict=True):
@@ -314,15 +284,6 @@ def _has_all(asked: Hashes, hashes: Hashes) -> bool:
     return bool((asked[at] == hashes).all())
 
 
-def _asks_again(name: str) -> bool:
-    """Whether a segment is asked for at a peer in one epoch after the other, and this is the time to do something about it."""
-    asked = _questions.pop(name, 0) + 1
-    _questions[name] = asked
-    while len(_questions) > _UNUSED:
-        _questions.popitem(last=False)
-    return asked % _OFTEN == 0
-
-
 class Counting:
     """A store that counts in a task's report what is read from it."""
 
@@ -335,25 +296,17 @@ class Counting:
         return data
 
 
-def _keep(key: str, name: str, read: Callable[[], pa.Buffer | None], url: str) -> Segment:
-    if (segment := _opened.get(key)) is not None:
-        return segment
-    data = read()
-    if data is None:
-        raise Corrupted(f"segment '{name}' is named by the manifest but is not in store {url}; was the store changed from outside?")
-    return _opened.put(key, Segment(name, data))
-
-
 # -- this executor's steward -----------------------------------------------------------------------------------------
 
 
 class ExecutorCache:
     """This executor's cache and the address of its steward, once there is one."""
 
-    def __init__(self, store: str, secret: str, key_groups: int) -> None:
+    def __init__(self, store: str, secret: str, key_groups: int, *, clock: Clock) -> None:
         root = Path((os.environ.get("SPARK_LOCAL_DIRS") or "/tmp").split(",")[0])
         self.folder = root / f"meander-{sha256(f'{store} {secret}'.encode()).hexdigest()[:16]}"
         self.cache = Cache(self.folder / "cache")
+        self._clock = clock
         self._process = _executor_process()
         self.executor = _executor_id(self._process)
         self._orders = {"store": store, "secret": secret, "key_groups": key_groups, "limit": CACHE_BYTES}
@@ -362,7 +315,7 @@ class ExecutorCache:
 
     def address(self) -> str | None:
         """Where its steward listens; None while there is none. Starts one where there is none, and never waits for it."""
-        now = _CLOCK.monotonic()
+        now = self._clock.monotonic()
         if self._process is None or (self._asked and now - self._asked < _ASK_AGAIN):
             return self._address
         self._asked = now
@@ -373,10 +326,10 @@ class ExecutorCache:
 
     def wait_for_steward(self, patience: float) -> str | None:
         """The same, waiting for one that is being started."""
-        deadline = _CLOCK.monotonic() + patience
-        while self.address() is None and self._process is not None and _CLOCK.monotonic() < deadline:
+        deadline = self._clock.monotonic() + patience
+        while self.address() is None and self._process is not None and self._clock.monotonic() < deadline:
             self._asked = 0.0
-            _CLOCK.sleep(0.05)
+            self._clock.sleep(0.05)
         return self._address
 
     def _start(self) -> bool:

@@ -271,11 +271,15 @@ def _print_next(console: Console, folder: Path) -> None:
     if shutil.which("meander") is None:  # run by make, whose shell does not have the environment's programs
         console.print(f"  . {os.path.relpath(Path(sys.prefix) / 'bin' / 'activate')}", soft_wrap=True, markup=False)
         console.print("      so that the commands below are found", style="dim", soft_wrap=True)
-    for command, meaning in (
+    commands = [
         (f"meander state {store} counts --sql \"SELECT * FROM state WHERE server_name LIKE 'de.%'\"", "the state, in SQL"),
         (f"meander state {store} counts --epoch {earlier} --limit 5", f"the same, as it was after epoch {earlier}"),
-        ("meander run examples/server_counts.py", "the same flow as a file of your own; Ctrl-C stops it"),
-        ("python examples/crash_and_resume.py", "kill -9 in the middle, start again, nothing lost or doubled"),
-    ):
+    ]
+    if Path("examples/server_counts.py").is_file():  # a wheel brings no examples along
+        commands += [
+            ("meander run examples/server_counts.py", "the same flow as a file of your own; Ctrl-C stops it"),
+            ("python examples/crash_and_resume.py", "kill -9 in the middle, start again, nothing lost or doubled"),
+        ]
+    for command, meaning in commands:
         console.print(f"  {command}", soft_wrap=True, markup=False)
         console.print(f"      {meaning}", style="dim", soft_wrap=True)

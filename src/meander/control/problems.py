@@ -15,6 +15,7 @@ MEDIA_TYPE = "application/problem+json"
 _TYPE = "urn:meander:problem:"
 
 STATUS: dict[type[MeanderError], int] = {
+    errors.SparkGone: 502,  # before what it is a kind of
     errors.ConfigError: 400,
     errors.Busy: 409,
     errors.Fenced: 410,

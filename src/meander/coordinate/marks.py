@@ -4,12 +4,14 @@ and whether something is due. Pure."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from meander.coordinate.timing import Clock, Timing
 from meander.coordinate.watermarks import low
 from meander.plan.windows import FOREVER, NEVER
 from meander.state.manifest import Json, Manifest, Table, operator_of
+from meander.state.segment import SOONEST
 
 
 class Follows(Protocol):
@@ -32,6 +34,31 @@ class Timed(Follows, Protocol):
 
 
 Operators = Mapping[str, Timed]
+
+
+@dataclass(frozen=True)
+class Marks:
+    """Where an epoch is in time: part of its decision. Tasks are told it, and the epoch's log entry follows from it."""
+
+    late: Mapping[str, int] = field(default_factory=dict)
+    """Per operator that follows time, the mark (in microseconds) up to which everything had closed before the epoch."""
+    evict: Mapping[str, int] = field(default_factory=dict)
+    """The mark up to which things close with it."""
+    floors: Mapping[str, int] = field(default_factory=dict)
+    """Of the tables whose rows end, the time up to which they were over before the epoch."""
+    quiet: Mapping[str, int] = field(default_factory=dict)
+    """Of these tables, the time up to which no row ends, where that is known."""
+
+    @staticmethod
+    def of(operators: Operators, manifest: Manifest, epoch: int, now: float, flush: bool = False) -> Marks:
+        """The marks of the epoch after this manifest's, which is decided at ``now``."""
+        floors = {name: table.floor for name, table in manifest.tables.items() if table.time is not None}
+        quiet = {name: table.quiet for name, table in manifest.tables.items() if table.quiet != SOONEST}
+        return Marks(lates(operators, manifest, epoch), evictions(operators, manifest, now, flush), floors, quiet)
+
+    def known_ahead(self) -> Marks:
+        """The part that is known before the epoch's turn: what stages without state need."""
+        return Marks(self.late)
 
 
 def followed(operators: Operators) -> list[frozenset[str]]:

@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from meander.clock import Clock
 from meander.connect.source import Split
 from meander.coordinate.capacity import StageFacts
+from meander.coordinate.marks import Marks
 from meander.state.manifest import Json, Manifest
 
 
@@ -24,10 +26,10 @@ class Decision:
     offsets: dict[str, Json]
     seen: dict[str, list[str]] = field(default_factory=dict)
     batch: Json | None = None
-    late: dict[str, int] = field(default_factory=dict)
-    """Per operator that follows time, the mark up to which everything had closed before this epoch."""
     flush: bool = False
     """Close everything."""
+    marks: Marks = field(default_factory=Marks)
+    """Where the epoch is in time. Of an epoch that is decided ahead, ``late`` alone is known before its turn."""
 
     @property
     def rows(self) -> int:
@@ -74,6 +76,20 @@ class Outcome:
             yield from (segment[0] for segment in segments)
         for files in self.staged.values():
             yield from (file["name"] for file in files)
+
+
+class Laps:
+    """The seconds that each step of an epoch takes."""
+
+    def __init__(self, clock: Clock, began: float) -> None:
+        self._clock, self._began = clock, began
+        self.seconds: dict[str, float] = {}
+
+    def end(self, step: str) -> None:
+        """A step is over, and the next one begins."""
+        now = self._clock.monotonic()
+        self.seconds[step] = now - self._began
+        self._began = now
 
 
 @dataclass(frozen=True)

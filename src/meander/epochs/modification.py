@@ -16,16 +16,20 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-from meander.clock import Clock
 from meander.connect.spark_stream import SparkStreamSource
 from meander.coordinate.marks import evictions
-from meander.epochs.loop import Loop
+from meander.epochs.events import Listeners, LoopEvents
+from meander.epochs.in_force import InForce
+from meander.epochs.maintenance import Housekeeping
+from meander.epochs.options import Tenure
 from meander.epochs.parts import Parts, in_force
-from meander.epochs.probation import Rewritten, Setup, Trial
+from meander.epochs.probation import Trial, Trials
 from meander.epochs.resumption import adopt_plan, put_known, put_plan
 from meander.epochs.runner import Program
+from meander.epochs.setup import Rewritten, Setup
+from meander.epochs.siblings import Siblings
 from meander.epochs.tables import Wanted
 from meander.epochs.upgrade import rewrite_tables
 from meander.errors import ConfigError, FlowError, Rejected, Retryable
@@ -42,8 +46,8 @@ from meander.plan.operators import MapBatches, SourceOp
 from meander.plan.pickling import pack_whole
 from meander.settings import seconds
 from meander.state.history import read_history, read_record
+from meander.state.log import Log
 from meander.state.manifest import Json, Manifest, operator_of
-from meander.state.stores.contract import Store
 from meander.task.physical import Compiled, compile_plan
 
 _LOG = logging.getLogger("meander")
@@ -112,26 +116,34 @@ class _Planned:
     """The plan for the store."""
 
 
-class Modifier:
+class Modifiable(Protocol):
+    """A loop, as far as modifications need it."""
+
+    log: Log
+    in_force: InForce
+    events: Listeners
+    siblings: Siblings
+    trials: Trials
+    housekeeping: Housekeeping
+
+
+class Modifier(LoopEvents):
     """Modifications of one run."""
 
-    def __init__(
-        self, loop: Loop, store: Store, clock: Clock, plan: Plan, given: Plan, make_parts: MakeParts, edited: bool = False
-    ) -> None:
+    def __init__(self, loop: Modifiable, tenure: Tenure, plan: Plan, *, given: Plan, make_parts: MakeParts, edited: bool = False) -> None:
         """To be made before the loop recovers: siblings may change the plan meanwhile. ``given`` is the flow as it was started;
         ``edited``: it was never in force here, and ``plan`` goes on until it is applied.
         """
-        self._loop, self._store, self._clock, self._make_parts = loop, store, clock, make_parts
+        self._loop, self._store, self._clock, self._make_parts = loop, tenure.store, tenure.clock, make_parts
         self.plan = plan
         """The one in force."""
         self._given, self._edited = given, edited
-        self._live = {in_force(loop.plan): plan}
+        self._live = {in_force(loop.in_force.plan): plan}
         """The plan in force, those that it may go back to, and the one that is tried: with their sinks and functions as they were given."""
         self._planned: _Planned | None = None
         self.listeners: list[Callable[[Compiled], None]] = []
         """Told of every plan that comes into force."""
-        loop.plan_changed = self.follow
-        loop.plan_unsettled = self._begin_anew
+        loop.events.add(self)
 
     def dry_run(self, changes: Iterable[Change], rules: StateRules) -> Effects:
         """What a modification would do. FlowError where it cannot be."""
@@ -158,7 +170,7 @@ class Modifier:
 
     def propose(self, request: Request) -> Trial:
         """Have it tried with the next epoch. From the loop's thread, between two epochs."""
-        if self._loop.siblings is not None:
+        if self._loop.siblings.replicated:
             self._loop.siblings.keep_up()  # the plan that is asked about may be a sibling's
         trial = self._trial(request)
         self._loop.trials.propose(trial)
@@ -175,7 +187,7 @@ class Modifier:
             if self.plan.digest() == self._given.digest():
                 return None
             raise
-        if self._loop.siblings is not None:
+        if self._loop.siblings.replicated:
             trial.done.add_done_callback(self._say_how_it_ended)
         return trial
 
@@ -194,64 +206,27 @@ class Modifier:
         packed = _packed(planned.packed)
         parts = self._make_parts(compiled)
         marks = {"packed": packed, "modification": request.id, "since": now.epoch + 1}
-        brought = bring(self._loop.plan.get("brought", {}), self.plan, plan, self._given)
+        brought = bring(self._loop.in_force.plan.get("brought", {}), self.plan, plan, self._given)
         parts = replace(parts, plan={**parts.plan, **marks, **({"brought": brought} if brought else {})})
-        self._live = {which: live for which, live in self._live.items() if which in set(_back_from(self._loop.plan))}
+        self._live = {which: live for which, live in self._live.items() if which in set(_back_from(self._loop.in_force.plan))}
         self._live[in_force(parts.plan)] = plan
         gone = self._gone(effects, parts)
         sources = {node.name: node.op for node in self.plan.nodes if isinstance(node.op, SourceOp)}
         others = {n for n in {*sources, *compiled.sources} if sources.get(n) is not compiled.sources.get(n)}
         swaps = tuple(sorted(others - effects.go_on))
-        if swaps and self._loop.siblings is not None:
+        if swaps and self._loop.siblings.replicated:
             raise FlowError(
                 f"source '{swaps[0]}' cannot be changed while several replicas run: what they have decided is of it. Its columns alone can"
             )
 
-        def persist(epoch: int) -> None:
-            self._persist_former()
-            wanted = Wanted(plan, self._loop.plan.get("tables", {}), former)
-            tables = wanted.write(self._store, self._clock, now.generation, epoch, self._loop.housekeeping.written)
-            trial.parts = replace(parts, plan={**parts.plan, **({"tables": tables} if tables else {})})
-            trial.program = replace(program, tables=tables)
-            self._store.put_if_absent(packed, planned.packed)
-            put_plan(self._store, compiled)
-            record = {
-                "id": request.id, "author": request.author, "at": self._clock.now(), "epoch": epoch, "effects": effects.to_json(),
-                "from": self.plan.digest(), "to": compiled.digest, "packed": packed, "code": _code(plan, effects),
-            }  # fmt: skip
-            self._store.put_if_absent(_request(request.id), _json(record))
-
-        def rewrite(manifest: Manifest) -> Rewritten:
-            made = rewrite_tables(self._store, self._clock, manifest, self.plan, plan, effects.upgrades, gone(manifest))
-            # Flushes have closed nothing of an operator that begins anew, which may go by another time.
-            known = {name: floor for name, floor in manifest.flushed.items() if name not in effects.drops}
-            # What an operator has closed stays closed, also where it follows another watermark from now on, which is behind.
-            then = evictions(compiled.timed, replace(manifest, flushed=known), self._clock.now())
-            was = {name: mark for name, mark in self._loop.reached(manifest).items() if name not in effects.drops}
-            return replace(made, flushed=known | {name: mark for name, mark in was.items() if name in then and then[name] < mark})
-
-        def accepted(epoch: int, seconds: float) -> Modified:
-            self._note(_verdict(request.id), verdict="in force", version=plan.version, epoch=epoch, seconds=round(seconds, 3))
-            if in_force(self._loop.plan) == in_force(parts.plan):  # otherwise a sibling's change has come on top of it by now
-                self._in_force(plan, compiled)
-            return Modified(request.id, plan.version, epoch, round(seconds, 3), effects.to_json())
-
-        former = self.plan
-
-        trial = Trial(
+        return Trial(
             parts,
             program,
             effects.touched | effects.reached,
-            tuple(sorted(effects.restarts)),
-            swaps,
-            persist,
-            rewrite,
-            accepted,
-            lambda epoch, why: self._refuse(request.id, epoch, why),
-            note_debts=lambda was: self._note_debts(plan, was),
-            restore=self._restore,
-            reverted=lambda epoch, why: self._take_back(request.id, epoch, why),
-            renew=lambda: None if self.plan is former else self._trial(request),
+            way_back=_WayBack(self, request.id),
+            proposal=_Requested(self, request, planned, parts, gone),
+            restarts=tuple(sorted(effects.restarts)),
+            swaps=swaps,
             guard=request.guard,
             patience=request.patience,
             reversible=not (effects.upgrades or any(now.tables[name].rows for name in gone(now)) or swaps),
@@ -260,18 +235,53 @@ class Modifier:
             | {n for n, fate in effects.state.items() if fate.added or fate.removed or fate.widened},
             sooner=_behind(plan, effects.touched),
         )
-        return trial
 
-    def follow(self, manifest: Manifest) -> None:
+    def _persist(self, asked: _Requested, epoch: int) -> tuple[Parts, Program]:
+        request, planned, in_force_now = asked.request, asked.planned, self._loop.in_force
+        self._persist_former()
+        wanted = Wanted(planned.plan, in_force_now.plan.get("tables", {}), planned.base)
+        generation = self._loop.log.manifest.generation
+        tables = wanted.write(self._store, self._clock, generation, epoch, self._loop.housekeeping.written)
+        packed = _packed(planned.packed)
+        self._store.put_if_absent(packed, planned.packed)
+        put_plan(self._store, planned.program.compiled)
+        record = {
+            "id": request.id, "author": request.author, "at": self._clock.now(), "epoch": epoch, "effects": planned.effects.to_json(),
+            "from": self.plan.digest(), "to": planned.program.compiled.digest, "packed": packed,
+            "code": _code(planned.plan, planned.effects),
+        }  # fmt: skip
+        self._store.put_if_absent(_request(request.id), _json(record))
+        parts = replace(asked.parts, plan={**asked.parts.plan, **({"tables": tables} if tables else {})})
+        return parts, replace(planned.program, tables=tables)
+
+    def _rewrite(self, asked: _Requested, manifest: Manifest) -> Rewritten:
+        plan, effects, timed = asked.planned.plan, asked.planned.effects, asked.planned.program.compiled.timed
+        made = rewrite_tables(self._store, self._clock, manifest, self.plan, plan, effects.upgrades, asked.gone(manifest))
+        # Flushes have closed nothing of an operator that begins anew, which may go by another time.
+        known = {name: floor for name, floor in manifest.flushed.items() if name not in effects.drops}
+        # What an operator has closed stays closed, also where it follows another watermark from now on, which is behind.
+        then = evictions(timed, replace(manifest, flushed=known), self._clock.now())
+        reached = self._loop.in_force.reached(manifest, self._clock.now())
+        was = {name: mark for name, mark in reached.items() if name not in effects.drops}
+        return replace(made, flushed=known | {name: mark for name, mark in was.items() if name in then and then[name] < mark})
+
+    def _accept(self, asked: _Requested, epoch: int, seconds: float) -> Modified:
+        identity, plan = asked.request.id, asked.planned.plan
+        self._note(_verdict(identity), verdict="in force", version=plan.version, epoch=epoch, seconds=round(seconds, 3))
+        if in_force(self._loop.in_force.plan) == in_force(asked.parts.plan):  # otherwise a sibling's change has come on top of it by now
+            self._in_force(plan, asked.planned.program.compiled)
+        return Modified(identity, plan.version, epoch, round(seconds, 3), asked.planned.effects.to_json())
+
+    def plan_changed(self, manifest: Manifest) -> None:
         """A sibling has put another plan in force, or has proven this one: have the same. Sources are where they were: of them
         replicas can change only the columns."""
         self._loop.trials.forget()
         plan, marks = self._adopt(manifest.plan)
         compiled = compile_plan(plan)
         parts = self._make_parts(compiled)
-        setup = self._loop.setup_of(replace(parts, plan={**parts.plan, **marks}), Program.of(compiled, marks))
-        before = self._loop.install(setup, frozenset())
-        self._loop.settle_setup()
+        setup = self._loop.in_force.setup_of(replace(parts, plan={**parts.plan, **marks}), Program.of(compiled, marks))
+        before = self._loop.in_force.install(setup, frozenset())
+        self._loop.in_force.settle()
         parts.open_sinks(before.parts)
         self._in_force(plan, compiled)
         self._put_on_probation(manifest.plan)
@@ -284,9 +294,9 @@ class Modifier:
         self._put_on_probation(self._loop.log.manifest.plan)
         self._give_verdict(self._loop.log.manifest.plan)
 
-    def _begin_anew(self, manifest: Manifest) -> None:
+    def plan_unsettled(self, manifest: Manifest) -> None:
         """A trial was broken off: have what the log says, as after a restart."""
-        self.follow(manifest)
+        self.plan_changed(manifest)
         self._give_verdict(manifest.plan)
 
     def _put_on_probation(self, plan: Json) -> None:
@@ -316,13 +326,13 @@ class Modifier:
         ):
             return before
         plan, effects = modify(self.plan, changes, rules)
-        if effects.chance and self._loop.siblings is not None:
+        if effects.chance and self._loop.siblings.replicated:
             name, calls = next(iter(effects.chance.items()))
             raise FlowError(
                 f"{plan.node(name).op.kind} {name!r} calls {', '.join(calls)}: replicas would not get the same result; "
                 "a processor has ctx.now, ctx.random and ctx.uuid(), which are the same on all of them"
             )
-        Wanted(plan, self._loop.plan.get("tables", {}), self.plan)
+        Wanted(plan, self._loop.in_force.plan.get("tables", {}), self.plan)
         program = Program.of(compile_plan(plan), {})  # a function that cannot travel is named here
         self._make_parts(program.compiled)
         for node in (*self.plan.nodes, *plan.nodes):
@@ -364,21 +374,19 @@ class Modifier:
         former, kept = self._adopt(was, apart)
         compiled = compile_plan(former)
         parts = replace(self._make_parts(compiled), plan={**was, **kept})
-        trial = Trial(parts, None, watched, lasting=frozenset(marks["unproven"].get("lasting", watched)))
-        trial.sooner = frozenset(marks["unproven"]["sooner"])
-        trial.former = self._loop.setup_of(parts, Program.of(compiled, was))
-        trial.restore = self._restore
-        trial.reverted = lambda epoch, why: self._take_back(marks["modification"], epoch, why)
+        lasting, sooner = frozenset(marks["unproven"].get("lasting", watched)), frozenset(marks["unproven"]["sooner"])
+        trial = Trial(parts, None, watched, way_back=_WayBack(self, marks["modification"]), lasting=lasting, sooner=sooner)
+        trial.former = self._loop.in_force.setup_of(parts, Program.of(compiled, was))
         trial.earlier = self._unproven(was, apart) if was.get("unproven") else None
         return trial
 
     def _persist_former(self) -> None:
         """The plan as it is, to go back to: the next start may be that of the edited file. The flow's own was not stored before."""
-        if "packed" in self._loop.plan:
+        if "packed" in self._loop.in_force.plan:
             return
         former = pack_whole(self.plan, "stored", self.plan.schemas)
         self._store.put_if_absent(_packed(former), former)
-        self._loop.mark_packed(_packed(former))
+        self._loop.in_force.mark_packed(_packed(former))
 
     def _note_debts(self, change: Plan, former: Json) -> Json:
         """The plan before a change, and those before it on probation: each with the operators that owe what the change does not tell."""
@@ -398,7 +406,7 @@ class Modifier:
         return replace(former, parts=self._make_parts(compiled), program=Program.of(compiled, stored))
 
     def _take_back(self, request_id: str, epoch: int, why: str) -> None:
-        former, _ = self._adopt(self._loop.plan)
+        former, _ = self._adopt(self._loop.in_force.plan)
         self._note(f"modifications/{request_id}.reversal", verdict="taken back", epoch=epoch, why=why)
         self._in_force(former, compile_plan(former))
         _LOG.error(f"modification '{request_id}' failed on the first rows that came, in epoch {epoch}, and was taken back: {why}")
@@ -424,6 +432,50 @@ class Modifier:
         """A record of what has happened anyway: that it cannot be written now must not undo it."""
         with contextlib.suppress(Retryable):
             self._store.put_if_absent(name, _json({**facts, "decided": self._clock.now()}))
+
+
+@dataclass(frozen=True)
+class _Requested:
+    """A request on the plan that was in force when it was made. Implements ``probation.Proposal``."""
+
+    modifier: Modifier
+    request: Request
+    planned: _Planned
+    parts: Parts
+    gone: Callable[[Manifest], tuple[str, ...]]
+    """The tables that the new plan has not."""
+
+    def renew(self) -> Trial | None:
+        return None if self.modifier.plan is self.planned.base else self.modifier._trial(self.request)
+
+    def persist(self, epoch: int) -> tuple[Parts, Program]:
+        return self.modifier._persist(self, epoch)
+
+    def rewrite(self, manifest: Manifest) -> Rewritten:
+        return self.modifier._rewrite(self, manifest)
+
+    def note_debts(self, former: Json) -> Json:
+        return self.modifier._note_debts(self.planned.plan, former)
+
+    def accepted(self, epoch: int, seconds: float) -> Modified:
+        return self.modifier._accept(self, epoch, seconds)
+
+    def rejected(self, epoch: int, why: str) -> None:
+        self.modifier._refuse(self.request.id, epoch, why)
+
+
+@dataclass(frozen=True)
+class _WayBack:
+    """Implements ``probation.WayBack``."""
+
+    modifier: Modifier
+    request_id: str
+
+    def restore(self, former: Json, setup: Setup) -> Setup:
+        return self.modifier._restore(former, setup)
+
+    def reverted(self, epoch: int, why: str) -> None:
+        self.modifier._take_back(self.request_id, epoch, why)
 
 
 def _back_from(plan: Json) -> Iterator[tuple[str, str | None]]:

@@ -20,101 +20,75 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
-
-import polars as pl
+from typing import Any, Protocol
 
 from meander.clock import Clock
-from meander.connect.source import Cursor
+from meander.epochs.attempts import Attempts
 from meander.epochs.decision import Decision, Outcome
-from meander.epochs.parts import in_force
-from meander.errors import ConfigError, Fenced, MeanderError, Rejected, Retryable, Unavailable
+from meander.epochs.decisions import Decisions
+from meander.epochs.in_force import InForce
+from meander.epochs.input import Input
+from meander.epochs.parts import Parts, in_force
+from meander.epochs.runner import Program
+from meander.epochs.setup import Once, Rewritten, Setup
+from meander.epochs.siblings import Siblings
+from meander.errors import Fenced, MeanderError, Rejected, Retryable, SparkGone, Unavailable
 from meander.plan.change.options import Guard
-from meander.state.manifest import Json, Manifest, Table, operator_of
-
-if TYPE_CHECKING:
-    from meander.epochs.loop import Loop
-    from meander.epochs.parts import Parts
+from meander.state.log import Log
+from meander.state.manifest import Json, Manifest, operator_of
 
 _ATTEMPTS = 2
 _LONGEST = 16
 """Epochs with rows after which a change is taken for proven to which none of them came: nothing is begun ahead of one on probation."""
-Frames = dict[str, pl.DataFrame]
 
 
-@dataclass(frozen=True)
-class Rewritten:
-    """Tables as the first epoch under a new plan finds them."""
+class Proposal(Protocol):
+    """A modification that is asked for, to its trial. ``epochs.modification`` implements it."""
 
-    forgets: tuple[str, ...] = ()
-    """Tables whose segments up to now go."""
-    tables: Mapping[str, Table] = field(default_factory=dict)
-    """What some of them have instead, and tables that were set aside."""
-    times: Mapping[str, Json] | None = None
-    """What is known of event time, where that is not the manifest's."""
-    flushed: Mapping[str, int] | None = None
-    """And up to where flushes have closed everything."""
+    def renew(self) -> Trial | None:
+        """The same request on the plan in force, where that is not the one that the trial was made of."""
 
-    def view(self, manifest: Manifest) -> Manifest:
-        """A manifest as the epoch sees it."""
-        if self == NOTHING:
-            return manifest
-        kept = {name: table for name, table in manifest.tables.items() if name not in self.forgets}
-        times = manifest.times if self.times is None else dict(self.times)
-        flushed = manifest.flushed if self.flushed is None else dict(self.flushed)
-        return replace(manifest, tables={**kept, **self.tables}, times=times, flushed=flushed)
+    def persist(self, epoch: int) -> tuple[Parts, Program]:
+        """Write down what must be there before the epoch. The parts and the program say where it is."""
 
+    def rewrite(self, manifest: Manifest) -> Rewritten:
+        """The state as the first epoch of the new plan finds it."""
 
-NOTHING = Rewritten()
+    def note_debts(self, former: Json) -> Json:
+        """The plan before, as log entries have it, with the operators that owe windows when this change is taken back."""
+
+    def accepted(self, epoch: int, seconds: float) -> Any:
+        """The epoch is committed: record it. The result is for whoever asked."""
+
+    def rejected(self, epoch: int, why: str) -> None:
+        """The plan before goes on: record it."""
 
 
-@dataclass(frozen=True)
-class Once:
-    """What the first epoch of a changed plan does to the state, and no later one."""
+class WayBack(Protocol):
+    """How a modification that is in force, and not proven, is taken back."""
 
-    rewritten: Callable[[Manifest], Rewritten] = lambda manifest: NOTHING
-    """Given the last manifest: siblings may merge what it names until the epoch is committed."""
-    restarts: tuple[str, ...] = ()
+    def restore(self, former: Json, setup: Setup) -> Setup:
+        """The setup before, as the log now has its plan."""
 
-
-@dataclass(frozen=True)
-class Setup:
-    """What epochs are run with."""
-
-    parts: Parts
-    program: Any
-    """The plan as the runner wants it."""
-    routing: dict[str, list[int]]
-    cursors: dict[str, Cursor]
-    restarts: tuple[str, ...] = ()
-    """Sources that begin at their beginning with the first epoch."""
-    rewritten: Callable[[Manifest], Rewritten] = lambda manifest: NOTHING
+    def reverted(self, epoch: int, why: str) -> None:
+        """The plan before is back: record it."""
 
 
 @dataclass
 class Trial:
-    """A modification that is asked for."""
+    """A modification that is tried, or on probation."""
 
     parts: Parts
-    program: Any
+    program: Program | None
+    """None where it is in force."""
     watched: frozenset[str]
     """Operators whose code is new."""
+    way_back: WayBack
+    proposal: Proposal | None = None
+    """None after a restart, when it is in force."""
     restarts: tuple[str, ...] = ()
     swaps: tuple[str, ...] = ()
     """Sources that are others than before, new, or gone."""
-    persist: Callable[[int], None] = lambda epoch: None
-    """Write down what must be there before the epoch."""
-    rewrite: Callable[[Manifest], Rewritten] = lambda manifest: NOTHING
-    accepted: Callable[[int, float], Any] = lambda epoch, seconds: None
-    """The epoch is committed: record it, and say what whoever asked is told."""
-    rejected: Callable[[int, str], None] = lambda epoch, why: None
-    note_debts: Callable[[Json], Json] = lambda former: former
-    """The plan before, as log entries have it, with the operators that owe windows when this change is taken back."""
-    restore: Callable[[Json, Setup], Setup] = lambda former, setup: setup
-    """The setup before, as the log now has its plan."""
-    reverted: Callable[[int, str], None] = lambda epoch, why: None
-    renew: Callable[[], Trial | None] = lambda: None
-    """The same request on the plan in force, where that is not the one that this trial was made of."""
     guard: Guard | None = None
     patience: float = 60.0
     reversible: bool = True
@@ -136,10 +110,24 @@ class Trial:
     """One before it that no row had come to either."""
 
 
+class EpochHost(Protocol):
+    """What trials need of a loop: to run epochs, and to commit them."""
+
+    log: Log
+    input: Input
+    in_force: InForce
+    decisions: Decisions
+    attempts: Attempts
+    siblings: Siblings
+
+    def finish(self, decision: Decision, outcome: Outcome, began: float) -> bool:
+        """Commit an epoch that has run since ``began``, and publish it. False where a sibling has committed it."""
+
+
 class Trials:
     """The trials of one loop, one at a time. In the loop's thread, between two epochs."""
 
-    def __init__(self, loop: Loop, clock: Clock) -> None:
+    def __init__(self, loop: EpochHost, clock: Clock) -> None:
         self._loop, self._clock = loop, clock
         self.waiting: Trial | None = None
         """Asked for, and not begun."""
@@ -158,8 +146,9 @@ class Trials:
     def resume(self, trial: Trial) -> None:
         """After a restart: a plan is in force that no row had come to yet."""
         self._unproven = trial
-        self._loop.watch(trial.watched)
-        self._loop.mark_plan(self._loop.plan["unproven"], _formers(trial))
+        in_force = self._loop.in_force
+        in_force.watch(trial.watched)
+        in_force.mark_plan(in_force.plan["unproven"], _formers(trial))
 
     def withdraw(self, trial: Trial) -> bool:
         """Nobody waits for it any more: whether it had not begun."""
@@ -181,8 +170,8 @@ class Trials:
         """Run the epoch that is due, where there is a trial for it: whether there was."""
         trial = self._renewed()
         siblings = self._loop.siblings
-        if trial is not None and not _must_wait(trial, decision, siblings is not None):
-            if siblings is not None and decision is not None:
+        if trial is not None and not _must_wait(trial, decision, siblings.replicated):
+            if siblings.replicated and decision is not None:
                 trial.reversible = False  # proven by this epoch or not at all: what comes next may be another replica's
                 if not siblings.claim(decision.epoch, trial.patience):
                     return True  # with the next one, then
@@ -203,8 +192,9 @@ class Trials:
         trial = self.waiting
         if trial is None:
             return None
+        assert trial.proposal is not None
         try:
-            new = trial.renew()
+            new = trial.proposal.renew()
         except MeanderError as error:
             self.waiting = None
             self._refuse(trial, f"another modification came into force before it was tried, and now it cannot be: {error}")
@@ -221,7 +211,9 @@ class Trials:
         self.astray = False
 
     def _try(self, trial: Trial, decision: Decision | None, everything: bool) -> None:
-        loop, epoch = self._loop, self._loop.log.manifest.epoch + 1
+        loop, now, epoch = self._loop, self._loop.in_force, self._loop.log.manifest.epoch + 1
+        proposal = trial.proposal
+        assert proposal is not None
         trial.earlier = self._unproven
         if self._unproven is not None:  # its code was not tried either
             trial.watched |= self._unproven.watched & trial.parts.record["operators"].keys()
@@ -231,91 +223,97 @@ class Trials:
         before: Setup | None = None
         began = self._clock.monotonic()
         try:
-            trial.persist(epoch)
+            trial.parts, trial.program = proposal.persist(epoch)
             if trial.guard is not None and decision is not None:
-                old = loop.attempt(decision, 3)
+                old = loop.attempts.run(decision, most=3)
             setup = self._setup(trial)
-            before = loop.install(setup, trial.watched)
+            before = now.install(setup, trial.watched)
             setup.parts.open_sinks(before.parts)
             if trial.swaps:
-                decision = loop.decide(epoch, everything)
-            tried = loop.timed_for(decision or Decision(epoch, loop.input.now(), (), {}))
+                decision = loop.decisions.from_input(epoch, everything)
+            tried = now.marked(decision or Decision(epoch, loop.input.now(), (), {}))
             outcome = self._watched(trial, tried)
             if old is not None and trial.guard is not None:
                 self._ask(trial.guard, old, outcome)
-                loop.throw_away(old)
+                loop.attempts.throw_away(old)
         except Fenced:
             trial.done.set_exception(Rejected("another run has taken the store over: nothing was changed"))
+            raise
+        except SparkGone as error:  # it says nothing about the change, which has no verdict and can be asked for again
+            trial.done.set_exception(error)
             raise
         except Exception as error:
             why = _why(error)
             if before is not None:
                 self._go_back(before, trial.swaps)
-            trial.rejected(epoch, why)
+            proposal.rejected(epoch, why)
             self._refuse(trial, why)
             rest = _without(decision, trial.swaps)
             if rest is not None and self._unproven is not None:
-                self._prove(self._unproven, loop.timed_for(rest))
+                self._prove(self._unproven, now.marked(rest))
             elif rest is not None:
-                loop.finish(loop.timed_for(rest), old or loop.attempt(loop.timed_for(rest), 5), began)
+                rest = now.marked(rest)
+                loop.finish(rest, old or loop.attempts.run(rest), began)
             return
         trial.former = before
         proven = not trial.watched or not trial.reversible or _is_proven(trial, outcome)
         was = loop.log.manifest
-        marks = {"plan": trial.note_debts(before.parts.plan), "watched": sorted(trial.watched), "lasting": sorted(trial.lasting)}
+        marks = {"plan": proposal.note_debts(before.parts.plan), "watched": sorted(trial.watched), "lasting": sorted(trial.lasting)}
         marks["sooner"] = sorted(trial.sooner)
         floors = {name: table.floor for name, table in was.tables.items() if table.time is not None}
         marks |= {"times": was.times, "flushed": was.flushed, "floors": floors, "aside": {}}
-        loop.mark_plan(*((None, ()) if proven else (marks, _formers(trial))))
+        now.mark_plan(*((None, ()) if proven else (marks, _formers(trial))))
         try:
             is_in_force = loop.finish(tried, outcome, began) or in_force(loop.log.manifest.plan) == in_force(trial.parts.plan)
         except Retryable as error:
             trial.done.set_exception(Retryable(f"whether the modification is in force cannot be said now: {error}"))
             raise
         if not is_in_force:
-            if in_force(loop.plan) == in_force(trial.parts.plan):  # otherwise the plan of who was faster is here already
+            if in_force(now.plan) == in_force(trial.parts.plan):  # otherwise the plan of who was faster is here already
                 self._go_back(before, trial.swaps)
             why = "other replicas have gone on without it: it took too long, or a change of theirs came first"
-            trial.rejected(epoch, why)
+            proposal.rejected(epoch, why)
             self._refuse(trial, why)
             return
-        loop.settle_setup()
+        now.settle()
         _close(before, trial.swaps)
-        answer = trial.accepted(epoch, self._clock.monotonic() - trial.began)
+        answer = proposal.accepted(epoch, self._clock.monotonic() - trial.began)
         self._unproven = None if proven else trial
         if proven:
-            loop.watch(frozenset())
+            now.watch(frozenset())
         trial.done.set_result(answer)
 
     def _prove(self, trial: Trial, decision: Decision) -> None:
         """The plan is in force, and for the first time rows may come to it."""
-        loop, began = self._loop, self._clock.monotonic()
+        loop, now, began = self._loop, self._loop.in_force, self._clock.monotonic()
         try:
             outcome = self._watched(trial, decision)
-        except (Fenced, Unavailable, ConfigError):  # a store that is away, or a Spark that is gone, says nothing about the change
+        except (Fenced, Unavailable, SparkGone):  # these say nothing about the change
             raise
         except Exception as error:
             why = _why(error)
             earlier = self._unproven = trial.earlier
             assert trial.former is not None
-            was = loop.plan["unproven"]
-            back = trial.restore(was["plan"], trial.former)
-            back = replace(back, routing={**back.routing, **_kept(loop.routing, back.routing)})
+            was = now.plan["unproven"]
+            back = trial.way_back.restore(was["plan"], trial.former)
+            back = replace(back, routing={**back.routing, **_kept(now.routing, back.routing)})
             back = replace(back, cursors=loop.input.cursors)  # the sources are the same, and may have been opened anew
-            back = replace(back, parts=replace(back.parts, plan=was["plan"]), rewritten=loop.as_if_never(was, back.parts))
-            mine = loop.install(back, frozenset() if earlier is None else earlier.watched, _formers(earlier))
+            once = replace(back.once, rewritten=now.as_if_never(was, back.parts))
+            back = replace(back, parts=replace(back.parts, plan=was["plan"]), once=once)
+            mine = now.install(back, frozenset() if earlier is None else earlier.watched, _formers(earlier))
             back.parts.open_sinks(mine.parts)  # after a restart they were not opened yet
-            trial.reverted(decision.epoch, why)
+            trial.way_back.reverted(decision.epoch, why)
+            decision = now.marked(decision)
             if earlier is not None:
-                self._prove(earlier, loop.timed_for(decision))
+                self._prove(earlier, decision)
             else:
-                loop.finish(loop.timed_for(decision), loop.attempt(loop.timed_for(decision), 5), began)
-            loop.settle_setup()
+                loop.finish(decision, loop.attempts.run(decision), began)
+            now.settle()
             return
         if _is_proven(trial, outcome):
             self._unproven = None
-            loop.watch(frozenset())
-            loop.mark_plan(None, ())
+            now.watch(frozenset())
+            now.mark_plan(None, ())
         loop.finish(decision, outcome, began)
 
     def _setup(self, trial: Trial) -> Setup:
@@ -325,23 +323,24 @@ class Trials:
         for name, source in trial.parts.sources.items():
             kept = loop.input.cursors.get(name) if name not in trial.swaps else None
             cursors[name] = kept or loop.input.open(name, source, anew=name in trial.restarts)
-        routing = {name: loop.routing.get(name) or loop.route_new() for name in trial.parts.keyed}
-        made = trial.rewrite(manifest)
-        return Setup(trial.parts, trial.program, routing, cursors, trial.restarts, lambda _: made)
+        routing = {name: loop.in_force.routing.get(name) or loop.in_force.route_new() for name in trial.parts.keyed}
+        assert trial.proposal is not None
+        made = trial.proposal.rewrite(manifest)
+        return Setup(trial.parts, trial.program, routing, cursors, Once(lambda _: made, trial.restarts))
 
     def _watched(self, trial: Trial, decision: Decision) -> Outcome:
-        deadline = self._clock.monotonic() + trial.patience
+        attempts, deadline = self._loop.attempts, self._clock.monotonic() + trial.patience
         for attempt in range(_ATTEMPTS):
             try:
-                return _within(deadline - self._clock.monotonic(), lambda: self._loop.attempt(decision, 1), self._loop.abandon)
+                return _within(deadline - self._clock.monotonic(), lambda: attempts.run(decision, most=1), attempts.runner.abandon)
             except Retryable:
+                attempts.runner.recover()  # where Spark is gone it says so
                 if attempt == _ATTEMPTS - 1:
                     raise
-                self._loop.recover_runner()
         raise AssertionError("unreachable")
 
     def _ask(self, guard: Guard, old: Outcome, new: Outcome) -> None:
-        frames = [self._loop.output(outcome) for outcome in (old, new)]
+        frames = [self._loop.attempts.output(outcome) for outcome in (old, new)]
         verdict = guard(*frames)
         if verdict is not None and not verdict:
             raise Rejected(f"the guard said no: it returned {verdict!r}")
@@ -351,7 +350,7 @@ class Trials:
         now = loop.input.cursors  # a source that is the same may have been opened anew meanwhile
         cursors = {name: cursor if name in swaps else now.get(name, cursor) for name, cursor in before.cursors.items()}
         watched = frozenset() if self._unproven is None else self._unproven.watched
-        mine = loop.install(replace(before, cursors=cursors), watched, _formers(self._unproven))
+        mine = loop.in_force.install(replace(before, cursors=cursors), watched, _formers(self._unproven))
         _close(mine, swaps)
 
     def _refuse(self, trial: Trial, why: str) -> None:

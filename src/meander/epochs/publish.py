@@ -8,6 +8,7 @@ again, and so does a store that cannot read the staged files: see ``patience``.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import polars as pl
 
@@ -15,9 +16,30 @@ from meander.connect.arrow_ipc import read_staged
 from meander.connect.partitioned import is_partitioned, read_partitioned
 from meander.connect.sink import Sink, Staged, StagedFile, StagedGone
 from meander.epochs.decision import Outcome
+from meander.epochs.in_force import InForce
+from meander.epochs.patience import Patience
+from meander.epochs.siblings import Siblings
 from meander.errors import ConfigError, Retryable, Unavailable
 from meander.state.manifest import Manifest
 from meander.state.stores.contract import Store
+
+
+class Publisher:
+    """One loop's: step 4 of an epoch."""
+
+    def __init__(self, store: Store, in_force: InForce, patience: Patience, siblings: Siblings) -> None:
+        self._store, self._in_force, self.patience, self._siblings = store, in_force, patience, siblings
+        self.published = 0
+        """The last epoch whose output all sinks have, as far as is known here."""
+
+    def publish(self, manifest: Manifest, sinks: Sequence[str] | None = None) -> None:
+        """Make the last epoch's output visible, of some sinks or of all; where a sink does not take it, wait and do it again."""
+        siblings = self._siblings
+        work = partial(publish, self._store, self._in_force.sinks, manifest, sinks)
+        # Before each wait it leads no more: a sink that does not answer us may answer another replica.
+        self.patience.persevere(work, siblings.look_again, siblings.step_down, lambda: siblings.is_leaving)
+        if sinks is None:
+            self.published = manifest.epoch
 
 
 def publish(store: Store, sinks: Mapping[str, Sink], manifest: Manifest, some: Sequence[str] | None = None) -> None:

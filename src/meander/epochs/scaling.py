@@ -19,6 +19,7 @@ from meander.coordinate.capacity import EpochFacts, StageFacts, offered_rate
 from meander.coordinate.routing import rebalance, slots_of
 from meander.epochs.crew import Crew
 from meander.epochs.decision import EpochDone
+from meander.epochs.events import LoopEvents
 from meander.epochs.loop import Loop
 from meander.settings import Autoscale
 
@@ -43,7 +44,7 @@ class LoadMeter:
         return None if found is None or not found.any() else found.tolist()
 
 
-class Autoscaler:
+class Autoscaler(LoopEvents):
     """Listens to a loop's epochs, and reroutes its operators when the load asks for it. In the loop's own thread, between two epochs."""
 
     def __init__(
@@ -77,7 +78,7 @@ class Autoscaler:
         """The latest actions on executors."""
         return [] if self._crew is None else self._crew.events
 
-    def __call__(self, done: EpochDone) -> None:
+    def epoch_done(self, done: EpochDone) -> None:
         records = done.outcome.counts.get("rows_in", 0)
         self._tell(sum(done.seconds.values()), records, done.outcome.stages, done.manifest.key_groups)
 
@@ -89,7 +90,7 @@ class Autoscaler:
 
     def _tell(self, seconds: float, records: int, stages: tuple[StageFacts, ...], key_groups: int) -> None:
         now = self._clock.monotonic()
-        waiting = self._loop.waiting()
+        waiting = self._loop.input.waiting()
         before, backlog = self._last or (now - seconds, waiting)
         self._last = (now, waiting)
         self._facts = EpochFacts(

@@ -1,4 +1,4 @@
-"""What a loop asks of the other replicas of its flow, where there are some. ``replicate.follow`` answers."""
+"""What a loop asks of the other replicas of its flow. ``alone`` answers where there are none, ``replicate.follow`` where there are some."""
 
 from __future__ import annotations
 
@@ -7,42 +7,41 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from meander.epochs.decision import Decision, Outcome
+from meander.errors import Retryable
 from meander.state.log import Taken
 from meander.state.manifest import Json, Manifest
-
-
-class Member(Protocol):
-    """This replica among the others."""
-
-    name: str
-
-    def now(self) -> float:
-        """The time of the next decision: not before that of the last one, whichever replica made it."""
-
-    @property
-    def is_leaving(self) -> bool: ...
-
-    def keeps_house(self) -> bool:
-        """Whether merges, snapshots and garbage are this replica's work."""
-
-    def mind_leader(self, epoch: int) -> None:
-        """There is nothing to do: look whether the leader has something."""
-
-    def step_down(self) -> None:
-        """Lead no more, if another replica could."""
-
-    def stepping(self) -> AbstractContextManager[None]:
-        """The loop is in a step: replicas that wait for this one see it."""
 
 
 class Siblings(Protocol):
     """The other replicas, to one loop. In the loop's thread."""
 
+    replicated: bool
+    """Whether there can be any."""
+    waits_for: type[Retryable]
+    """What is waited for as long as it takes: the store, or all that may not answer."""
+
     @property
-    def cohort(self) -> Member: ...
+    def who(self) -> str:
+        """What this run is called in messages."""
 
     @property
     def may_decide(self) -> bool: ...
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether this replica is about to end, and waits for nothing that takes long."""
+
+    def now(self) -> float:
+        """The time of the next decision: not before that of the last one, whichever replica made it."""
+
+    def stepping(self) -> AbstractContextManager[None]:
+        """The loop is in a step: replicas that wait for this one see it."""
+
+    def keeps_house(self) -> bool:
+        """Whether merges, snapshots and garbage are this replica's work."""
+
+    def step_down(self) -> None:
+        """Lead no more, if another replica could."""
 
     def decided(self, epoch: int) -> Decision | None:
         """What is agreed on for an epoch, if anything is; the cursors are behind it."""
@@ -51,13 +50,13 @@ class Siblings(Protocol):
         """The decision that counts. None where the epoch is long over."""
 
     def keep_up(self, certain: bool = True) -> None:
-        """Take up what others have committed."""
+        """Take up what others have committed. ``certain`` is False where even our own place in the log is not."""
 
     def persevere(self, step: Callable[..., bool], **options: bool) -> bool:
-        """Do a step; where the store or the cluster does not answer, wait and do it again."""
+        """Do a step; where something does not answer, wait, go on from where the log is then, and do it again."""
 
-    def append(self, entry: Json) -> None:
-        """Append an entry that holds whatever others have appended before it."""
+    def rerouted(self, operator: str, table: list[int]) -> None:
+        """An operator is about to have another routing table."""
 
     def claim(self, epoch: int, seconds: float) -> bool:
         """Have the next epoch for this replica alone, to try a change with it."""
@@ -84,7 +83,7 @@ class Siblings(Protocol):
         """Publish the last epoch. False where others have gone on from it."""
 
     def look_again(self) -> None:
-        """Before an epoch is published once more: StagedGone where a later one is committed."""
+        """Before an epoch is published once more: an error where that is not ours to do any more."""
 
-    def stand_in(self, wait: bool) -> bool:
-        """Publish for a replica that died between commit and publication. Whether the last epoch is published."""
+    def rest(self) -> None:
+        """There is nothing to do: publish for a replica that died, and look whether the leader has something."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,19 +21,17 @@ from meander.cache.client import Peer
 from meander.cache.notices import Notices
 from meander.clock import Clock
 from meander.coordinate.capacity import StageFacts
-from meander.coordinate.marks import evictions, lates
+from meander.coordinate.marks import Marks
 from meander.coordinate.routing import groups_of, slots_of
 from meander.epochs.decision import Decision, Outcome
+from meander.epochs.events import LoopEvents
 from meander.epochs.jobs import Jobs, Started
 from meander.epochs.placement import Executor, Placement
 from meander.epochs.runner import Program
 from meander.errors import Retryable
-from meander.plan.pickling import pack_plan
 from meander.plan.windows import NEVER
 from meander.state.manifest import Json, Manifest, operator_of
-from meander.state.segment import SOONEST
 from meander.task.messages import Common, Control, Report, Seen, SplitTask, Task
-from meander.task.physical import Compiled
 
 SMALL_ROWS = 20_000
 SMALL_BYTES = 4_000_000
@@ -42,35 +40,31 @@ _HOLDERS_KEPT = 1000
 _LAST_TASKS = 5.0
 
 
-class TaskRunner:
+@dataclass(frozen=True)
+class Terms:
+    """What holds for all tasks of a run."""
+
+    store: str
+    """Its URL."""
+    generation: int
+    """It is in the name of everything that tasks write."""
+    strict: bool = False
+    mode: str = "hybrid"
+    """Where reads of state go: see ``cache.reader``."""
+    digests: bool = False
+    """Whether tasks say what they have computed in a number, for replicas to compare."""
+    small_epochs: bool = True
+    """Whether epochs with little input skip the exchange."""
+
+
+class TaskRunner(LoopEvents):
     """Epochs of a compiled plan, as jobs of tasks."""
 
-    def __init__(
-        self,
-        jobs: Jobs,
-        look: Callable[[], dict[str, Executor]],
-        compiled: Compiled,
-        store_url: str,
-        clock: Clock,
-        strict: bool = False,
-        small_epochs: bool = True,
-        mode: str = "hybrid",
-    ) -> None:
+    def __init__(self, jobs: Jobs, look: Callable[[], dict[str, Executor]], program: Program, *, terms: Terms, clock: Clock) -> None:
         """``look`` says which executors there are at this moment; Retryable where that cannot be known."""
-        self._clock = clock
-        self._jobs = jobs
-        self._compiled = compiled
-        self._packed = pack_plan(compiled.plan)
-        self.tables: Mapping[str, Json] = {}
-        """Where the tables are that the plan looks rows up in."""
+        self._jobs, self._program, self._terms, self._clock = jobs, program, terms, clock
         self._watched: frozenset[str] = frozenset()
-        self.digests = False
-        """Whether tasks say what they have computed in a number, for replicas to compare."""
-        self._store = store_url
-        self._strict = strict
-        self._small_epochs = small_epochs
         self.placement = Placement(look, clock)
-        self._mode = mode
         self.secret = clock.new_id() + clock.new_id()
         self._holders: dict[str, str] = {}
         """Segments that are in an executor's cache: its id."""
@@ -86,7 +80,7 @@ class TaskRunner:
     # -- the Runner's verbs ---------------------------------------------------------------------------------------
 
     def prepare(self, decision: Decision, routing: dict[str, list[int]]) -> Started | None:
-        if len(self._compiled.levels) == 1 or self._is_small(decision):
+        if len(self._program.compiled.levels) == 1 or self._is_small(decision):
             return None
         # Not before the running epoch's own first stage is over: its tasks would take the cores that the second stage is about to need.
         while self._running is not None and not self._running.is_over():
@@ -99,7 +93,7 @@ class TaskRunner:
     def begin(
         self, decision: Decision, manifest: Manifest, routing: dict[str, list[int]], prepared: Started | None
     ) -> Callable[[], Outcome]:
-        depth = len(self._compiled.levels)
+        depth = len(self._program.compiled.levels)
         if depth == 1:
             slots = self._slots(routing, self._source_tasks(decision))
             result = self._jobs.run_single(self._source_controls(decision, routing, slots), self.placement.anywhere())
@@ -143,8 +137,7 @@ class TaskRunner:
             self._unwanted.append(prepared)
 
     def adopt(self, program: Program, watched: frozenset[str]) -> Program:
-        before = Program(self._compiled, self._packed, self.tables)
-        self._compiled, self._packed, self.tables, self._watched = program.compiled, program.packed, program.tables, watched
+        before, self._program, self._watched = self._program, program, watched
         self.placement.only(range(1, len(program.compiled.levels)))
         return before
 
@@ -165,7 +158,7 @@ class TaskRunner:
         """A segment is in the cache beside this steward."""
         self._holders.update((name, executor) for executor, known in self.stewards.items() if known == address)
 
-    def collected(self, segments: list[str]) -> None:
+    def segments_collected(self, segments: list[str]) -> None:
         """Segments are gone from the store: no cache need keep them. Told beside the epochs, to everyone: anyone may have fetched them."""
         for name in segments:
             self._holders.pop(name, None)
@@ -188,31 +181,26 @@ class TaskRunner:
         return self.stewards.get(executor)
 
     def level_of(self, operator: str) -> int:
-        return self._compiled.keyed[operator].level
-
-    def generation(self, number: int) -> None:
-        """Told once, after the takeover: it is in the name of everything that tasks write."""
-        self._generation = number
+        return self._program.compiled.keyed[operator].level
 
     # -- pieces ---------------------------------------------------------------------------------------------------
 
-    _generation = 0
-
     def _is_small(self, decision: Decision) -> bool:
         fits = decision.rows <= SMALL_ROWS and decision.bytes <= SMALL_BYTES
-        return self._small_epochs and fits and self._compiled.repeatable_first_stage
+        return self._terms.small_epochs and fits and self._program.compiled.repeatable_first_stage
 
     def _source_tasks(self, decision: Decision) -> int:
         return max(1, min(len(decision.splits), self.placement.cores()))
 
     def _slots(self, routing: dict[str, list[int]], source_tasks: int) -> tuple[int, ...]:
         """Tasks per level; 0 for the first where it is part of the second."""
-        return (source_tasks, *(max(slots_of(routing[name]) for name in level.keyed) for level in self._compiled.levels[1:]))
+        return (source_tasks, *(max(slots_of(routing[name]) for name in level.keyed) for level in self._program.compiled.levels[1:]))
 
     def introduction(self, key_groups: int) -> Common:
         """What an executor is told of this run when it is introduced: all that does not change from epoch to epoch."""
-        told = Common(0, self._generation, self._store, self._packed, key_groups, {}, (), self._strict, self._mode, self.secret)
-        return replace(told, tables=self.tables)
+        terms, program = self._terms, self._program
+        told = Common(0, terms.generation, terms.store, program.packed, key_groups, {}, (), tables=program.tables)
+        return replace(told, strict=terms.strict, mode=terms.mode, secret=self.secret)
 
     def met(self, executor: str, steward: str) -> None:
         """An executor has a steward: it can be sent state before it runs its first task. It is told what went before it was known."""
@@ -221,36 +209,32 @@ class TaskRunner:
             self._notices.only({*self.stewards.values()})
             self._notices.send(steward, self._gone.copy())
 
-    def _common(
-        self, decision: Decision, routing: dict[str, list[int]], slots: tuple[int, ...], manifest: Manifest | None = None
-    ) -> Common:
+    def _common(self, decision: Decision, routing: dict[str, list[int]], slots: tuple[int, ...], marks: Marks) -> Common:
         key_groups = len(next(iter(routing.values()))) if routing else 1
+        terms, program = self._terms, self._program
         return Common(
             decision.epoch,
-            self._generation,
-            self._store,
-            self._packed,
+            terms.generation,
+            terms.store,
+            program.packed,
             key_groups,
             routing,
             slots,
-            self._strict,
-            self._mode,
-            self.secret,
-            decision.late if manifest is None else lates(self._compiled.timed, manifest, decision.epoch),
-            {} if manifest is None else evictions(self._compiled.timed, manifest, decision.now, decision.flush),
-            {} if manifest is None else {name: table.floor for name, table in manifest.tables.items() if table.time is not None},
-            decision.now,
-            self._watched,
-            self.digests,
-            {} if manifest is None else {name: table.quiet for name, table in manifest.tables.items() if table.quiet != SOONEST},
-            self.tables,
+            strict=terms.strict,
+            mode=terms.mode,
+            secret=self.secret,
+            marks=marks,
+            now=decision.now,
+            watched=self._watched,
+            digests=terms.digests,
+            tables=program.tables,
         )
 
     def _split_tasks(self, decision: Decision) -> list[SplitTask]:
         return [SplitTask(unit, source, split.payload) for unit, (source, split) in enumerate(decision.splits)]
 
     def _source_controls(self, decision: Decision, routing: dict[str, list[int]], slots: tuple[int, ...]) -> list[Control]:
-        common = self._common(decision, routing, slots)
+        common = self._common(decision, routing, slots, decision.marks.known_ahead())
         dealt: list[list[SplitTask]] = [[] for _ in range(slots[0])]
         loads = [0] * slots[0]
         for task, (_, split) in zip(self._split_tasks(decision), decision.splits, strict=True):
@@ -262,12 +246,12 @@ class TaskRunner:
     def _state_controls(
         self, decision: Decision, manifest: Manifest, routing: dict[str, list[int]], slots: tuple[int, ...], all_splits: bool = False
     ) -> list[list[Control]]:
-        common = self._common(decision, routing, slots, manifest)
+        common = self._common(decision, routing, slots, decision.marks)
         tables: dict[str, list[str]] = {}
         for name in manifest.tables:
             tables.setdefault(operator_of(name), []).append(name)
         levels = []
-        for level in self._compiled.levels[1:]:
+        for level in self._program.compiled.levels[1:]:
             controls = []
             for slot in range(slots[level.number]):
                 segments = {
@@ -336,7 +320,7 @@ class TaskRunner:
     def _stage_facts(self, reports: Sequence[Report]) -> tuple[StageFacts, ...]:
         """Stage 1 is level 0, whose tasks follow from the splits there are."""
         facts = []
-        for level in range(len(self._compiled.levels)):
+        for level in range(len(self._program.compiled.levels)):
             mine = [r for r in reports if r.task[0] == level]
             records = sum(sum(int(rows.sum()) for rows in r.groups.values()) if level else r.counts.get("rows_in", 0) for r in mine)
             busy = [_busy(r) for r in mine]
@@ -347,7 +331,7 @@ class TaskRunner:
     def _records(self, reports: Sequence[Report]) -> dict[str, tuple[int, int]]:
         """A small epoch's tasks do the work of stages 1 and 2: what they handed on is told by level."""
         found = {}
-        for level in range(len(self._compiled.levels)):
+        for level in range(len(self._program.compiled.levels)):
             grouped = (int(rows.sum()) for r in reports if r.task[0] == level for rows in r.groups.values())
             came = sum(grouped) if level else sum(r.counts.get("rows_in", 0) for r in reports)
             found[f"{level + 1}"] = (came, sum(r.out.get(level, 0) for r in reports))

@@ -11,7 +11,7 @@ from dataclasses import replace
 import polars as pl
 
 from meander.clock import Clock
-from meander.epochs.probation import Rewritten
+from meander.epochs.setup import Rewritten
 from meander.errors import FlowError
 from meander.plan.change.layout import layout_of
 from meander.plan.graph import Plan

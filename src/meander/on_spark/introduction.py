@@ -24,7 +24,6 @@ from dataclasses import dataclass
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
 
-from meander import worker
 from meander.cache.reader import this_executor
 from meander.cache.tables import bring
 from meander.clock import Clock
@@ -34,7 +33,7 @@ from meander.on_spark.jobs import SparkJobs
 from meander.on_spark.probe import AWAY, look, put_probe
 from meander.state.stores.contract import Store
 from meander.task.messages import Common
-from meander.task.physical import unpack_plan
+from meander.worker import Worker
 
 _LOG = logging.getLogger("meander")
 _LOOK_EVERY = 1.0
@@ -72,8 +71,9 @@ def introduce(_: int, messages: Iterable[bytes]) -> Iterator[bytes]:
     is opened here stays open for them."""
     (message,) = list(messages)
     hello: Hello = pickle.loads(message)
+    worker = Worker.here()
     store, executor_cache = worker.settle_in(hello.common)
-    unpack_plan(hello.common.plan)  # which imports what the user's functions need
+    worker.plans.unpack(hello.common.plan)  # which imports what the user's functions need
     bring(hello.common.tables, store, executor_cache)
     steward = None if executor_cache is None else executor_cache.wait_for_steward(_STEWARD)
     yield pickle.dumps(Answer(this_executor(), look(store, hello.probe), steward), protocol=5)

@@ -231,7 +231,8 @@ def _messages(error: Py4JError) -> list[str]:
 
 
 def failure_of(messages: Sequence[str]) -> Retryable:
-    """What a failed job is to the driver: the store that did not answer to a task will answer later, whatever else is wrong may not.
+    """The error for a failed job. If a store did not answer a task, the job may succeed later;
+    other failures may not go away.
 
     >>> failure_of(["Traceback (most recent call last):\\n  …\\nmeander.errors.Unavailable: store s3://b/x: 'log/1': 503 Slow Down"])
     Unavailable("a task had no answer: store s3://b/x: 'log/1': 503 Slow Down")

@@ -18,19 +18,18 @@ from meander.connect.source import Split
 from meander.connect.spark_stream import SparkStreamSource
 from meander.epochs.compaction import Compactor, ProcessCompactor
 from meander.epochs.decision import EpochDone
+from meander.epochs.events import Listeners, Told
 from meander.epochs.folders import check_folders
-from meander.epochs.loop import Loop
 from meander.epochs.migration import Migration
 from meander.epochs.modification import Modifier, Request
+from meander.epochs.opening import choose, open_loop
+from meander.epochs.options import Tenure
 from meander.epochs.parts import Parts
 from meander.epochs.placement import Placement
 from meander.epochs.probation import Trial
-from meander.epochs.recognition import recognise
-from meander.epochs.resumption import plan_before, put_plan, put_started, resume_plan
 from meander.epochs.scaling import Autoscaler, LoadMeter
 from meander.epochs.steward_compaction import StewardCompactor
-from meander.epochs.tables import at_start
-from meander.epochs.tasks import TaskRunner
+from meander.epochs.tasks import TaskRunner, Terms
 from meander.errors import ConfigError
 from meander.on_spark.allocation import hire
 from meander.on_spark.introduction import Introducer
@@ -109,57 +108,30 @@ def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: 
             cohort.reached(log.manifest.epoch)
             cohort.start()
             close.append(cohort.close)
-        plan = recognise(store, log.manifest, plan, settings.same_code, edited is not None)
-        edited = None if edited is None else edited.of(plan)
-        before = None if edited is None else plan_before(store, log.manifest, plan)
-        chosen, marks = before or resume_plan(store, log.manifest, plan)
-        written: set[str] = set()
-        tables = at_start(store, clock, log.manifest, chosen, marks, written)
-        compiled = compile_plan(chosen)
-        put_plan(store, compiled)
-        runner = TaskRunner(
-            SparkJobs(context),
-            lambda: executors(context),
-            compiled,
-            store.url,
-            clock,
-            settings.strict,
-            settings.small_epochs,
-            mode=settings.state_mode,
-        )
-        runner.generation(generation)
-        runner.tables = tables
-        runner.digests = cohort is not None
+        tenure = Tenure(store, clock, log)
+        chosen = choose(tenure, plan, edited, settings.same_code)
+        terms = Terms(store.url, generation, settings.strict, settings.state_mode, cohort is not None, settings.small_epochs)
+        runner = TaskRunner(SparkJobs(context), lambda: executors(context), chosen.program, terms=terms, clock=clock)
         helper = ProcessCompactor(store.url, clock, generation, log.manifest.key_groups)
         compactor: Compactor = helper if store.local("") is not None else StewardCompactor(runner, helper, clock, generation)
         listeners: list[Callable[[EpochDone], None]] = []
         deletions = None if store.local("") is not None else ThreadPoolExecutor(1, thread_name_prefix="meander-deletions")
         if deletions is not None:  # what is not removed by then, the next start sweeps
             close.insert(0, lambda: deletions.shutdown(wait=True, cancel_futures=True))
-        parts = _checked_parts(compiled, letters)  # a plan that was modified has other folders than the flow that was given
-        loop = Loop(
-            store,
-            clock,
-            log,
-            replace(parts, plan={**parts.plan, **marks}),
+        events = Listeners([runner, Told(lambda done: _tell(listeners, done))])
+        opened = open_loop(
+            tenure,
+            chosen,
             runner,
-            settings.parallelism,
-            compactor,
-            settings.retain_epochs,
-            lambda done: _tell(listeners, done),
-            settings.work_ahead,
-            deletions,
-            None if cohort is None else partial(Follower, cohort=cohort, clock=clock),
-            settings.patience,
+            settings=settings,
+            compactor=compactor,
+            make_parts=lambda made: _checked_parts(made, letters),
+            events=events,
+            siblings=None if cohort is None else partial(Follower, cohort=cohort, clock=clock),
+            deletions=deletions,
         )
-        loop.collected = runner.collected
-        loop.housekeeping.written |= written
+        loop, compiled = opened.loop, chosen.compiled
         close[:0] = [loop.close, runner.close]
-        put_started(store, chosen, loop.plan)
-        modifier = Modifier(loop, store, clock, chosen, plan, lambda made: _checked_parts(made, letters), before is not None)
-        loop.recover()
-        modifier.recover()
-        trial = modifier.begin(edited) if edited is not None and before is not None else None
         if not is_local(context):  # a local Spark is one executor, which the probe has met
             common = runner.introduction(log.manifest.key_groups)
             close.insert(0, Introducer(context, runner.placement, store, common, clock, runner.met).start().close)
@@ -172,15 +144,24 @@ def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: 
         if settings.autoscale is not None:
             crew = hire(context, runner.placement, settings.autoscale.slots_per_executor, clock)
             autoscaler = Autoscaler(settings.autoscale, loop, meter, _stages(compiled), runner.placement.cores, clock, crew)
-            modifier.listeners.append(lambda made: autoscaler.restage(_stages(made)))
-            listeners.append(autoscaler)
-            loop.resting = autoscaler.idle
+            opened.modifier.listeners.append(lambda made: autoscaler.restage(_stages(made)))
+            events.add(autoscaler)
             if crew is not None:
                 close.insert(0, crew.close)
         driver = drive(loop, compiled, store, settings)
-        migration = Migration(loop, runner, meter, clock, needs_fetching=settings.state_mode != "hybrid" or store.local("") is None)
+        needs_fetching = settings.state_mode != "hybrid" or store.local("") is None
         return Opened(
-            driver, close, listeners, runner.placement, migration, modifier, autoscaler, made, context.applicationId, cohort, trial
+            driver,
+            close,
+            listeners,
+            placement=runner.placement,
+            migration=Migration(loop, runner, meter, clock, needs_fetching=needs_fetching),
+            modifier=opened.modifier,
+            autoscaler=autoscaler,
+            session=made,
+            application=context.applicationId,
+            cohort=cohort,
+            trial=opened.trial,
         )
     except BaseException:
         for undo in close:

@@ -15,7 +15,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from meander.epochs.placement import Executor
-from meander.errors import ConfigError, Retryable
+from meander.errors import ConfigError, Retryable, SparkGone
 from meander.familiar.values import no_session
 
 SETTINGS = {
@@ -175,11 +175,11 @@ def prepare_context(context: SparkContext) -> None:
 
 @contextmanager
 def answering(otherwise: str) -> Iterator[None]:
-    """Calls into Spark: Retryable where one fails, and ConfigError where its JVM has ended, which does not come back."""
+    """Calls into Spark: Retryable where one fails, and SparkGone where its JVM has ended, which does not come back."""
     try:
         yield
     except Py4JNetworkError as error:
-        raise ConfigError(_GONE.format("has ended: its JVM does not answer")) from error
+        raise SparkGone(_GONE.format("has ended: its JVM does not answer")) from error
     except Py4JError as error:
         raise Retryable(f"Spark {otherwise}: {_said(error)}") from error
 
@@ -187,10 +187,10 @@ def answering(otherwise: str) -> Iterator[None]:
 def executors(context: SparkContext) -> dict[str, Executor]:
     """The live executors, by id: the location hint that pins a task to each, and its cores.
 
-    Retryable where Spark cannot say. ConfigError where it is gone: a context that was stopped, or whose JVM has ended, does not come back.
+    Retryable where Spark cannot say. SparkGone where it is gone: a context that was stopped, or whose JVM has ended, does not come back.
     """
     if context._jsc is None:
-        raise ConfigError(_GONE.format("was stopped"))
+        raise SparkGone(_GONE.format("was stopped"))
     with answering("does not say which executors there are"):
         jvm, jsc = context._jvm, context._jsc.sc()
         assert jvm is not None

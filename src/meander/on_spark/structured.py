@@ -72,8 +72,8 @@ class Direct:
 
     def __init__(self, loop: Loop) -> None:
         self.loop = loop
-        self.look = loop.look
-        self.step = partial(loop.persevere, loop.step)
+        self.look = loop.input.look
+        self.step = partial(loop.siblings.persevere, loop.step)
         self.finished = loop.finished
         self.leave = loop.patience.leave
 
@@ -121,11 +121,11 @@ class Structured:
                 else:
                     self._query.awaitTermination()
             self._raise()
-            return self.loop.persevere(self.loop.step, everything=everything, flush=flush)
+            return self.loop.siblings.persevere(self.loop.step, everything=everything, flush=flush)
         if self._query is None:
             self._start(processingTime=f"{int((self._clock_trigger or 0.0) * 1000)} milliseconds")
         self._raise()
-        return self.loop.persevere(self.loop.step_if_idle)
+        return self.loop.siblings.persevere(self.loop.step_if_idle)
 
     def finished(self) -> bool:
         return False
@@ -193,7 +193,7 @@ class Structured:
         self._batch_thread = threading.current_thread()
         try:
             self._known.wait()
-            self.loop.make_changes()
+            self.loop.requests.perform()
             identity: Json = {"query": self._query_id, "batch": batch_id, "input": input_of(Path(self._checkpoint), batch_id)}
             if self._is_new(identity):
                 self._run_batch(frame, identity)
@@ -219,7 +219,7 @@ class Structured:
         now = self.loop.input.now()
         splits = tuple((self._name, split) for split in _splits(folder, now))
         decision = Decision(manifest.epoch + 1, now, splits, {}, batch=identity)
-        self.loop.persevere(lambda: self._is_new(identity) and self.loop.run_epoch(decision))  # held, it may have been committed
+        self.loop.siblings.persevere(lambda: self._is_new(identity) and self.loop.run_epoch(decision))  # held, it may have been committed
         shutil.rmtree(folder, ignore_errors=True)
 
 

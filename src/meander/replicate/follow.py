@@ -5,30 +5,51 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from meander.clock import Clock
 from meander.connect.sink import StagedGone, is_done_by_one
+from meander.epochs.catching_up import CatchingUp
 from meander.epochs.decision import Decision, Outcome
+from meander.epochs.events import Listeners
+from meander.epochs.in_force import InForce
+from meander.epochs.input import Input
 from meander.epochs.parts import in_force
+from meander.epochs.patience import Patience
+from meander.epochs.publish import Publisher
+from meander.epochs.tidy import Tidy
 from meander.errors import Retryable
 from meander.replicate.membership import Cohort, choices_in, choices_of
-from meander.state.log import Taken
+from meander.state.log import Log, Taken
 from meander.state.manifest import Json, Manifest
-
-if TYPE_CHECKING:
-    from meander.epochs.loop import Loop
 
 _JUDGED = 8
 _TRIAL_MARGIN = 5.0
 _POLL = 0.01
 
 
-class Follower:
-    """The other replicas, to one loop. In the loop's thread."""
+class Followed(Protocol):
+    """A loop, as far as other replicas have an effect on it."""
 
-    def __init__(self, loop: Loop, cohort: Cohort, clock: Clock) -> None:
+    log: Log
+    input: Input
+    in_force: InForce
+    events: Listeners
+    patience: Patience
+    publisher: Publisher
+    catching_up: CatchingUp
+    tidy: Tidy
+
+
+class Follower:
+    """The other replicas, to one loop. In the loop's thread. Implements ``epochs.siblings.Siblings``."""
+
+    replicated = True
+    waits_for: type[Retryable] = Retryable
+
+    def __init__(self, loop: Followed, cohort: Cohort, clock: Clock) -> None:
         self._loop, self.cohort, self._clock = loop, cohort, clock
         self._followed = loop.log.manifest.epoch
         """The last epoch whose input the cursors are behind."""
@@ -42,13 +63,40 @@ class Follower:
     @property
     def _by_one(self) -> tuple[str, ...]:
         """Sinks that one replica publishes, and not all."""
-        return tuple(name for name, sink in self._loop.sinks.items() if is_done_by_one(sink))
+        return tuple(name for name, sink in self._loop.in_force.sinks.items() if is_done_by_one(sink))
+
+    # -- this replica ---------------------------------------------------------------------------------------------
+
+    @property
+    def who(self) -> str:
+        return f"replica '{self.cohort.name}'"
+
+    @property
+    def is_leaving(self) -> bool:
+        return self.cohort.is_leaving
+
+    def stepping(self) -> AbstractContextManager[None]:
+        return self.cohort.stepping()
+
+    def keeps_house(self) -> bool:
+        return self.cohort.keeps_house()
+
+    def step_down(self) -> None:
+        self.cohort.step_down()
+
+    def rest(self) -> None:
+        """Publish for a replica that died, and look whether the leader has something."""
+        self.stand_in(wait=False)
+        self.cohort.mind_leader(self._loop.log.manifest.epoch)
 
     # -- input ----------------------------------------------------------------------------------------------------
 
     @property
     def may_decide(self) -> bool:
         return self.cohort.leads()
+
+    def now(self) -> float:
+        return self.cohort.now()
 
     def decided(self, epoch: int) -> Decision | None:
         """The agreed decision for an epoch, if there is one; the cursors are moved behind it."""
@@ -97,7 +145,7 @@ class Follower:
         # A change that is being tried is in force here and not in the log: only an epoch that was committed says otherwise.
         if manifest.epoch > epoch:
             self._take_up_plan(manifest)
-        self._loop.begin_anew(manifest)
+        self._loop.catching_up.begin_anew(manifest)
         self._followed = manifest.epoch
 
     def persevere(self, step: Callable[..., bool], **options: bool) -> bool:
@@ -114,10 +162,10 @@ class Follower:
     def _mend(self) -> None:
         """Give up everything that was begun, and publish what is committed, by this replica or
         another."""
-        self._loop.recover_runner()
+        self._loop.catching_up.recover_runner()
         self._go_to_the_end()
         manifest = self._loop.log.manifest
-        self._loop.plan_unsettled(manifest)  # after any failed try the log decides which plan is in force
+        self._loop.events.plan_unsettled(manifest)  # after any failed try the log decides which plan is in force
         self.cohort.reached(manifest.epoch)
         self.publish_theirs()
         self.stand_in(wait=False)
@@ -138,10 +186,10 @@ class Follower:
         A replica that does not lead waits until the leader has committed the epoch or lost the
         lead, which happens at the latest when its time is over.
         """
-        began, self._plan = self._clock.monotonic(), in_force(self._loop.plan)
+        began, self._plan = self._clock.monotonic(), in_force(self._loop.in_force.plan)
         while self._loop.log.manifest.epoch < decision.epoch and not ((free := self._is_free(began)) and self.cohort.leads()):
             if self.cohort.is_leaving:
-                self._loop.settle_lost(outcome)
+                self._loop.catching_up.lost(outcome)
                 return False
             if free:
                 self.cohort.wait_for_leader(began)
@@ -150,7 +198,7 @@ class Follower:
         is_published = self.stand_in(wait=True)
         if self._loop.log.manifest.epoch < decision.epoch:
             if not is_published:  # we leave, and another replica will publish it: an unpublished epoch must stay the last one
-                self._loop.settle_lost(outcome)
+                self._loop.catching_up.lost(outcome)
             return is_published
         self._lost(decision, outcome, certain=True)
         return False
@@ -161,6 +209,9 @@ class Follower:
         if trial is None or trial["by"] == self.cohort.name or not self.cohort.is_alive(trial["by"]):
             return True
         return self._clock.monotonic() > began + float(trial["seconds"]) + _TRIAL_MARGIN
+
+    def rerouted(self, operator: str, table: list[int]) -> None:
+        self.append({"kind": "routing", "routing": {operator: table}})
 
     def claim(self, epoch: int, seconds: float) -> bool:
         """Have the next epoch to ourselves, to try a change with it: whether it is still that one."""
@@ -201,23 +252,23 @@ class Follower:
                     self._followed = entry["epoch"]
                 self._remember(entry)
                 self._take_up_plan(after)
-            self._loop.committed_elsewhere(entry, before, after)
+            self._loop.catching_up.take(entry, before, after)
 
     def _take_up_plan(self, manifest: Manifest) -> None:
         """Take over the plan of the last epoch: the plan itself, whether it is on probation, and
         the tables set aside for that."""
-        loop, now, then = self._loop, manifest.plan, self._loop.plan
+        loop, now, then = self._loop, manifest.plan, self._loop.in_force.plan
         # Replicas that begin together may each have stored a table: the one that is in the log counts.
         others = now.get("tables") != then.get("tables")
         if others or in_force(now) != in_force(then) or ("unproven" in now) != ("unproven" in then):
-            loop.plan_changed(manifest)
+            loop.events.plan_changed(manifest)
         elif "unproven" in now:
-            loop.adopt_probation(now["unproven"])
+            loop.in_force.adopt_probation(now["unproven"])
 
     def _lost(self, decision: Decision, outcome: Outcome, certain: bool) -> None:
         """A sibling has committed the epoch: our own result is compared with the entry, and then
         dropped."""
-        self._loop.settle_lost(outcome if certain else None)
+        self._loop.catching_up.lost(outcome if certain else None)
         entry = self._judged.get(decision.epoch)
         if entry is None or (entry["now"], entry["offsets"], in_force(entry["plan"])) != (decision.now, decision.offsets, self._plan):
             return
@@ -255,7 +306,7 @@ class Follower:
         still.
         """
         try:
-            self._loop.publish(manifest, sinks)
+            self._loop.publisher.publish(manifest, sinks)
             return True
         except StagedGone:
             if not self._loop.log.has_later_epoch():

@@ -30,6 +30,7 @@ from typing import Protocol
 
 from meander.clock import Clock
 from meander.connect.source import Choice, Split
+from meander.coordinate.marks import Marks
 from meander.epochs.decision import Decision
 from meander.errors import Divergent, Retryable
 from meander.processes import ProcessId
@@ -53,13 +54,14 @@ def decision_name(generation: int, epoch: int) -> str:
 def to_json(decision: Decision) -> Json:
     """A decision as it is agreed on."""
     splits = [[source, split.payload, split.rows, split.bytes, *split.born] for source, split in decision.splits]
-    rest = {"offsets": decision.offsets, "seen": decision.seen, "late": decision.late, "flush": decision.flush}
+    rest = {"offsets": decision.offsets, "seen": decision.seen, "late": decision.marks.late, "flush": decision.flush}
     return {"epoch": decision.epoch, "now": decision.now, "splits": splits, **rest}
 
 
 def from_json(fields: Json) -> Decision:
     splits = tuple((source, Split(payload, rows, size, (first, last))) for source, payload, rows, size, first, last in fields["splits"])
-    return Decision(fields["epoch"], fields["now"], splits, fields["offsets"], fields["seen"], late=fields["late"], flush=fields["flush"])
+    marks = Marks(fields["late"])
+    return Decision(fields["epoch"], fields["now"], splits, fields["offsets"], fields["seen"], flush=fields["flush"], marks=marks)
 
 
 def choices_of(decision: Decision) -> dict[str, Choice]:

@@ -25,7 +25,7 @@ _PATIENCE = 60.0
 
 @dataclass(frozen=True)
 class Tokens:
-    """What whoever changes the replicas must bring."""
+    """The secrets that changes of the replicas need."""
 
     code: str = field(repr=False)
     """For changes with code, and for all others."""
@@ -58,8 +58,8 @@ class Reach:
         return Client(url, self._tokens.code)
 
     def ask(self, question: Callable[[Client], Answer], replica: str | None = None, patience: float = _PATIENCE) -> Answer:
-        """What a replica answers: the one that is named, or else any. One that dies meanwhile is asked again when it is back, or another
-        in its place: so the question is one that may be asked twice."""
+        """The answer of a replica: the named one, or else any. If it dies meanwhile it is asked
+        again when it is back, or another in its place: so the request must be safe to repeat."""
         self._check(replica)
         until = self._clock.monotonic() + patience
         while True:
@@ -73,7 +73,7 @@ class Reach:
             self._clock.sleep(_LOOK_EVERY)
 
     def one_of(self, replica: str | None) -> str:
-        """Whose executors are meant: each replica has a Spark of its own."""
+        """The replica whose executors are meant: each replica has a Spark of its own."""
         names = [one["name"] for one in self._replicas()]
         if replica is None and len(names) != 1:
             raise ConfigError(

@@ -18,7 +18,7 @@ _STATUS_WITHIN = 5.0
 
 
 class Served:
-    """What ``control.running.Running`` asks for, done by replicas."""
+    """``control.running.Running`` for replicas."""
 
     def __init__(self, name: str, reach: Reach, own_status: Callable[[], dict[str, Any]], stop: Callable[[], None]) -> None:
         self.name = name

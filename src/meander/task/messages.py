@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from meander.coordinate.marks import Marks
 from meander.state.hashing import Hashes
 from meander.state.segment import SegmentRef
 
@@ -50,21 +51,14 @@ class Common:
     """Where reads of state go: see ``cache.reader``."""
     secret: str = ""
     """The secret that stewards of this run share."""
-    late: Mapping[str, int] = field(default_factory=dict)
-    """Per operator that follows time, the mark (in microseconds) up to which everything had closed before this epoch."""
-    evict: Mapping[str, int] = field(default_factory=dict)
-    """The time up to which windows close with this epoch. Not known to a stage that is begun ahead
-    of time."""
-    floors: Mapping[str, int] = field(default_factory=dict)
-    """Of the tables whose rows end, up to where they are over."""
+    marks: Marks = field(default_factory=Marks)
+    """Where the epoch is in time. First stages, which may be begun ahead, are told ``late`` alone."""
     now: float = 0.0
     """The decision's time."""
     watched: frozenset[str] = frozenset()
     """Operators on probation: a row on which one of them fails is no dead letter, and neither is any other exception tried again."""
     digests: bool = False
     """Whether replicas compare what they have computed."""
-    quiet: Mapping[str, int] = field(default_factory=dict)
-    """Of the tables whose rows end, up to where none does, where that is known."""
     tables: Mapping[str, Any] = field(default_factory=dict)
     """Per operator that looks rows up in a stored table, where that is: its mark."""
 

@@ -126,12 +126,15 @@ def _compile_level(plan: Plan, level_of: dict[str, int], number: int) -> Level:
     )
 
 
-_compiled: dict[bytes, Compiled] = {}
+class CompiledPlans:
+    """The plans that a process runs tasks of, found by their pickled bytes. Not by digest, in which folders and limits do not count."""
 
+    def __init__(self) -> None:
+        self._compiled: dict[bytes, Compiled] = {}
 
-def unpack_plan(packed: bytes) -> Compiled:
-    """The compiled plan of these bytes: unpickled once per process. Not by digest, in which folders and limits do not count."""
-    if packed not in _compiled:
-        _compiled.clear()  # one plan at a time: a modified flow must not pile its past up in every worker
-        _compiled[packed] = compile_plan(unpickle(packed))
-    return _compiled[packed]
+    def unpack(self, packed: bytes) -> Compiled:
+        """The compiled plan of these bytes: unpickled once."""
+        if packed not in self._compiled:
+            self._compiled.clear()  # one plan at a time: a modified flow must not pile its past up in every worker
+            self._compiled[packed] = compile_plan(unpickle(packed))
+        return self._compiled[packed]

@@ -72,8 +72,9 @@ def _hashes(series: pl.Series) -> Hashes:
         words = pl.Series(encoded.dictionary, dtype=series.dtype)
         if 2 * len(words) <= len(series):  # of texts that come often each one is hashed once
             places = encoded.indices.fill_null(len(words)).to_numpy()
-            each = hash_series(words.extend(pl.Series([None], dtype=series.dtype)))
-            return np.asarray(each[places], np.uint64)
+            by_word: Hashes = hash_series(words.extend(pl.Series([None], dtype=series.dtype)))
+            by_row: Hashes = by_word[places]
+            return by_row
     return hash_series(series)
 
 

@@ -267,15 +267,15 @@ class StageTask:
 
         mask = groups_of(common.routing[name], self.control.index)
         segments = {table: refs for table, refs in self.control.segments.items() if operator_of(table) == name}
-        late, evict = common.late.get(name, NEVER), common.evict.get(name, NEVER)
+        late, evict = common.marks.late.get(name, NEVER), common.marks.evict.get(name, NEVER)
         found = (self._segments.open, self._segments.scan, self._segments.expect)
         now = micros_of(common.now)
         strict = common.strict or name in common.watched
         kept = keyed.tables()
         workspace = Workspace(
-            name, late, evict, now, mask, common.key_groups, kept, segments, common.floors, *found, lap, common.epoch, strict
+            name, late, evict, now, mask, common.key_groups, kept, segments, common.marks.floors, *found, lap, common.epoch, strict
         )
-        workspace.quiet = common.quiet
+        workspace.quiet = common.marks.quiet
         emitted = keyed.work(workspace, arrived)
         lap("state read")
         for table, rows in workspace.written.items():
@@ -299,7 +299,7 @@ class StageTask:
         if kept.time is None:
             return rows
         common, times = self.control.common, rows.get_column(kept.time).to_numpy()
-        floor = common.floors.get(table, SOONEST)
+        floor = common.marks.floors.get(table, SOONEST)
         if int(times.min()) <= floor:
             raise Corrupted(
                 f"operator '{keyed.name}' writes rows of table '{table}' that end at {int(times.min())}, where it is over up to {floor}"
@@ -344,7 +344,7 @@ class StageTask:
             columns = rows.frame.columns
             if keyed.name in self.compiled.gauges:
                 rows = self._gauged(keyed, node.op.side, rows, mine=False)
-            late = keyed.refuses(rows.frame, node.op.side, self.control.common.late[keyed.name])
+            late = keyed.refuses(rows.frame, node.op.side, self.control.common.marks.late[keyed.name])
             rows = rows.filter(pl.Series(np.zeros(rows.frame.height, np.bool_) if late is None else late))
             return rows.with_frame(rows.frame.select(columns))
         assert isinstance(node.op, Watermark)
@@ -378,7 +378,7 @@ class StageTask:
 
     def _in_time(self, keyed: Stateful, side: int, rows: Rows, mine: bool) -> Rows:
         """Without the rows that an operator refuses because they come too late: these are counted, and kept elsewhere."""
-        late = self.control.common.late.get(keyed.name, NEVER)
+        late = self.control.common.marks.late.get(keyed.name, NEVER)
         refused = keyed.refuses(rows.frame, side, late)
         if refused is None or not refused.any():
             if mine and keyed.parted(rows.frame, side, late):

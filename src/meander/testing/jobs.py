@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from meander import worker
 from meander.task.messages import Control, Seen
+from meander.worker import Worker
 
 
 @dataclass
@@ -29,10 +29,13 @@ class LocalStarted:
 
 
 class LocalJobs:
-    """Implements ``epochs.jobs.Jobs``."""
+    """Implements ``epochs.jobs.Jobs``, with a worker of its own."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
 
     def start_first_stage(self, controls: Sequence[Control], slots: int, among: Sequence[str] = ()) -> LocalStarted:
-        return LocalStarted(_exchange([list(worker.first_stage(0, [pickle.dumps(c)])) for c in controls], slots))
+        return LocalStarted(_exchange([list(self._worker.first_stage([pickle.dumps(c)])) for c in controls], slots))
 
     def run_rest(self, started: LocalStarted, levels: Sequence[Sequence[Control]], places: Any) -> Callable[[], list[Seen]]:
         def run() -> list[Seen]:
@@ -43,19 +46,19 @@ class LocalJobs:
                     for slot, control in enumerate(controls)
                 ]
                 if number == len(levels) - 1:
-                    return [pickle.loads(next(iter(worker.last_stage(0, pair)))) for pair in pairs]
-                blobs = _exchange([list(worker.next_stage(0, pair)) for pair in pairs], len(levels[number + 1]))
+                    return [pickle.loads(next(iter(self._worker.last_stage(pair)))) for pair in pairs]
+                blobs = _exchange([list(self._worker.next_stage(pair)) for pair in pairs], len(levels[number + 1]))
             raise AssertionError("no level")
 
         return run
 
     def run_single(self, controls: Sequence[Control], among: Sequence[str] = ()) -> Callable[[], list[Seen]]:
-        return lambda: [pickle.loads(next(iter(worker.only_stage(0, [pickle.dumps(c)])))) for c in controls]
+        return lambda: [pickle.loads(next(iter(self._worker.only_stage([pickle.dumps(c)])))) for c in controls]
 
     def run_small(self, levels: Sequence[Sequence[Control]], places: Any) -> Callable[[], list[Seen]]:
         if len(levels) == 1:
-            return lambda: [pickle.loads(next(iter(worker.small_last_stage(0, [pickle.dumps(c)])))) for c in levels[0]]
-        sent = [list(worker.small_next_stage(0, [pickle.dumps(c)])) for c in levels[0]]
+            return lambda: [pickle.loads(next(iter(self._worker.small_last_stage([pickle.dumps(c)])))) for c in levels[0]]
+        sent = [list(self._worker.small_next_stage([pickle.dumps(c)])) for c in levels[0]]
         return self.run_rest(LocalStarted(_exchange(sent, len(levels[1]))), levels[1:], places)
 
     def forget_shuffles(self, keep: Sequence[Any] = ()) -> None: ...

@@ -111,7 +111,7 @@ class LocalRun:
         no input, as the end of all input does.
         """
         loop = self._loop()
-        loop.look()
+        loop.input.look()
         return loop.step(everything=True, flush=flush)
 
     def run(self, flush: bool = False, epochs: int | None = None) -> int:

@@ -20,7 +20,7 @@ from tests.simulation.whole.faults import ROOM_AFTER, tears
 from tests.simulation.whole.merges import LaggingMerges
 from tests.simulation.whole.world import World, WorldClock, Wrong
 
-from meander import errors, worker
+from meander import errors
 from meander.errors import Retryable
 from meander.replicate.membership import AHEAD
 from meander.state.signs import place_of
@@ -276,11 +276,6 @@ class Actor:
         """A new process on the store."""
         self.lives += 1
         self.view = View(self)
-        worker._stores.clear()
-        worker._stores[self.view.url] = self.view
-        for other in self.world.actors:
-            if other is not self and other.view is not None:
-                worker._stores[other.view.url] = other.view
         self.faults.begin(self.world.rng)
         local = Local(
             flow,
@@ -291,7 +286,8 @@ class Actor:
             merges=lambda store, groups: LaggingMerges(store, groups, self.world.rng, self.world.lag),
             **options,
         )
-        begin = local.loop._runner.begin
+        local.worker.stores[self.view.url] = self.view
+        begin = local.loop.attempts.runner.begin
 
         def note(decision: Any, *rest: Any) -> Any:
             self.world.flushing[decision.epoch] = decision.flush
@@ -300,7 +296,7 @@ class Actor:
                 self.world.arrive(1)  # while it runs
             return begin(decision, *rest)
 
-        local.loop._runner.begin = note  # type: ignore[method-assign]
+        local.loop.attempts.runner.begin = note  # type: ignore[method-assign]
         if local.cohort is not None:
             local.loop.input._time = partial(self._decides_at, local.cohort, local.loop.input._time)
         self.local = local
@@ -330,7 +326,7 @@ class Actor:
         assert self.local is not None
         self.holds = True
         loop = self.local.loop
-        loop.look()
+        loop.input.look()
         persevere = getattr(loop, "persevere", None) or (loop.siblings and loop.siblings.persevere)
         if persevere:
             return bool(persevere(loop.step, everything=True, flush=flush))

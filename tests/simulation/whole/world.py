@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+from tests.memory_store import MemoryStore
 
 from meander.connect.source import Batch, Choice, Split
 from meander.state.manifest import Manifest
-from meander.state.stores.contract import MemoryStore
 
 Row = tuple[Any, ...]
 COLUMNS: dict[str, Any] = {"id": pl.Int64(), "k": pl.Int64(), "g": pl.String(), "v": pl.Int64(), "ts": pl.Datetime("us")}

@@ -85,7 +85,7 @@ def latency_numbers(epochs: Sequence[Published]) -> Json:
 def disturbed_for(epochs: Sequence[Published], begin: float, end: float, steady_p99: float) -> float:
     """How long latency was above steady: the longest stretch of late epochs of [begin, end), from the output before it to its last one.
 
-    One that began earlier counts from ``begin``.
+    A stretch that began earlier counts from ``begin``.
 
     An epoch is late when its 99th percentile is above that of the steady time. By the nature of a percentile single epochs are now
     and then; a stretch ends where three in a row are not.

@@ -26,13 +26,20 @@ def draw_disturbed(figure: Any, report: Report) -> None:
         axes.plot(times, ages, color=colour, linewidth=0.8)
         for at, what in numbers["marks"]:
             axes.axvline(at, color=MARK, linewidth=0.8)
-            axes.annotate(what, (at, 1.0), xycoords=("data", "axes fraction"), fontsize=7, color=MARK, ha="left", va="bottom")
+            axes.annotate(_label(what, numbers), (at, 1.0), xycoords=("data", "axes fraction"), fontsize=7, color=MARK, va="bottom")
         axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axes.set_title(name, loc="left", fontsize=9, pad=12)
         axes.set_ylabel("latency, s", fontsize=8)
         axes.spines[["top", "right"]].set_visible(False)
     drawn[0][0].set_ylim(bottom=_LEAST)
     drawn[-1][0].set_xlabel("seconds")
+
+
+def _label(what: str, numbers: Any) -> str:
+    """The disturbance and, where it was measured, the gap that it left in the output."""
+    gap = numbers.get("faults", {}).get(what, {}).get("gap_at_fault")
+    return what if gap is None else f"{what}: gap {gap:.2g} s"
 
 
 def _panels(report: Report) -> list[tuple[str, Any, bool]]:

@@ -80,7 +80,8 @@ class Effects:
 
     @classmethod
     def from_json(cls, told: Mapping[str, Any]) -> Effects:
-        """What ``to_json`` gave, in another process: all that it says, without what only the flow's own process needs."""
+        """The effects that ``to_json`` wrote in another process, without the parts that only the
+        flow's own process needs."""
         columns = {name: tuple(found) for name, found in told["schemas"].items()}
         state = {name: Fate(words) for name, words in told["state"].items()}
         chance = {name: tuple(calls) for name, calls in told["chance"].items()}
