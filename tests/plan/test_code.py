@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 import functools
 import importlib
+import linecache
 import pickle
 import subprocess
 import sys
 import textwrap
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -286,6 +288,37 @@ def test_a_changed_function_of_a_class_counts_and_one_of_its_base_too() -> None:
         return Derived
 
     assert code_of(kind(1)()) == code_of(kind(1)()) != code_of(kind(2)())
+
+
+def test_the_source_of_a_notebooks_cell_is_known_and_its_names_count_by_value() -> None:
+    def run(*cells: str) -> dict[str, Any]:
+        names: dict[str, Any] = {"__name__": "__main__"}
+        for cell in cells:
+            file = f"<cell {hash(cell)}>"
+            linecache.cache[file] = (len(cell), None, cell.splitlines(keepends=True), file)
+            exec(compile(cell, file, "exec", dont_inherit=True), names)
+        return names
+
+    function = "def f(x):\n    global n\n    n += 1\n    return x * RATE + n\n"
+    one, same = run("RATE = 2", "n = 0", function), run("n = 0\nRATE = 2", "# f\n" + function)
+    assert not read_code(one["f"]).compiled
+    one["f"](1)
+    assert code_of(one["f"]) == code_of(same["f"])
+    assert code_of(one["f"]) != code_of(run("RATE = 3", "n = 0", function)["f"])
+
+
+def test_a_module_in_an_archive_has_its_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def packed(text: str) -> Any:
+        archive = tmp_path / f"{len(list(tmp_path.iterdir()))}.zip"
+        with zipfile.ZipFile(archive, "w") as file:
+            file.writestr("archived_rates.py", text)
+        monkeypatch.syspath_prepend(archive)
+        sys.modules.pop("archived_rates", None)
+        return importlib.import_module("archived_rates").rate
+
+    one, same, other = (packed(f"{comment}RATE = {n}\ndef rate(x): return x * RATE\n") for comment, n in (("", 1), ("# a\n", 1), ("", 2)))
+    assert not read_code(one).compiled
+    assert code_of(one) == code_of(same) != code_of(other)
 
 
 # -- another process -------------------------------------------------------------------------------------------------

@@ -87,7 +87,7 @@ def _named(given: Plan, same_code: bool | Sequence[str]) -> frozenset[str]:
 
 
 def _with_its_code(store: Store, given: Plan, record: Json, named: frozenset[str]) -> Plan:
-    """The flow, with the code of a recorded plan where that is said, or was said once, to do the same."""
+    """The flow with the recorded code of operators whose code was said to do the same."""
     codes = {
         name: was
         for name, was in _changed_code(given, record).items()
@@ -97,7 +97,7 @@ def _with_its_code(store: Store, given: Plan, record: Json, named: frozenset[str
 
 
 def _changed_code(given: Plan, record: Json) -> dict[str, Code]:
-    """The code that a recorded plan has under the names of operators whose code is another one now."""
+    """The recorded code of the operators whose code was changed since."""
     operators = record["operators"]
     coded = [node for node in given.nodes if node.code.digest and operators.get(node.name, {}).get("code")]
     return {node.name: Code.recorded(operators[node.name]) for node in coded if operators[node.name]["code"] != node.code.digest}
@@ -144,7 +144,7 @@ def _is_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def _written_anew(store: Store, stored: Json) -> Plan | None:
-    """The stored plan, whose expressions the version that runs writes in its own way; None where it cannot be read."""
+    """The stored plan, as the version that runs writes it; None where it cannot be read."""
     data = store.get(started_name(stored)) or (store.get(stored["packed"]) if "packed" in stored else None)
     if data is None:
         return None

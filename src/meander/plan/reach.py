@@ -48,7 +48,7 @@ class Space:
         return self.module.partition(".")[0]
 
     def text(self) -> Text | None:
-        return text_in(self.file) if self.file and self.file.endswith(".py") else None
+        return text_in(self.file, self.names) if self.file and self.file.endswith(".py") else None
 
     def is_own(self) -> bool:
         """Whether the user has written it."""
@@ -71,7 +71,8 @@ def is_own(module: str, file: str | None) -> bool:
 
 
 def space_of(kind: type, hint: Space | None) -> Space:
-    """The names of the module that a class is from: ``hint`` is where it was met, for a module that was not imported by its name."""
+    """The module of a class. ``hint`` is the one in which it was found: flow files are not imported
+    by name."""
     for member in vars(kind).values():
         function = getattr(member, "__func__", getattr(member, "fget", member))
         if isinstance(function, types.FunctionType) and function.__module__ == kind.__module__ == function.__globals__.get("__name__"):
@@ -116,7 +117,7 @@ def chains_of(code: types.CodeType) -> Iterator[tuple[str, ...]]:
 
 
 def chains_in(node: ast.AST) -> Iterator[tuple[str, ...]]:
-    """Names with the attributes that are taken of them: ``helpers.rate(x)`` has ``("helpers", "rate")`` and ``("x",)``."""
+    """Names with their attributes: ``("helpers", "rate")`` and ``("x",)`` of ``helpers.rate(x)``."""
     if isinstance(node, ast.Name):
         yield (node.id,)
         return
@@ -133,7 +134,8 @@ def chains_in(node: ast.AST) -> Iterator[tuple[str, ...]]:
 
 
 def imported_in(node: ast.AST, space: Space) -> dict[str, tuple[types.ModuleType, str]]:
-    """What a function imports itself of the user's own modules, by the name that it has there: a module, or a module and a name in it.
+    """The imports within a function from the user's own modules, by the names that they have there:
+    a module, or a module and a name in it.
 
     They are imported for that, as they are when the function runs.
     """
@@ -176,7 +178,8 @@ def own_module(name: str) -> types.ModuleType | None:
 
 
 def changed_in(node: ast.AST) -> set[str]:
-    """Names whose values code changes: ``cache`` for ``cache[k] = v``, ``self.seen`` for ``self.seen.add(x)``, ``nonlocal n``."""
+    """Names whose values code changes: ``cache`` of ``cache[k] = v``, ``self.n`` of ``self.n += 1``,
+    ``nonlocal n``."""
     found: set[str] = set()
     for one in ast.walk(node):
         if isinstance(one, ast.Nonlocal):
