@@ -197,6 +197,18 @@ def test_the_part_that_differs_is_known_by_its_name(modules: Callable[..., Modul
     assert {"by_module()", "helpers.rate()", "helpers.RATE", "helpers.RATES"} <= set(after.parts)
 
 
+def test_a_package_that_pip_has_put_beside_is_not_followed(modules: Callable[..., ModuleType], tmp_path: Path) -> None:
+    """``pip install --target`` makes folders that look like a user's own."""
+
+    def record(flow: ModuleType) -> str:
+        folder = Path(str(flow.helpers.__file__)).parent
+        (folder / "helpers-1.0.dist-info").mkdir()
+        (folder / "helpers-1.0.dist-info" / "RECORD").write_text("helpers.py,sha256=x,1\nhelpers-1.0.dist-info/RECORD,,\n")
+        return code_of(flow.by_module)
+
+    assert record(modules()) == record(modules(("RATE = 0.2", "RATE = 0.3")))
+
+
 # -- what a function carries ------------------------------------------------------------------------------------------
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import dis
+import functools
 import importlib
 import importlib.util
 import sys
@@ -67,7 +68,21 @@ def is_own(module: str, file: str | None) -> bool:
         return False
     if file is None:
         return package not in sys.stdlib_module_names and package != "builtins"
-    return not file.startswith(_STDLIB) and _INSTALLED.isdisjoint(Path(file).parts)
+    if file.startswith(_STDLIB) or not _INSTALLED.isdisjoint(Path(file).parts):
+        return False
+    above = Path(file).parents
+    depth = 0 if module == "__main__" else module.count(".") + (Path(file).name == "__init__.py")
+    return package not in _installed_in(str(above[min(depth, len(above) - 1)]))
+
+
+@functools.lru_cache(maxsize=256)
+def _installed_in(folder: str) -> frozenset[str]:
+    """The packages that ``pip install --target`` has put into a folder, by their records."""
+    found: set[str] = set()
+    for record in Path(folder).glob("*.dist-info/RECORD"):
+        lines = record.read_text(errors="replace").splitlines()
+        found.update(line.partition(",")[0].partition("/")[0].removesuffix(".py") for line in lines)
+    return frozenset(found)
 
 
 def space_of(kind: type, hint: Space | None) -> Space:
