@@ -37,8 +37,8 @@ test: $(STAMP) ## all tests but the slow and the long ones
 	@$(JAVA) $(BIN)/python -m pytest -m "not slow and not long" -n $(WORKERS) --dist worksteal $(ARGS)
 
 .PHONY: test-fast
-test-fast: $(STAMP) ## the tests that need no Java: below a minute
-	@$(BIN)/python -m pytest -m "not spark and not slow and not long" -n $(WORKERS) --dist worksteal $(ARGS)
+test-fast: $(STAMP) ## the tests that need no Java and take no time: below a minute
+	@$(BIN)/python -m pytest -m "not spark and not many and not slow and not long" -n $(WORKERS) --dist worksteal $(ARGS)
 
 .PHONY: test-servers
 test-servers: $(STAMP) ## get what some tests run against: servers for s3:// and redis://, Prometheus' own parser, real data
@@ -46,11 +46,14 @@ test-servers: $(STAMP) ## get what some tests run against: servers for s3:// and
 	@scripts/promtool.sh
 	@scripts/flights.sh
 
-# One test at a time for each process, since they take from one second to minutes. Exit 5 says that nothing was selected, which is no
-# failure here.
+# One test at a time for each process, since they take from one second to minutes; then those that measure, one after the other. Exit 5
+# says that nothing was selected, which is no failure here.
 .PHONY: test-slow
 test-slow: test-servers ## only the slow tests
-	@$(JAVA) { $(BIN)/python -m pytest -m "slow and not long" -n $(WORKERS) --dist load --maxschedchunk 1 $(ARGS) || [ $$? -eq 5 ]; }
+	@$(JAVA) { failed=0; \
+	$(BIN)/python -m pytest -m "slow and not long and not alone" -n $(WORKERS) --dist load --maxschedchunk 1 $(ARGS) || [ $$? -eq 5 ] || failed=1; \
+	$(BIN)/python -m pytest -m "slow and not long and alone" $(ARGS) || [ $$? -eq 5 ] || failed=1; \
+	exit $$failed; }
 
 .PHONY: test-all
 test-all: test-servers ## every test

@@ -126,6 +126,7 @@ def same(got: Any, expected: Any) -> bool:
     return bool(got == expected)
 
 
+@pytest.mark.many
 @pytest.mark.parametrize(("agg", "oracle"), CASES, ids=lambda case: case.describe() if isinstance(case, Agg) else "")
 @settings(max_examples=25, deadline=None)
 @given(given_rows=rows, cuts=st.lists(st.integers(0, 100), max_size=4), nested=st.booleans())

@@ -20,7 +20,6 @@ WHOLE = [
     "event-time.md#Windows",
     "joins.md",
     "joins.md#In windows",
-    "replication.md",
     "modifications.md#The columns of a source",
     "processor.md#Side outputs",
     "processor.md#Two streams",
@@ -28,19 +27,38 @@ WHOLE = [
 """Pages, or sections of them, whose first block of Python is a whole program, followed by what it prints."""
 
 
-@pytest.mark.spark
-@pytest.mark.slow
-@pytest.mark.parametrize("page", WHOLE)
-def test_a_page_shows_what_its_program_prints(page: str, tmp_path: Path) -> None:
+def program_of(page: str) -> tuple[str, str]:
+    """The program of a page, or of a section of it, and what it prints."""
     file, _, section = page.partition("#")
     text = (DOCS / file).read_text()
     text = text[text.index(f"\n## {section}\n") :] if section else text
     program, output = re.findall(r"```(?:python)?\n(.*?)```", text, re.DOTALL)[:2]
+    return program, output.strip()
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize("page", WHOLE)
+def test_a_page_shows_what_its_program_prints(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In this process: its Spark is there already."""
+    program, output = program_of(page)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(program, page, "exec"), {"__name__": "__main__"})
+    assert output in capsys.readouterr().out
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_the_page_about_replicas_shows_what_its_program_prints(tmp_path: Path) -> None:
+    program, output = program_of("replication.md")
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, timeout=250, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert output.strip() in done.stdout
+    assert output in done.stdout
 
 
+@pytest.mark.many
 def test_the_tests_on_the_page_about_testing_pass(tmp_path: Path) -> None:
     """The first block is a whole file of tests; the others begin where it ends."""
     whole, *others = re.findall(r"```python\n(.*?)```", (DOCS / "testing-flows.md").read_text(), re.DOTALL)

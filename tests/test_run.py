@@ -26,7 +26,7 @@ class Steps:
 
     def __init__(self, step: Callable[[], bool]) -> None:
         log, patience = SimpleNamespace(manifest=Manifest()), Patience(SystemClock(), "flow 'f'")
-        self.loop: Any = SimpleNamespace(log=log, routing={}, waiting=lambda: 0, patience=patience)
+        self.loop: Any = SimpleNamespace(log=log, routing={}, input=SimpleNamespace(waiting=lambda: 0), patience=patience)
         self.leave = patience.leave
         self._step = step
         self.stopped = 0

@@ -26,7 +26,7 @@ class Clock(Protocol):
         """Wait. Zero or less returns at once."""
 
     def new_id(self) -> str:
-        """16 hexadecimal digits that nobody else was given."""
+        """16 hexadecimal digits that are used only once."""
 
 
 class SystemClock:

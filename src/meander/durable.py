@@ -87,9 +87,11 @@ def temporary(path: Path, clock: Clock, open_file: Callable[[Path], int]) -> Ite
                 os.close(fd)
 
 
-def sweep(folder: Path) -> None:
-    """Remove the temporary files that processes left in a folder, and in those below it, when they died. One of a live process stays."""
-    for place, _, names in os.walk(folder):
+def sweep(folder: Path, below: bool = True) -> None:
+    """Remove the temporary files that processes left in a folder when they died, and in those ``below`` it. One of a live process stays."""
+    for place, folders, names in os.walk(folder):
+        if not below:
+            folders.clear()
         for name in names:
             if _TEMPORARY.fullmatch(name):
                 with contextlib.suppress(OSError):  # gone, in use, or not ours to remove: the next start looks again
@@ -99,8 +101,9 @@ def sweep(folder: Path) -> None:
 def appear(target: Path, data: bytes, hidden: Path, clock: Clock) -> bool:
     """Have a file appear under a name, whole, with its bytes on the disk; its name is durable when its folder is synced next.
 
-    False where the name is taken. However many processes do this at once, one of them makes the file, and nobody sees it half or sees
-    anything else: until then it has no name. Where a file system has no such files they are in the folder ``hidden``, which is swept.
+    False where the name is taken. If several processes do this at once, one of them makes the file.
+    No reader sees it half: it has no name until it is whole. Where a file system has no such files
+    they are in the folder ``hidden``, which is swept.
     """
     if _UNNAMED is not None:
         try:

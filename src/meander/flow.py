@@ -127,7 +127,7 @@ class Stream(NoTable):
 
     def filter(self, predicate: Expression, name: str | None = None) -> Stream:
         """Only the rows where the predicate is true: ``orders.filter("amount > 0")``, ``orders.filter(pl.col("amount") > 0)``."""
-        return self.flow._add(Filter(parse(predicate, self.schema), text_of((predicate,), {}), sql_of((predicate,), {})), name, self)
+        return self.flow._add(Filter(parse(predicate, self.schema), text_of((predicate,), {})), name, self)
 
     def where(self, predicate: Expression, name: str | None = None) -> Stream:
         """The same as ``filter``, under the name that it has in SQL and PySpark.

@@ -55,12 +55,8 @@ DEAD_LETTERS = Metric("meander_dead_letters_total", "counter", "Rows that could 
 LATE_ROWS = Metric("meander_late_rows_total", "counter", "Rows that came too late for an operator.", ("operator",))
 WAITING = Metric("meander_waiting_records", "gauge", "About how many records the sources have to give.")
 EXECUTOR_SLOTS = Metric("meander_executor_slots", "gauge", "Slots that are pinned to an executor.", ("executor",))
-RESCALES = Metric(
-    "meander_rescales_total", "counter", "Rescalings asked for through the control plane that came into force.", ("operator",)
-)
-MODIFICATIONS = Metric(
-    "meander_modifications_total", "counter", "Changes of the flow asked for through the control plane that came into force."
-)
+RESCALES = Metric("meander_rescales_total", "counter", "Rescales through the control plane that came into force.", ("operator",))
+MODIFICATIONS = Metric("meander_modifications_total", "counter", "Changes of the flow through the control plane that came into force.")
 
 ALL: tuple[Metric, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
 

@@ -10,10 +10,10 @@ from typing import Literal, get_args
 from meander.errors import ConfigError
 
 Strategy = Literal["eager", "lazy", "prefetch", "hybrid"]
-"""How new owners of key groups come by their state: see ``coordinate.migration``."""
+"""How new owners of key groups come by their state. What each of them does is in ``coordinate.migration.BRINGING``."""
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 StateMode = Literal["hybrid", "local", "remote"]
-"""Where reads of state go: see ``cache.reader``."""
+"""Where reads of state go: see ``cache.reader``. Its ``hybrid`` has nothing to do with the strategy of that name."""
 STATE_MODES: tuple[StateMode, ...] = get_args(StateMode)
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _WORDS = {"millisecond": "ms", "sec": "s", "second": "s", "minute": "min", "hour": "h", "day": "d"}

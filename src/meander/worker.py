@@ -1,4 +1,4 @@
-"""What Spark's Python workers run, and what one of them holds from task to task.
+"""The functions that Spark's Python workers run, and all that one of them holds from task to task.
 
 The functions at the end travel by name: each finds its process's ``Worker`` by ``Worker.here()``. In tests a run has one of its own.
 """
@@ -87,7 +87,7 @@ class Worker:
         yield from _send(*self._run_small(_only(messages)))
 
     def settle_in(self, common: Common) -> tuple[Store, ExecutorCache | None]:
-        """What the tasks of a run need: the store and, where segments are not mapped from it, this executor's cache. Opened once."""
+        """Open the store for the tasks of a run and, where segments are not mapped from it, this executor's cache. Opened once."""
         store = self.stores[common.store] = self.stores.get(common.store) or open_store(common.store)
         maps = common.mode == "hybrid" and store.local("") is not None
         return store, None if maps else self._executor_cache(common)
@@ -175,8 +175,8 @@ class Worker:
             except (BadInput, Corrupted, FlowError) as error:
                 box.partials.clear()
                 box.carried.clear()
-                told = f"{error}\n{traceback.format_exc()}" if watched else str(error)
-                return replace(seen, error=(type(error).__name__, told))
+                text = f"{error}\n{traceback.format_exc()}" if watched else str(error)
+                return replace(seen, error=(type(error).__name__, text))
             except Exception as error:
                 if not watched or isinstance(error, Retryable | OSError):
                     raise

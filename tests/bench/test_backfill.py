@@ -42,6 +42,7 @@ def test_an_epoch_has_as_many_rows_keys_and_windows_whatever_it_spans(tmp_path: 
     assert [side.filter(pl.col("key") >= 0).height for side in sides] == [160, 160]
 
 
+@pytest.mark.many
 @pytest.mark.parametrize(("operator", "rows"), list(zip(OPERATORS, (20, 40, 20, 80, 40, 20, 20), strict=True)))
 def test_duckdb_finds_as_many_rows_whatever_the_span(tmp_path: Path, operator: str, rows: int) -> None:
     """What came out is empty here: the error says how many rows there should be."""

@@ -126,6 +126,7 @@ def test_a_plot_without_matplotlib_says_what_to_install(monkeypatch: pytest.Monk
         run_bench(parse("floor", "--plot", "out.png"))
 
 
+@pytest.mark.many
 @pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed")
 def test_reports_can_be_drawn(tmp_path: Path) -> None:
     from meander.bench.harness.plot import plot

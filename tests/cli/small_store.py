@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 
 import numpy as np
 import polars as pl
+from tests.entries import epoch_entry
 
 import meander as md
 from meander.clock import FakeClock
@@ -15,6 +15,7 @@ from meander.state.log import Log
 from meander.state.reading import AggregateReader, plan_name
 from meander.state.segment import HASH, SegmentRef, encode_segment
 from meander.state.stores.contract import DirStore
+from meander.task.reading import write_readers
 
 KEYS = ("customer",)
 AGGREGATES = (md.count().alias("n"), md.sum("amount").alias("total"))
@@ -25,21 +26,18 @@ def make_store(folder: Path, *epochs: dict[str, tuple[int, float]]) -> DirStore:
     """A store of flow "orders" whose operator "totals" has these values (n, total) after each epoch's updates."""
     store = DirStore(folder)
     log = Log.take_over(store, FakeClock(start=1000.0))
-    store.put_if_absent(plan_name("d1"), pickle.dumps({"totals": AggregateReader("totals", KEYS, AGGREGATES, pl.Schema())}))
+    store.put_if_absent(plan_name("d1"), write_readers("orders", {"totals": AggregateReader("totals", KEYS, AGGREGATES, pl.Schema())}))
     for number, updates in enumerate(epochs, start=1):
         ref = _put_segment(store, number, updates)
         log.append(
-            {
-                "kind": "epoch",
-                "epoch": number,
-                "now": 1000.0 + number,
-                "plan": {"flow": "orders", "version": 1, "digest": "d1"},
-                "offsets": {},
-                "routing": {"totals": [group % 2 for group in range(128)]},
-                "tables": {"totals": {"keys": KEYS, "segments": [ref.to_json()]}},
-                "staged": {},
-                "counts": {"epochs": 1, "rows_in": 10, "rows_out": len(updates), "dead_letters": 1, "late_rows": 2, "late_rows.totals": 2},
-            }
+            epoch_entry(
+                number,
+                now=1000.0 + number,
+                plan={"flow": "orders", "version": 1, "digest": "d1"},
+                routing={"totals": [group % 2 for group in range(128)]},
+                tables={"totals": {"keys": KEYS, "segments": [ref.to_json()]}},
+                counts={"epochs": 1, "rows_in": 10, "rows_out": len(updates), "dead_letters": 1, "late_rows": 2, "late_rows.totals": 2},
+            )
         )
     return store
 

@@ -73,6 +73,7 @@ def test_a_source_that_cannot_tell_its_backlog_gets_there_in_several_steps() -> 
     assert (slots, steps) == (3, 2)
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("seed", range(4))
 def test_a_step_down_shrinks_late_and_once(seed: int) -> None:
     system = System(md.autoscale(), one_stage(slots=4), step(70_000, 15_000, 300.0), seed=seed, noise=0.1)
@@ -90,6 +91,7 @@ def test_a_peak_within_ten_minutes_keeps_the_slots() -> None:
     assert system.changes == []
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("seed", range(2))
 def test_a_day_like_a_sine_takes_a_handful_of_rescales(seed: int) -> None:
     def day(now: float) -> float:
@@ -101,6 +103,7 @@ def test_a_day_like_a_sine_takes_a_handful_of_rescales(seed: int) -> None:
     assert system.largest_backlog < 80_000 * 2 * 10  # never more than two epochs behind
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("offered", [18_000, 21_000, 36_000, 42_000])
 @pytest.mark.parametrize("trigger", [0.0, 2.0])
 def test_noise_of_fifteen_percent_changes_nothing(offered: float, trigger: float) -> None:

@@ -148,6 +148,7 @@ def three_counts(out: dict[str, Any]) -> md.Flow:
     return flow
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("answered", [True, False])
 def test_what_may_be_state_is_kept_where_nobody_can_say_whether_its_entry_is_in_the_log(answered: bool, tmp_path: Path) -> None:
     out = {name: md.memory() for name in ("a", "b", "c")}

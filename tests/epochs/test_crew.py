@@ -121,7 +121,7 @@ def test_a_cluster_that_gives_no_more_is_waited_for_once_and_then_not_asked_for_
         assert flow.crew.room(4, waited=200.0) == 1
         assert flow.crew.room(4, waited=201.0) == 1
     (told,) = [record.getMessage() for record in caplog.records]
-    assert "4 executors were asked for, 1 are there after 120 s; slots make do with these" in told
+    assert "4 executors were requested, 1 are there after 120 s; slots use these" in told
     assert flow.crew.reach(4) == 1
     flow.clock.sleep(601)
     assert flow.crew.reach(4) == 4

@@ -245,7 +245,7 @@ def test_a_store_of_an_older_version_has_to_be_started_as_it_was_once(tmp_path: 
     run_once(tmp_path)
     (started,) = (tmp_path / "state" / "plan").glob("*.started")
     started.unlink()
-    with pytest.raises(md.ConfigError, match=r"does not have the plan that it runs.*start the flow as it was"):
+    with pytest.raises(md.ConfigError, match=r"has lost the plan that it runs.*start the flow as it was"):
         Local(flow_of(tmp_path, 1), tmp_path / "state", apply=True)
 
 
@@ -286,7 +286,7 @@ def test_another_folder_of_a_source_in_an_edited_file_has_to_be_explained(tmp_pa
     local = Local(orders(tmp_path, OLD), tmp_path / "state")
     all_of(local)
     local.loop.close()
-    with pytest.raises(md.FlowError, match="say whether the new one goes on"):
+    with pytest.raises(md.FlowError, match="say whether the new one continues"):
         Local(orders(tmp_path, NEW, source="in2"), tmp_path / "state", apply=True)
     edited = Local(orders(tmp_path, NEW, source="in2"), tmp_path / "state", apply={"resume": False})
     all_of(edited)

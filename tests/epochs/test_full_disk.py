@@ -61,6 +61,7 @@ def test_a_put_for_which_there_is_no_room_leaves_nothing(tmp_path: Path, disk: D
     assert store.get("log/1") == b"x" * 100
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("writes", range(14))
 def test_a_disk_that_is_full_gets_no_fuller_and_the_flow_goes_on(tmp_path: Path, disk: Disk, writes: int) -> None:
     clock, out = FakeClock(1000.0), md.memory()

@@ -104,6 +104,7 @@ def test_stateful_operators_and_sinks_come_and_go(tmp_path: Path) -> None:
     assert set(local.loop.routing) == {"totals"}
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("parallelism", [1, 2, 4])
 def test_columns_of_state_come_and_go_without_being_rewritten(tmp_path: Path, parallelism: int) -> None:
     epochs = epochs_of([(1, 1), (2, 5), (9, 9)], *([(1, 1), (2, 5), (1, 3)] for _ in range(9)))

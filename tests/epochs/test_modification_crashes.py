@@ -146,6 +146,7 @@ CHANGES: dict[str, tuple[Any, Version, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("case", CHANGES)
 def test_a_driver_that_dies_at_any_operation_around_a_change(tmp_path: Path, case: str, after: bool) -> None:
@@ -195,6 +196,7 @@ actions = st.sampled_from(["step", "above", "without", "add", "less", "drop", "t
 rows = st.lists(st.tuples(st.integers(0, 4), st.integers(-5, 5)), max_size=6).map(tuple)
 
 
+@pytest.mark.many
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_random_modifications_crashes_and_restarts_equal_the_oracle(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:

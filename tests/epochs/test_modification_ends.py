@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from tests.local import Local, Script
 
 import meander as md
-from meander.plan.change.code import pack_coded, unpack_coded
+from meander.plan.change.code import pack_changes, unpack_changes
 
 COLUMNS: dict[str, Any] = {"k": pl.Int64(), "v": pl.Int64()}
 SCRIPT = tuple(((0, tuple((key, epoch) for key in range(3))),) for epoch in range(9))
@@ -59,7 +60,9 @@ CALLS = Calls()
 
 
 def _calls() -> Calls:
-    return CALLS
+    """Of this module, and not of the copy of this function that a store has: code is stored by value."""
+    found: Calls = import_module("tests.epochs.test_modification_ends").CALLS
+    return found
 
 
 def test_a_function_that_came_with_a_change_is_called_after_a_restart_of_the_flow_as_first_written(tmp_path: Path) -> None:
@@ -108,7 +111,7 @@ def test_an_edited_file_is_sent_with_the_functions_that_can_travel(tmp_path: Pat
     events = flow.source("events", Script(COLUMNS, SCRIPT))
     events.sink("locked", md.foreach_batch(lambda frame, epoch: lock.release()))
     events.sink("plain", md.foreach_batch(lambda frame, epoch: None))
-    (change,) = unpack_coded(pack_coded([md.Become(flow.plan())])).changes
+    (change,) = unpack_changes(pack_changes([md.Become(flow.plan())])).changes
     assert isinstance(change, md.Become)
     assert change.plan.digest() == flow.plan().digest()
     assert [change.plan.node(name).op.sink.function is None for name in ("locked", "plain")] == [True, False]  # type: ignore[attr-defined]

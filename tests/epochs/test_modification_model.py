@@ -401,6 +401,7 @@ def test_a_long_life_of_changes_is_what_the_plain_model_says(tmp_path: Path) -> 
     assert min(life.told["deaths"], life.told["rescales"], life.told["starts"]) > 10
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_short_life_of_changes_is_what_the_plain_model_says(tmp_path: Path, seed: int) -> None:
     live(tmp_path, seed, 20).check()

@@ -82,6 +82,7 @@ def run(local: Local) -> None:
         pass
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("replica", [None, "a"])
 @pytest.mark.parametrize("arrives", [False, True])
 def test_a_store_that_is_away_for_a_minute_costs_nothing_but_the_minute(tmp_path: Path, arrives: bool, replica: str | None) -> None:
@@ -107,6 +108,7 @@ def test_a_store_that_is_away_for_a_minute_costs_nothing_but_the_minute(tmp_path
     assert waited >= 8
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("call", range(0, 30, 2))
 @pytest.mark.parametrize("arrives", [False, True])
 def test_a_modification_that_the_store_interrupts_is_in_force_or_not(tmp_path: Path, call: int, arrives: bool) -> None:

@@ -101,6 +101,7 @@ def lost(local: Local) -> set[str]:
     return {name for name in local.manifest.segment_names() if store.get(name) is None}
 
 
+@pytest.mark.many
 @LIMITS
 @given(st.data())
 def test_after_a_change_was_taken_back_everything_is_as_without_it(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
@@ -190,6 +191,7 @@ WINDOW_CHANGES: dict[str, tuple[Any, dict[str, Any], list[Any]]] = {
 }
 
 
+@pytest.mark.many
 @pytest.mark.parametrize(
     ("change", "flushed_at", "restarts"),
     [
@@ -359,6 +361,7 @@ def test_a_join_as_of_a_time_never_gives_a_row_of_the_future_after_a_change_of_i
     assert [(v, w) for v, w in pairs if w > v] == []
 
 
+@pytest.mark.many
 def test_a_change_on_probation_is_taken_back_by_replicas_as_by_one(tmp_path: Path) -> None:
     """A run alone has made it, and replicas go on from there: each sets aside what the others would need, too."""
     times = [[3 * number, 3 * number + 1] for number in range(9)]
@@ -406,6 +409,7 @@ CHANGES_ON_PROBATION: dict[str, list[list[Any]]] = {
 }
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("goes_on", ["the run", "a restart", "two replicas"])
 @pytest.mark.parametrize("changes", CHANGES_ON_PROBATION)
 def test_windows_that_a_change_did_not_give_out_are_owed_by_the_plan_before(tmp_path: Path, changes: str, goes_on: str) -> None:
@@ -438,6 +442,7 @@ def test_windows_that_a_change_did_not_give_out_are_owed_by_the_plan_before(tmp_
     assert {window: taken_back[window] for window in without} == without
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("restarts", [False, True])
 @pytest.mark.parametrize("then", [None, "1s"])
 def test_what_the_marks_of_a_change_had_not_passed_closes_when_it_is_taken_back(tmp_path: Path, restarts: bool, then: str | None) -> None:
@@ -535,6 +540,7 @@ def parting_flow(operator: str, times: list[list[int]]) -> md.Flow:
     return flow
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("operator", ["sessions", "best", "in sessions", "in sliding", "in cumulating"])
 @pytest.mark.parametrize("behind", [False, True])
 def test_a_change_that_has_parted_rows_from_what_had_closed_is_not_taken_back(tmp_path: Path, operator: str, behind: bool) -> None:

@@ -20,8 +20,8 @@ from tests.simulation.steady import as_state, expected, go_on, hurry, take_over
 from meander.epochs.tidy import Tidy
 from meander.errors import Retryable
 from meander.state.manifest import Manifest
-from meander.state.reading import read_operator
 from meander.state.stores.contract import DirStore
+from meander.task.reading import read_operator
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
 
@@ -35,8 +35,10 @@ def hidden(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob(".*"))
 
 
+@pytest.mark.many
 @pytest.mark.parametrize(
-    ("nth", "place", "epoch"), [(1, "log/00000000/.", 0), (2, "plan/.", 0), (4, "log/00000001/.", 1), (6, "manifest/.", 3)]
+    ("nth", "place", "epoch"),
+    [(1, ".format.", 0), (2, "log/00000000/.", 0), (3, "plan/.", 0), (5, "log/00000001/.", 1), (7, "manifest/.", 3)],
 )
 def test_the_next_start_removes_what_a_process_killed_inside_a_put_left_behind(tmp_path: Path, nth: int, place: str, epoch: int) -> None:
     driver = start_driver(tmp_path, nth, "kill")
@@ -54,7 +56,7 @@ def test_the_next_start_removes_what_a_process_killed_inside_a_put_left_behind(t
 
 def test_the_temporary_file_of_a_replaced_run_that_still_lives_is_left_to_it(tmp_path: Path) -> None:
     """It stands still inside a put while its successor sweeps. When it wakes up it meets the seal, and removes its file itself."""
-    old = start_driver(tmp_path, 4, "wait")
+    old = start_driver(tmp_path, 5, "wait")
     try:
         assert old.stdout is not None
         assert old.stdout.readline() == "halted\n"
@@ -99,6 +101,7 @@ def kinds(names: list[str]) -> set[str]:
     return {name.split("/")[0] for name in names}
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("after", [False, True], ids=["not deleted", "deleted"])
 @pytest.mark.parametrize("often", [0.3, 1.0])
 def test_a_deletion_that_fails_does_not_stop_the_flow_and_is_made_up_for(
@@ -117,6 +120,7 @@ def test_a_deletion_that_fails_does_not_stop_the_flow_and_is_made_up_for(
     assert set(store.objects) == names_without_trouble(31)
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("kind", ["staged", "segments", "manifest", "log"])
 def test_a_name_that_can_never_be_deleted_keeps_no_other(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     hurry(monkeypatch)

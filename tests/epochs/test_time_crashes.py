@@ -119,6 +119,7 @@ splits = st.lists(st.tuples(st.integers(0, 2), moments), max_size=6).map(lambda 
 deaths = st.lists(st.sampled_from([None, None, *PLACES]), max_size=12)
 
 
+@pytest.mark.many
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(splits, min_size=1, max_size=5).map(tuple), deaths)
 def test_what_comes_out_does_not_depend_on_when_the_driver_dies(
@@ -132,10 +133,12 @@ SCRIPT = tuple(((0, ((1, second * SECOND), (2, second * SECOND))),) for second i
 EVERYWHERE = [place for place in PLACES for _ in range(5)]
 
 
+@pytest.mark.many
 def test_dying_everywhere_changes_nothing(tmp_path: Path) -> None:
     assert results(SCRIPT, tmp_path / "killed", EVERYWHERE) == results(SCRIPT, tmp_path / "undisturbed", ())
 
 
+@pytest.mark.many
 def test_it_would_show_if_an_epochs_entry_did_not_say_what_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(entry_module, "floors", lambda *_: {})
     with pytest.raises(AssertionError, match=r"again and again|still there"):

@@ -62,6 +62,7 @@ def test_the_checker_finds_nothing_where_nothing_is_wrong(feeder: Feeder, tmp_pa
     assert all(sink["expected"] > 0 for sink in verdict.sinks.values())
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("sink", ["counts", "windows", "late", "buckets", "paid"])
 def test_the_checker_finds_a_lost_and_a_doubled_row_in_every_sink(sink: str, feeder: Feeder, tmp_path: Path) -> None:
     write_right_output(tmp_path / "out", feeder)

@@ -44,6 +44,7 @@ STATELESS = ("q0", "q1", "q2", "q10", "q13", "q14", "q21", "q22")
 WAYS = [(query, *way) for query in FLOWS for way in ([(2, True)] if query in STATELESS else [(1, True), (2, False), (4, False)])]
 
 
+@pytest.mark.many
 @pytest.mark.parametrize(("query", "parallelism", "small"), WAYS)
 def test_a_query_comes_to_what_the_oracle_says(query: str, parallelism: int, small: bool, tables: Any, tmp_path: Path) -> None:
     given = sources(query, partitions=parallelism)
@@ -54,6 +55,7 @@ def test_a_query_comes_to_what_the_oracle_says(query: str, parallelism: int, sma
     compared(query, local, given, tables, tmp_path)
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("query", ["q4", "q5", "q8", "q12", "q19", "q20"])
 def test_a_query_that_is_restarted_with_other_slots_comes_to_the_same(query: str, tables: Any, tmp_path: Path) -> None:
     given, clock = sources(query, partitions=2), Clock()

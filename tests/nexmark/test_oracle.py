@@ -274,6 +274,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("query", QUERIES)
 def test_every_query_has_an_answer_from_files_and_the_same_from_tables(query: str, folder: Path) -> None:
     tables: dict[str, Any] = {entity: pl.read_parquet(folder / entity / "*.parquet") for entity in nexmark.ENTITIES}

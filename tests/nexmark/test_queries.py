@@ -10,6 +10,7 @@ from meander.errors import ConfigError
 from meander.nexmark.queries import FLOWS, build
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("query", FLOWS)
 def test_a_flow_gives_the_columns_of_the_oracles_answer(query: str) -> None:
     flow = build(query, nexmark.sources(FLOWS[query], events=100), memory())

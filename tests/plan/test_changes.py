@@ -117,7 +117,7 @@ def test_what_replaces_rows_is_a_stream_of_changes_up_to_its_sinks(name: str, be
 @pytest.mark.parametrize("name", CHANGES)
 def test_changes_are_refused_where_the_flow_is_written(name: str, behind: str) -> None:
     _, stream = begin()
-    with pytest.raises(FlowError, match=r"'behind': its input 'op' is a stream of changes: 'op' gives out .*epochs; .*sink"):
+    with pytest.raises(FlowError, match=r"'behind': its input 'op' is a stream of changes: 'op' emits .*epochs; .*sink"):
         TAKES_NONE[behind](CHANGES[name](stream), stream.select("customer", "amount AS other"))
 
 
@@ -125,7 +125,7 @@ def test_changes_are_refused_where_the_flow_is_written(name: str, behind: str) -
 @pytest.mark.parametrize("name", CHANGES)
 def test_what_stands_between_does_not_hide_that_rows_are_changes(name: str, between: str) -> None:
     _, stream = begin()
-    with pytest.raises(FlowError, match="is a stream of changes: 'op' gives out"):
+    with pytest.raises(FlowError, match="is a stream of changes: 'op' emits"):
         BETWEEN[between](CHANGES[name](stream)).deduplicate("customer")
 
 
@@ -169,7 +169,9 @@ def test_a_join_of_changes_has_no_bound_and_no_time() -> None:
     totals = stream.key_by("customer").aggregate(md.max("ts").alias("ts"), name="totals")
     timed, other = totals.watermark("ts"), stream.select("customer", "ts AS ts")
     for one, two in ((timed, other), (other, timed)):
-        with pytest.raises(FlowError, match=r"within='1s'; one of its inputs is a stream of changes: a row of it can be gone at any time"):
+        with pytest.raises(
+            FlowError, match=r"within='1s'; one of its inputs is a stream of changes: a row of it can be removed at any time"
+        ):
             one.join(two, on="customer", within="1s")
         with pytest.raises(FlowError, match=r"windows of .*10s.*; one of its inputs is a stream of changes"):
             one.window(TEN).join(two, on="customer")
@@ -217,7 +219,7 @@ EVERY = ("totals", "counts", "behind", "last")
 def test_a_join_of_changes_begins_anew_with_all_that_it_is_told(other: dict[str, Any]) -> None:
     before, after = joined().plan(), Become(joined(**other).plan())
     for drop in ((), ("behind",), ("behind", "last"), ("counts", "behind")):
-        with pytest.raises(FlowError, match=r"must have been given all of them, as they are now|drop_state"):
+        with pytest.raises(FlowError, match=r"must have been given all removed rows, as they are now|drop_state"):
             modify(before, [after], StateRules(drop=drop))
     _, effects = modify(before, [after], StateRules(drop=EVERY))
     assert {effects.state[name].kind for name in EVERY[1:]} == {"dropped and begun anew"}
@@ -252,14 +254,16 @@ def test_an_aggregate_that_cannot_be_exact_over_changes_is_refused(name: str) ->
     _, stream = begin()
     totals = stream.key_by("customer").aggregate(md.sum("amount").alias("amount"), md.count().alias("n"), name="totals")
     agg, why = INEXACT[name]
-    with pytest.raises(FlowError, match=rf"'totals' gives out .*{why}"):
+    with pytest.raises(FlowError, match=rf"'totals' emits .*{why}"):
         totals.key_by("n").aggregate(agg)
 
 
 def test_a_function_in_front_of_an_aggregate_of_changes_must_be_repeatable() -> None:
     _, stream = begin()
     totals = stream.key_by("customer").aggregate(md.count().alias("n"), name="totals")
-    with pytest.raises(FlowError, match="'clean' is a function that may make something else of a row next time; say deterministic=True"):
+    with pytest.raises(
+        FlowError, match="'clean' is a function that may give another result for the same row next time; say deterministic=True"
+    ):
         totals.map_batches(keep, name="clean").key_by("n").aggregate(md.count())
     with pytest.raises(FlowError, match="must be row_local"):
         totals.map_batches(keep, name="whole", row_local=False, deterministic=True).key_by("n").aggregate(md.count())
@@ -282,7 +286,7 @@ def test_a_table_that_is_no_part_of_the_flow_cannot_stand_in_front_of_state(tmp_
             lambda s: s.changes(),
             lambda s: s.sink("now", md.memory(table=True)),
         ):
-            with pytest.raises(FlowError, match=r"the table of 'cities' is what a file or a function gives .* give it a DataFrame"):
+            with pytest.raises(FlowError, match=r"the table of 'cities' comes from a file or a function .* give it a DataFrame"):
                 reader(behind(given))
         behind(given).sink("log", Nowhere())
     behind(table).key_by("city").aggregate(md.sum("n").alias("n")).sink("out", Nowhere())
@@ -306,9 +310,9 @@ def test_a_log_of_changes_is_for_sinks_and_what_has_no_state() -> None:
     assert list(log.schema) == ["customer", "n", "change"]
     log.filter("change > 0").sink("out", Nowhere())
     for behind in (lambda: log.key_by("n").aggregate(md.count()), lambda: log.deduplicate("n"), lambda: log.changes("again")):
-        with pytest.raises(FlowError, match="'log' gives out every change as a row of its own"):
+        with pytest.raises(FlowError, match="'log' emits every change as a row of its own"):
             behind()
-    assert "changes log <- totals: change is 1 for a row that has come" in flow.explain()
+    assert "changes log <- totals: change is 1 for an added row" in flow.explain()
     with pytest.raises(FlowError, match="there is a column 'n' already"):
         begin()[1].key_by("customer").aggregate(md.count().alias("n")).changes("n")
 
@@ -343,7 +347,7 @@ def test_a_chain_of_changes_begins_anew_as_a_whole_or_stays_as_it_is(name: str) 
     for drop in ((), ("totals",), ("counts",)):
         if name == "another aggregate behind" and drop == ("totals",):
             continue
-        with pytest.raises(FlowError, match="must have been given all of them, as they are now"):
+        with pytest.raises(FlowError, match="must have been given all removed rows, as they are now"):
             modify(plan, changes, StateRules(drop=drop))
     _, effects = modify(plan, changes, StateRules(drop=BOTH))
     assert {fate for name in names if (fate := effects.state[name].kind)} <= {"created", "dropped and begun anew"}
@@ -355,11 +359,11 @@ def test_a_chain_that_stays_as_it_is_goes_on_with_its_state() -> None:
     assert {effects.state[name].kind for name in BOTH} == {"kept"}
     _, effects = modify(before, [Insert("tap", Nowhere(), after="many")])
     assert {effects.state[name].kind for name in BOTH} == {"kept"}
-    with pytest.raises(FlowError, match="must have been given all of them"):
+    with pytest.raises(FlowError, match="must have been given all removed rows"):
         modify(before, [Become(chained(above=2).plan())])
-    with pytest.raises(FlowError, match="must have been given all of them"):
+    with pytest.raises(FlowError, match="must have been given all removed rows"):
         modify(before, [Become(chained(log=True).plan())])
-    with pytest.raises(FlowError, match="must have been given all of them"):
+    with pytest.raises(FlowError, match="must have been given all removed rows"):
         modify(before, [Insert("tap", Nowhere(), after="many")], StateRules(drop=("counts",)))
 
 
@@ -368,7 +372,7 @@ def test_a_log_of_changes_is_another_log_where_what_it_is_told_begins_anew() -> 
     before = chained(log=True).plan()
     another = [Replace("counts", md.aggregate(md.max("customer").alias("c")))]
     for changes in (another, [Become(chained(above=2, log=True).plan())], [Insert("tail", md.filter("c > 1"), after="counts")]):
-        with pytest.raises(FlowError, match=r"'log' is told .* give it another name, so that it is another log"):
+        with pytest.raises(FlowError, match=r"'log' gets removals .* give it another name, so that it is another log"):
             modify(before, changes, StateRules(drop=BOTH))
     modify(before, [*another, Remove("log"), Insert("log2", Changelog("change"), after="counts")], StateRules(drop=BOTH))
 
@@ -383,7 +387,7 @@ def test_a_log_or_table_cannot_go_on_where_its_changes_become_final_rows(reader:
         newest.changes(name="log").sink("out", Nowhere())
     else:
         newest.sink("table", md.memory(table=True))
-    with pytest.raises(FlowError, match=rf"'{reader}' is told .* give it another name, so that it is another {reader}"):
+    with pytest.raises(FlowError, match=rf"'{reader}' gets removals .* give it another name, so that it is another {reader}"):
         modify(flow.plan(), [change], StateRules(drop=("newest",)))
 
 
@@ -445,7 +449,7 @@ def test_a_join_by_arrival_is_told_which_rows_of_its_table_are_gone() -> None:
 
     plan = flow(1).plan()
     assert find_retracting(plan.nodes, plan.changes) >= {"totals"}
-    with pytest.raises(FlowError, match=r"join_latest 'behind' is told which rows .*drop_state=\['behind', 'totals'\]"):
+    with pytest.raises(FlowError, match=r"join_latest 'behind' gets removals .*drop_state=\['behind', 'totals'\]"):
         modify(plan, [Become(flow(2).plan())])
     modify(plan, [Become(flow(2).plan())], StateRules(drop=("totals", "behind")))
     with pytest.raises(FlowError, match="its rows was none and would be changes"):

@@ -101,6 +101,7 @@ def test_the_digest_says_what_is_read_and_written_and_not_where(tmp_path: Path) 
     assert digest("here", optional=["a"]) != one
 
 
+@pytest.mark.many
 def test_the_digest_is_the_same_in_another_process_with_another_hash_seed() -> None:
     script = "from tests.plan.test_graph import digest_of_a_flow_with_code; print(digest_of_a_flow_with_code())"
     found = {

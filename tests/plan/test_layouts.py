@@ -138,7 +138,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a join becomes a semi join": ({"join": {"how": "semi"}}, r"join 'pairs'.*its how was inner and would be semi"),
     "a join by event time": ({"latest": {"as_of": True}}, r"join_latest 'newest'.*its by was arrival"),
     "other input": ({"extra": True}, r"join 'pairs'.*its input was"),
-    "top n": ({"top": 4}, r"top 'best' cannot go on with its state: what it stores may be another thing"),
+    "top n": ({"top": 4}, r"top 'best' cannot go on with its state: its stored rows may have another meaning"),
     "order": ({"order": "ts"}, r"latest 'last' cannot go on"),
     "default of a variable": ({"processor": OtherDefault}, r"held a value with the default 0 and would hold a value with the default 1"),
     "a variable with a default": ({"processor": Defaulted}, r"keys from before have no 'many'.*backfill=\{'many': ...\}"),

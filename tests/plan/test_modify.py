@@ -86,7 +86,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "a source in the middle": (lambda: changed(Insert("more", rows(**COLUMNS), after="positive")), "a source has no input"),
     "something behind a sink": (lambda: changed(Insert("x", md.filter("amount > 1"), after="out")), "is a sink"),
     "an edge that is none": (lambda: changed(Insert("x", md.filter("amount > 1"), after="time", before="clean")), "does not read 'time'"),
-    "a sink before something": (lambda: changed(Insert("tap", Nowhere(), after="time", before="positive")), "stands before nothing"),
+    "a sink before something": (lambda: changed(Insert("tap", Nowhere(), after="time", before="positive")), "leave out before="),
     "without a source": (lambda: changed(Remove("orders")), "it is a source"),
     "without a union": (lambda: changed(Remove("both")), "has 2 inputs"),
     "rows that reach no sink": (lambda: changed(Remove("united")), "reach no sink"),

@@ -95,7 +95,7 @@ def test_what_came_is_remembered_until_it_goes() -> None:
 
 def test_another_place_has_to_be_explained_and_keeps_the_rules_of_columns_where_it_goes_on() -> None:
     there = table("there", a=pl.Int32, b=pl.String, c=pl.String)
-    with pytest.raises(FlowError, match="say whether the new one goes on"):
+    with pytest.raises(FlowError, match="say whether the new one continues"):
         changed(there)
     after, effects = changed(there, resume=True)
     assert (effects.go_on, effects.restarts, source_of(after).gained, source_of(after).before) == (set(), set(), {"c"}, None)

@@ -13,6 +13,7 @@ from meander.replicate.election import Election
 from meander.replicate.zookeeper import EmbeddedZooKeeper
 
 pytest.importorskip("kazoo")
+pytestmark = pytest.mark.spark  # a ZooKeeper is a Java
 
 
 @pytest.fixture(scope="module")

@@ -98,6 +98,7 @@ def script(tmp_path: Path, ends: str, *before: str) -> Iterator[tuple[subprocess
                     os.killpg(pid, signal.SIGKILL)
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_script_that_is_told_to_end_leaves_no_replicas(number: signal.Signals, tmp_path: Path) -> None:
     with script(tmp_path, "when told") as (process, replicas):
@@ -109,6 +110,7 @@ def test_a_script_that_is_told_to_end_leaves_no_replicas(number: signal.Signals,
         assert not any(is_running(pid) for pid in replicas)
 
 
+@pytest.mark.many
 def test_a_script_under_nohup_does_not_mind_a_closed_terminal(tmp_path: Path) -> None:
     with script(tmp_path, "by itself", "nohup") as (process, replicas):
         process.send_signal(signal.SIGHUP)
@@ -117,6 +119,7 @@ def test_a_script_under_nohup_does_not_mind_a_closed_terminal(tmp_path: Path) ->
         assert not any(is_running(pid) for pid in replicas)
 
 
+@pytest.mark.many
 def test_a_script_that_handles_signals_itself_is_left_alone(tmp_path: Path) -> None:
     with script(tmp_path, "its own way") as (process, replicas):
         process.send_signal(signal.SIGTERM)
@@ -140,6 +143,7 @@ def test_who_is_told_to_end_stops_all_that_it_has_started_and_is_told_once() -> 
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
+@pytest.mark.many
 def test_signals_are_as_they_were_when_replicas_have_stopped(tmp_path: Path) -> None:
     with script(tmp_path, "by itself") as (process, _):
         assert process.communicate(timeout=30)[0] == "stopped True\n"

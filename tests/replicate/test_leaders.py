@@ -288,6 +288,7 @@ def stopped_after(clock: FakeClock, seconds: float) -> Callable[[float], None]:
     return stop
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("names", ["a", "ab", "abc"])
 def test_replicas_that_are_all_slower_than_leaders_may_be_get_on(names: str, tmp_path: Path) -> None:
     """Each in a thread of its own, and each epoch takes a multiple of the time that a leader is waited for."""

@@ -111,6 +111,7 @@ def test_who_comes_second_takes_up_what_the_first_has_committed(tmp_path: Path) 
     assert numbered(tmp_path / "totals") == [1]
 
 
+@pytest.mark.many
 def test_a_replica_that_slept_through_everything_goes_on_where_the_others_are(tmp_path: Path) -> None:
     script = SCRIPT * 12
     expected = alone(script, tmp_path / "alone")
@@ -129,6 +130,7 @@ def test_a_replica_that_slept_through_everything_goes_on_where_the_others_are(tm
     assert {name: published(tmp_path / "two" / name) for name in expected} == expected
 
 
+@pytest.mark.many
 def test_it_would_show_if_nobody_looked_whether_an_entry_stands_in_a_hole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("meander.state.log._was_read", lambda *_: True)
     with pytest.raises(AssertionError):
@@ -420,6 +422,7 @@ def test_a_committer_whose_function_fails_for_long_does_not_call_it_when_another
     assert [epoch for _, epoch in calls] == sorted(epoch for _, epoch in calls)
 
 
+@pytest.mark.many
 @pytest.mark.parametrize(("kind", "epochs"), [("linked", 2), ("partitioned", 2), ("function", 2), ("linked", 100)])
 def test_a_committer_that_sleeps_before_it_publishes_goes_on_behind_the_others(tmp_path: Path, kind: str, epochs: int) -> None:
     calls: list[int] = []
@@ -561,6 +564,7 @@ class Patient(SystemClock):
         super().sleep(min(seconds, 0.001))
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("first", range(0, 52, 4))
 def test_a_store_that_is_away_for_a_while_holds_a_replica_up_and_no_more(first: int, tmp_path: Path) -> None:
     expected = alone(SCRIPT, tmp_path / "alone")
@@ -608,6 +612,7 @@ rows = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 9), moments), max_si
 scripts = st.lists(rows.map(lambda some: ((0, some),)), min_size=1, max_size=8).map(tuple)
 
 
+@pytest.mark.many
 @LIMITS
 @given(scripts, acts)
 def test_whatever_becomes_of_replicas_the_output_is_that_of_one_run(

@@ -28,9 +28,11 @@ from meander.replicate import priority
 from meander.replicate.process import Adopted, Child, replicas_here
 from meander.replicate.requests import SUPERVISOR, ask, claim_term, live_supervisor
 from meander.replicate.restarts import Death, Patience, Restarts
-from meander.replicate.supervisor import Supervisor
+from meander.replicate.supervisor import Orders, Supervisor
 from meander.state.signs import Said, place_of
 from meander.state.stores.contract import DirStore
+
+pytestmark = pytest.mark.many  # processes of its own in every test
 
 FAKE = Path(__file__).with_name("fake_replica.py")
 QUICK = Patience(pause=0.05, longest_pause=0.2, well_after=1.0, tries=3, start=5.0, hang=4.0, grace=1.5)
@@ -53,7 +55,9 @@ class Stage:
         return [*self.wrapper, sys.executable, "-S", "-E", str(FAKE), str(self.store.root), name, self.does.get(name, "live")]
 
     def start(self, count: int, patience: Patience = QUICK) -> Supervisor:
-        made = Supervisor(self.store, SystemClock(), self.command, count, self.folder / "logs", patience, self.told.append)
+        made = Supervisor(
+            self.store, SystemClock(), Orders(self.command, count, self.folder / "logs"), patience=patience, tell=self.told.append
+        )
         self.supervisors.append(made)
         return made.start()
 

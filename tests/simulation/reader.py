@@ -18,8 +18,8 @@ from tests.simulation.steady import State, as_state, epoch_of, expected
 
 from meander.errors import ConfigError, Retryable
 from meander.state.log import read_manifest
-from meander.state.reading import read_operator
 from meander.state.stores.contract import DirStore, Store
+from meander.task.reading import read_operator
 
 
 class Halting:

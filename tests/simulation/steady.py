@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import random
 
 import polars as pl
@@ -23,6 +22,7 @@ from meander.state.manifest import Json
 from meander.state.reading import AggregateReader, plan_name
 from meander.state.stores.contract import Store
 from meander.state.table import Kept
+from meander.task.reading import write_readers
 
 ROWS = 5
 SOURCE = "steady"
@@ -86,7 +86,9 @@ def take_over(store: Store, retain: int = 1, clock: Clock | None = None, source:
     clock = clock or FakeClock(1_000.0)
     log = Log.take_over(store, clock, key_groups=4)
     aggs = (aggregates.count(), aggregates.sum("value"))
-    store.put_if_absent(plan_name(PLAN["digest"]), pickle.dumps({OPERATOR: AggregateReader(OPERATOR, ("key",), aggs, pl.Schema())}))
+    store.put_if_absent(
+        plan_name(PLAN["digest"]), write_readers("steady", {OPERATOR: AggregateReader(OPERATOR, ("key",), aggs, pl.Schema())})
+    )
     rng = random.Random(log.manifest.generation)
     runner = SimulatedRunner(store, clock, log.manifest.generation, rng, 0.0)  # type: ignore[arg-type]
     compactor = SimulatedCompactor(store, clock, log.manifest, rng)  # type: ignore[arg-type]

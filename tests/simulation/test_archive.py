@@ -99,6 +99,7 @@ class Folder:
         assert {path.name for path in (self.folder / ARCHIVE).glob("*")} == missing, "what is not in the folder is in the archive"
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("seed", range(3))  # what the dying operation still does
 def test_a_file_is_archived_after_its_epoch_is_published_whenever_the_driver_dies(tmp_path: Path, seed: int) -> None:
     def world(name: str) -> Folder:

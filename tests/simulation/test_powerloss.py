@@ -23,6 +23,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return life.result()
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("seed", [*FEW, *(pytest.param(seed, marks=pytest.mark.slow) for seed in MANY)])
 def test_nothing_is_lost_or_doubled_wherever_the_power_is_cut(tmp_path: Path, expected: dict[str, Any], seed: int) -> None:
     events, called = recorded(tmp_path / "disk", seed)

@@ -24,6 +24,7 @@ def start_reader(folder: Path, seed: int) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT)
 
 
+@pytest.mark.many
 def test_every_read_beside_a_running_flow_is_of_one_epoch_and_never_of_an_old_one(monkeypatch: pytest.MonkeyPatch) -> None:
     hurry(monkeypatch)
     store = open_store("memory://readers")  # a folder in memory: fast, so that readers are overtaken often

@@ -7,14 +7,27 @@ Replay one with ``python -m tests.simulation.hunt --seeds 123:124``; give a nigh
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 from tests.simulation.hunt import describe, spread
 
 JOBS = min(4, os.cpu_count() or 1)
 LONG = [pytest.mark.long, pytest.mark.timeout(7_200)]
-PROTOCOL = [range(2_200), pytest.param(range(2_200, 12_200), marks=LONG)]
-WHOLE = [range(800), pytest.param(range(800, 18_800), marks=LONG)]
+
+
+def parts(few: int, many: int, slow: int, long: int) -> list[Any]:
+    """Ranges of seeds up to these: for `make test-fast`, `make test`, `make test-slow` and `make test-all`. Each seed is in one of them."""
+    return [
+        range(few),
+        pytest.param(range(few, many), marks=pytest.mark.many),
+        pytest.param(range(many, slow), marks=pytest.mark.slow),
+        pytest.param(range(slow, long), marks=LONG),
+    ]
+
+
+PROTOCOL = parts(100, 1_200, 2_200, 12_200)
+WHOLE = parts(30, 400, 800, 18_800)
 
 
 @pytest.mark.timeout(900)

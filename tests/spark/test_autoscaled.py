@@ -13,6 +13,7 @@ from tests.spark.test_introduction import tell
 import meander as md
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_executors_are_added_for_more_input_and_drained_and_released_for_less(tmp_path: Path) -> None:

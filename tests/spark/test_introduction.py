@@ -31,6 +31,7 @@ def tell(script: str, folder: Path, timeout: float = 200) -> dict[str, Any]:
     return told
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_newcomer_is_introduced_before_it_gets_a_slot_and_no_epoch_waits_for_it(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from meander.replicate.zookeeper import EmbeddedZooKeeper
 pytest.importorskip("kazoo")
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_leader_whose_executor_hangs_and_dies_is_replaced_and_leads_again_when_it_can(tmp_path: Path) -> None:

@@ -56,6 +56,7 @@ def test_a_flow_killed_around_its_commits_ends_with_the_output_and_state_of_the_
     check(url, folder, tmp_path)
 
 
+@pytest.mark.alone
 @MOSTLY_REDIS
 def test_a_second_start_beside_a_live_run_is_refused_and_after_its_death_only_waits_for_the_lease(
     url: str, tmp_path: Path, child: Start

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.entries import epoch_entry
 from tests.memory_store import MemoryStore
 
 from meander.epochs.compaction import finished_merge, merge_entry, still_holds
@@ -276,6 +277,7 @@ def test_a_key_with_several_stretches_gets_every_row_once(epochs: Any, floors: A
     assert got == sorted(row for row in expected if row[1] > floor)
 
 
+@pytest.mark.many
 @LIMITS
 @given(st.lists(st.dictionaries(keys, st.integers(1, 9), min_size=1), min_size=2, max_size=6), st.integers(0, 12), st.sampled_from(WAYS))
 def test_where_rows_of_a_key_only_move_on_the_last_of_them_counts(epochs: list[dict[int, int]], floor: int, way: Any) -> None:
@@ -326,20 +328,9 @@ class Kept:
         if rows:
             ref, self.data[f"e{number}"] = stored(f"e{number}", rows, number)
             segments = [ref.to_json()]
-        entry = {
-            "kind": "epoch",
-            "epoch": number,
-            "plan": plan or {},
-            "offsets": {},
-            "tables": {"t": {"keys": ["k", "at"], "time": "at", "segments": segments}} if segments else {},
-            "floors": {} if floor is None else {"t": floor},
-            "drops": ["t"] if drop else [],
-            "routing": {},
-            "staged": {},
-            "counts": {},
-            "now": 0.0,
-        }
-        self._append(entry)
+        tables = {"t": {"keys": ["k", "at"], "time": "at", "segments": segments}} if segments else {}
+        floors = {} if floor is None else {"t": floor}
+        self._append(epoch_entry(number, plan=plan or {}, tables=tables, floors=floors, drops=["t"] if drop else []))
 
     def merged(self, merge: Merge) -> Json:
         self.number += 1
@@ -365,6 +356,7 @@ class Kept:
         return {(k, at): v for k, at, v in found.select("k", "at", "v").rows()} if found.width else {}
 
 
+@pytest.mark.many
 @LIMITS
 @given(st.data())
 def test_merges_beside_epochs_lose_nothing_and_keep_nothing_that_is_over(data: st.DataObject) -> None:

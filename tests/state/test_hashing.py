@@ -119,6 +119,7 @@ def test_text_of_every_length_hashes_as_specified(length: int) -> None:
     assert hash_series(pl.Series(texts, dtype=pl.Binary)).tolist() == [slow_text(text) for text in texts]
 
 
+@pytest.mark.many
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.one_of(st.none(), st.text(max_size=40), st.text(min_size=60, max_size=90)), max_size=20), st.integers(0, 20))
 def test_strings_hash_as_specified_also_in_a_slice(texts: list[str | None], skip: int) -> None:

@@ -15,8 +15,8 @@ from tests.simulation.steady import as_state, expected, go_on, hurry, take_over
 from meander.epochs.loop import Loop
 from meander.errors import ConfigError, Corrupted, Retryable
 from meander.state.log import entry_name, history, read_manifest, read_snapshot, readable_epochs, snapshot_name, snapshots
-from meander.state.reading import read_operator
 from meander.state.stores.contract import DirStore, Store
+from meander.task.reading import read_operator
 
 FAR = 12
 """Epochs after which nothing that was collectable is left."""
@@ -196,6 +196,7 @@ def test_a_late_snapshot_of_a_replaced_run_does_not_make_its_epoch_readable() ->
     assert as_state(read_operator(store, OPERATOR)) == expected(18)
 
 
+@pytest.mark.many
 def test_a_flow_that_always_overtakes_the_reader_is_told_from_a_broken_store() -> None:
     store = MemoryStore()
     loop = take_over(store)

@@ -27,7 +27,8 @@ from tests.servers import BUCKET
 from meander.errors import Busy, ConfigError, Retryable, Unavailable
 from meander.state.stores.contract import DirStore, Lock, Store, open_store, sweep_temporary
 
-KINDS = ["memory", "folder", "redis", "s3"]
+KINDS = ["memory", "folder", "redis", "s3", *os.environ.get("MEANDER_TEST_STORE", "").split()]
+"""The variable has the address of a store that is being added: see docs/extending.md."""
 
 
 def environment() -> dict[str, str]:
@@ -40,7 +41,7 @@ def make_url(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return f"{request.getfixturevalue('redis_url')}/tests/{tmp_path.name}"
     if kind == "s3":
         return f"s3://{BUCKET}/tests/{tmp_path.name}?endpoint={request.getfixturevalue('s3_bucket')}"
-    return str(tmp_path / "deep" / "store")
+    return kind.format(folder=tmp_path) if "://" in kind else str(tmp_path / "deep" / "store")
 
 
 @pytest.fixture(params=KINDS)
@@ -117,6 +118,7 @@ def test_a_folder_is_not_its_neighbour_with_a_longer_name(store: Store) -> None:
     assert (len(store.list("log/")), len(store.list("")), store.list("lo/")) == (2, 3, [])
 
 
+@pytest.mark.many
 def test_a_listing_has_more_names_than_a_page_of_the_server(store: Store) -> None:
     names = {f"segments/{n % 7}/{n:05d}" for n in range(1203)}
     with ThreadPoolExecutor(8) as pool:
@@ -125,6 +127,7 @@ def test_a_listing_has_more_names_than_a_page_of_the_server(store: Store) -> Non
     assert (len(found), set(found)) == (1203, names)
 
 
+@pytest.mark.many
 def test_large_objects_go_up_and_come_down_whole(store: Store) -> None:
     data = np.arange(10_000_000, dtype=np.int32).tobytes()
     store.put("segments/large", pa.py_buffer(data))
@@ -139,6 +142,7 @@ def test_a_store_travels_to_other_processes(url: str) -> None:
     assert (again.url, again.get("a/1"), open_store(opened.url).get("a/1")) == (opened.url, b"here", b"here")
 
 
+@pytest.mark.many
 def test_of_8_processes_exactly_one_wins_each_name(url: str) -> None:
     code = (
         "import sys; from meander.state.stores.contract import open_store; s = open_store(sys.argv[1]); sys.stdin.readline(); "

@@ -36,6 +36,7 @@ def operations(keys: list[Any]) -> st.SearchStrategy[list[Any]]:
     return st.lists(step, min_size=1, max_size=12)
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("hashes", MASKS)
 @pytest.mark.parametrize("pool", KEY_POOLS)
 def test_a_table_equals_a_dict_whatever_is_done_to_it(pool: str, hashes: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,6 +65,7 @@ JOINED: dict[str, list[Row]] = {
 }
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("parallelism", [1, 3])
 @pytest.mark.parametrize("name", CUTS)
 @pytest.mark.parametrize("how", JOINED)
@@ -197,6 +198,7 @@ def test_in_a_strict_flow_it_stops(tmp_path: Path) -> None:
         Local(flow, tmp_path, 2, strict=True).run()
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("how", ["inner", "full", "anti"])
 @pytest.mark.parametrize(
     "dtype",

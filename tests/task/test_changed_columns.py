@@ -268,7 +268,7 @@ def test_other_input_may_have_any_columns_and_the_same_input_with_other_limits_h
     local = Local(orders(tmp_path, OLD), tmp_path / "state")
     all_of(local)
     limited = md.files(tmp_path / "in", format="json", schema=NEW, max_files_per_epoch=1)
-    with pytest.raises(md.FlowError, match="say whether the new one goes on"):
+    with pytest.raises(md.FlowError, match="say whether the new one continues"):
         local.propose(md.Replace("orders", limited))
     applied(local, md.Replace("orders", limited, resume=True))
     write(tmp_path / "in", "b", before("bob"))

@@ -130,6 +130,7 @@ def shown(out: Any, types: pl.Schema | None = None) -> dict[int, list[tuple[Any,
     return {epoch: sorted(frame.rows(), key=repr) for epoch, frame in frames.items() if frame.height}
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("after", [1, 3])
 @pytest.mark.parametrize("name", WIDER)
 def test_a_wider_key_goes_on_with_all_that_an_operator_has_stored(tmp_path: Path, name: str, after: int) -> None:
@@ -181,6 +182,7 @@ def valued(out: Any, dtype: Any, window: str, *aggs: str) -> md.Flow:
     return flow
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("window", ["none", "tumbling", "sliding"])
 @pytest.mark.parametrize(("before", "after"), WIDER_VALUES)
 def test_wider_values_that_are_kept_are_what_they_would_have_been_from_the_beginning(
@@ -431,6 +433,7 @@ def rows_in_epochs(draw: Any) -> list[list[tuple[int, int, int]]]:
     return [[(k, v, max(0, 5 * epoch + at)) for k, v, at in rows] for epoch, rows in enumerate(drawn)]
 
 
+@pytest.mark.many
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     plans=settings_in_order(),

@@ -155,6 +155,7 @@ def test_a_row_that_cannot_be_processed_is_one_dead_letter(tmp_path: Path) -> No
     assert letters.select("epoch", "operator").rows() == [(2, "no_seven"), (4, "no_seven")]
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("seed", range(40))
 def test_any_flow_over_changes_is_its_query_over_all_input(tmp_path: Path, seed: int) -> None:
     drawn = Drawn(seed)
@@ -183,6 +184,7 @@ ZEROS: dict[str, Any] = {
 }
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("values", [[[0.0], [-0.0], [0.0, -0.0], [5.0]], [[-0.0, 1.0], [0.0, -0.0], [-5.0, 0.0], [5.0]]], ids=str)
 @pytest.mark.parametrize("name", ZEROS)
 def test_what_is_gone_is_what_came_also_where_a_zero_has_another_sign(tmp_path: Path, name: str, values: list[list[float]]) -> None:

@@ -78,6 +78,7 @@ splits = st.lists(st.tuples(st.integers(0, 1), rows), min_size=1, max_size=3).ma
 windows = st.sampled_from([(1, 1), (3, 3), (5, 5), (4, 2), (6, 2), (5, 1), (20, 5)])
 
 
+@pytest.mark.many
 @LIMITS
 @given(st.data())
 def test_windows_equal_the_model_epoch_by_epoch(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
@@ -106,6 +107,7 @@ def test_windows_equal_the_model_epoch_by_epoch(tmp_path_factory: pytest.TempPat
         assert md.read_state(folder, "w").num_rows <= most
 
 
+@pytest.mark.many
 @settings(LIMITS, max_examples=30)
 @given(st.lists(rows, min_size=1, max_size=6), windows, st.randoms())
 def test_the_cut_into_epochs_does_not_matter(tmp_path_factory: pytest.TempPathFactory, some: list[Any], window: Any, rng: Any) -> None:
@@ -123,6 +125,7 @@ def test_the_cut_into_epochs_does_not_matter(tmp_path_factory: pytest.TempPathFa
     assert found[0] == found[1]
 
 
+@pytest.mark.many
 def test_a_pane_goes_through_many_epochs_and_is_stored_as_one_row(tmp_path: Path) -> None:
     script = tuple(((0, ((1, number, 0.5, 0),)),) for number in range(95))
     flow, out = flow_of(script, md.count_window(40, step=10))

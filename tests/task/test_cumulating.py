@@ -112,6 +112,7 @@ specs = st.sampled_from(
 )
 
 
+@pytest.mark.many
 @LIMITS
 @given(st.data())
 def test_windows_equal_the_model_epoch_by_epoch(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
@@ -150,6 +151,7 @@ def test_windows_equal_the_model_epoch_by_epoch(tmp_path_factory: pytest.TempPat
     assert emit == "update" or not local.stored, "everything is closed, and nothing is stored any more"
 
 
+@pytest.mark.many
 @LIMITS
 @given(st.lists(rows, min_size=1, max_size=4), st.randoms(), st.sampled_from(["first", "all"]))
 def test_the_best_of_each_window_are_those_of_its_rows(
@@ -197,6 +199,7 @@ def test_a_window_comes_with_each_step_also_where_nothing_has_come_for_it(tmp_pa
     assert ends.rows() == [(0, 5, 1), (0, 10, 1), (0, 15, 2), (0, 20, 2)]
 
 
+@pytest.mark.many
 def test_a_row_is_stored_once_and_all_goes_with_the_whole_window(tmp_path: Path) -> None:
     epochs = tuple(at(second) for second in range(400))
     flow, _, _ = flow_of(epochs, md.cumulating("40s", step="4s"))
@@ -211,6 +214,7 @@ def test_a_row_is_stored_once_and_all_goes_with_the_whole_window(tmp_path: Path)
     assert not local.stored
 
 
+@pytest.mark.many
 def test_windows_behind_lose_nothing(tmp_path: Path) -> None:
     flow, out = md.Flow("twice"), md.memory()
     epochs = tuple(at(second, second + 1) for second in range(0, 200, 3))

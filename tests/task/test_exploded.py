@@ -36,6 +36,7 @@ def cut(rows: list[tuple[Any, ...]], dice: random.Random) -> tuple[Any, ...]:
     return tuple(epochs)
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("seed", range(25))
 def test_what_follows_an_explode_is_what_it_would_be_over_all_input(seed: int, tmp_path: Path) -> None:
     dice, rows = random.Random(-1 - seed), drawn(seed)

@@ -38,6 +38,7 @@ def answers(folder: Path) -> None:
             connection.execute(f"COPY ({query}) TO '{folder / 'out' / name / '1.parquet'}' (FORMAT parquet)")
 
 
+@pytest.mark.many
 def test_the_check_finds_a_row_that_is_missing_doubled_or_changed(tmp_path: Path) -> None:
     flights.write(tmp_path / "in", seed=0, until=datetime(2013, 1, 4))
     answers(tmp_path)

@@ -153,6 +153,7 @@ times = st.integers(0, 60).map(float)
 rows = st.lists(st.tuples(st.integers(0, 2), st.integers(1, 9), times), max_size=5)
 
 
+@pytest.mark.many
 @LIMITS
 @given(st.data())
 def test_every_row_is_counted_once_or_late_through_windows_over_windows_and_flushes(

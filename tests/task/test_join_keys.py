@@ -72,6 +72,7 @@ def results(folder: Path, operator: Callable[[Any, tuple[str, ...]], Any], struc
     return sorted(json.dumps(row, default=str, sort_keys=True) for row in frame.to_dicts())
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("name", OPERATORS)
 def test_a_struct_is_a_key_like_its_fields(tmp_path: Path, name: str) -> None:
     operator = OPERATORS[name]

@@ -44,6 +44,7 @@ def test_what_is_found_does_not_depend_on_the_epochs_in_which_it_came(tmp_path: 
     assert state.rows() == [(2, 7)]
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("seed", range(30))
 def test_every_row_finds_what_the_table_has_in_its_epoch(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)

@@ -29,6 +29,7 @@ def alone(flow: md.Flow, epochs: Sequence[Rows], grace: int = 0) -> md.Stream:
     return flow.source("left", Script(LEFT, tuple(one(rows, ())[0] for rows in epochs))).watermark("ts", grace=grace, name="left_time")
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("how", ["inner", "left", "right", "full", "semi", "anti"])
 @pytest.mark.parametrize("time", [None, "joined_at"])
 def test_windows_behind_a_join_lose_nothing(tmp_path: Path, how: str, time: str | None) -> None:
@@ -131,6 +132,7 @@ def test_a_stream_is_joined_with_itself(tmp_path: Path) -> None:
     assert ordered(micros(out.table(), "k", "v", "v_right")) == [(k, n, n + 1) for k in (1, 2) for n in range(9)]
 
 
+@pytest.mark.many
 def test_an_inner_join_keeps_what_can_meet_something_and_no_more(tmp_path: Path) -> None:
     script = [one(tuple((k, n, n) for k in range(20)), tuple((k, n, n + 1) for k in range(20))) for n in range(0, 200, 2)]
     flow, out = md.Flow("flat"), md.memory()

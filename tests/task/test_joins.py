@@ -168,6 +168,7 @@ def run_through(flow: md.Flow, folder: Path, data: st.DataObject, script: Sequen
     return local, expected
 
 
+@pytest.mark.many
 @LIMITS
 @given(st.data())
 def test_joins_equal_the_model(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
@@ -201,6 +202,7 @@ def test_joins_equal_the_model(tmp_path_factory: pytest.TempPathFactory, data: s
         assert frame.select((pl.col("window_start") <= seen).all() & (seen < pl.col("window_end")).all()).item()
 
 
+@pytest.mark.many
 @settings(LIMITS, max_examples=25)
 @given(st.data())
 def test_a_join_without_a_bound_gives_every_pair_once(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
@@ -252,6 +254,7 @@ class AsOf:
         return out
 
 
+@pytest.mark.many
 @LIMITS
 @given(st.data())
 def test_as_of_joins_equal_the_model(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
@@ -292,6 +295,7 @@ class Latest:
         return out
 
 
+@pytest.mark.many
 @LIMITS
 @given(st.data())
 def test_joins_with_the_latest_row_equal_the_model(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:

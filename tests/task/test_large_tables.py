@@ -21,7 +21,7 @@ from meander.cache.disk import Cache
 from meander.cache.tables import OpenTables, lookups_of
 from meander.errors import Corrupted, FlowError
 from meander.plan import tables as plan_tables
-from meander.plan.change.code import pack_coded, unpack_coded
+from meander.plan.change.code import pack_changes, unpack_changes
 from meander.plan.content import content_digest
 from meander.state import lookups
 from meander.state.manifest import Manifest
@@ -94,6 +94,7 @@ def frame_of(rng: random.Random, kinds: Sequence[str], rows: int, extra: dict[st
     return pl.DataFrame([*keys, *(pl.Series(name, [make() for _ in range(rows)], dtype=dtype) for name, (dtype, make) in extra.items())])
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("seed", range(60))
 def test_a_stored_table_gives_what_a_frame_gives_row_for_row(seed: int, tmp_path: Path) -> None:
     """The join of Polars with the whole table is the model: any keys, any cut of the rows into batches, in the same order."""
@@ -116,7 +117,7 @@ def test_a_stored_table_gives_what_a_frame_gives_row_for_row(seed: int, tmp_path
     found = pickle.loads(pickle.dumps(stored))
     assert found.frame is None
     pieces = [*lookups.encode_pieces(table.select(found.kept), keys, matching.nulls_equal)]
-    found.find = lookups.LookupTable(pieces, {c: table.schema[c] for c in found.kept}).find
+    found.find = lookups.LookupTable("tables/x", pieces, {c: table.schema[c] for c in found.kept}).find
     at = 0
     while at < rows.height:
         size = rng.randrange(0, 12)
@@ -279,6 +280,7 @@ def test_a_change_that_is_taken_back_finds_its_old_table(tmp_path: Path, restart
 # -- crashes ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("nth", [*range(1, 26)])
 def test_whenever_the_driver_dies_named_tables_are_there_and_others_go(tmp_path: Path, nth: int, after: bool) -> None:
@@ -317,6 +319,7 @@ def test_whenever_the_driver_dies_named_tables_are_there_and_others_go(tmp_path:
         assert rows in [expected(epoch, table) for table in epochs.values()]
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("parallelism", [1, 3])
 def test_replicas_that_begin_together_agree_on_one_table(tmp_path: Path, parallelism: int) -> None:
     """Each has written it: the one that the log names counts, and the others remove theirs."""
@@ -388,7 +391,7 @@ def test_a_change_that_is_sent_brings_no_large_table_but_knows_one_in_force(tmp_
     local.step()
 
     def sent(table: pl.DataFrame, how: str) -> Any:
-        (change,) = unpack_coded(pack_coded([md.Become(flow_of(table, 12, how).plan())])).changes
+        (change,) = unpack_changes(pack_changes([md.Become(flow_of(table, 12, how).plan())])).changes
         return change
 
     with pytest.raises(FlowError, match=r"join_static 'cities': its table .3 rows, .* too large to be sent"):

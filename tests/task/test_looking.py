@@ -8,6 +8,7 @@ import pytest
 from tests.task.looking import Looked
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("seed", range(12))
 def test_a_chain_of_changes_is_its_query_after_every_epoch(tmp_path: Path, seed: int) -> None:
     looked = Looked(seed)

@@ -41,6 +41,7 @@ def letters(folder: Path) -> list[tuple[str, str]]:
 EPOCHS = (at(NOON - 30, NOON - 29), at(FAR, NOON - 28), at(NOON - 27), at(NOON - 1))
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("small", [True, False])
 @pytest.mark.parametrize("parallelism", [1, 3])
 @pytest.mark.parametrize("unit", ["ms", "us", "ns"])

@@ -83,6 +83,7 @@ EXAMPLES = {
 }
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_it_is_what_sql_says_of_all_input_however_that_is_cut(tmp_path: Path, name: str, seed: int) -> None:

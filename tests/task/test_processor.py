@@ -150,6 +150,7 @@ rows = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9) | st.sampled_from
 splits = st.lists(st.tuples(st.integers(0, 1), rows), min_size=1, max_size=3).map(tuple)
 
 
+@pytest.mark.many
 @LIMITS
 @given(st.data())
 def test_a_processor_equals_the_model_epoch_by_epoch(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
@@ -372,6 +373,7 @@ class PickyBatch(BatchCounter):
         return super().on_batch(rows, state, ctx)
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("bad", [13, 14, 15, 16])
 @pytest.mark.parametrize("processor", [Picky, PickyBatch])
 def test_a_key_that_fails_becomes_dead_letters_and_keeps_its_state(tmp_path: Path, processor: Any, bad: int) -> None:

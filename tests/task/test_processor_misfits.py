@@ -61,6 +61,7 @@ class Ringing(md.Processor):
 ANSWERS: dict[int, Any] = {1: "no number", 2: 1 << 70, 3: Decimal("NaN"), 4: object()}
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("v", [1, 2, 3, 4, 5])
 @pytest.mark.parametrize("beside", [False, True])
 def test_a_timer_whose_answer_does_not_fit_is_a_dead_letter_and_the_rows_beside_it_count(tmp_path: Path, v: int, beside: bool) -> None:

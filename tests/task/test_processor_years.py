@@ -63,6 +63,7 @@ def run(folder: Path, columns: dict[str, Any], epochs: Any, processor: Any, **op
 TIMES = {"us": pl.Datetime("us"), "zone": pl.Datetime("us", "Asia/Tokyo"), "ms": pl.Datetime("ms")}
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("processor", [Each, Whole])
 @pytest.mark.parametrize("moment", [FAR, -FAR, (1 << 62) - 60 * SECOND, 1 << 62, (1 << 63) - 1, -(1 << 63) + 1])
 @pytest.mark.parametrize("dtype", list(TIMES))

@@ -114,6 +114,7 @@ rows = st.lists(st.tuples(st.integers(0, 2), st.none() | st.integers(-5, 5), gap
 splits = st.lists(st.tuples(st.integers(0, 1), rows), min_size=1, max_size=3).map(tuple)
 
 
+@pytest.mark.many
 @LIMITS
 @given(st.data())
 def test_sessions_equal_the_model_epoch_by_epoch(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
@@ -150,6 +151,7 @@ def test_sessions_equal_the_model_epoch_by_epoch(tmp_path_factory: pytest.TempPa
     assert emit == "update" or not local.stored, "everything is closed, and nothing is stored any more"
 
 
+@pytest.mark.many
 @settings(LIMITS, max_examples=30)
 @given(st.lists(rows, min_size=1, max_size=5), st.randoms())
 def test_the_cut_into_epochs_does_not_matter_where_no_row_is_late(
@@ -169,6 +171,7 @@ def test_the_cut_into_epochs_does_not_matter_where_no_row_is_late(
     assert found[0] == found[1]
 
 
+@pytest.mark.many
 @settings(LIMITS, max_examples=20)
 @given(st.lists(splits, min_size=1, max_size=4))
 def test_a_gap_that_is_the_same_in_all_rows_is_that_gap(tmp_path_factory: pytest.TempPathFactory, script: list[Any]) -> None:
@@ -335,6 +338,7 @@ def test_between_a_near_end_and_a_far_one_there_is_no_epoch(tmp_path: Path) -> N
     assert len(epochs) <= 6, epochs
 
 
+@pytest.mark.many
 def test_a_session_that_is_open_for_long_takes_no_epoch_behind_each_with_input(tmp_path: Path) -> None:
     epochs = [((0, ((1, 0, 3, 0), (2, 0, 1000, 0))),), *(((0, ((3, 0, 1000, second * SECOND),)),) for second in range(1, 30))]
     flow, out, _ = flow_of(tuple(epochs), "gap")

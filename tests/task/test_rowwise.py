@@ -67,6 +67,7 @@ def by_epochs(
     return local
 
 
+@pytest.mark.many
 @LIMITS
 @given(st.data())
 def test_deduplication_for_good_keeps_the_first_row_of_every_key(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
@@ -90,6 +91,7 @@ def test_deduplication_for_good_keeps_the_first_row_of_every_key(tmp_path_factor
         assert sorted(state.rows(), key=repr) == sorted(known, key=repr)
 
 
+@pytest.mark.many
 @LIMITS
 @given(st.data())
 def test_deduplication_with_a_time_to_live_equals_the_model(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
@@ -140,6 +142,7 @@ def test_the_newest_guard_of_a_key_counts_although_the_mark_is_behind_older_ones
     assert len(rows_of(out.table())) == 40 + 12 + 6 * 50
 
 
+@pytest.mark.many
 @LIMITS
 @given(st.data())
 def test_latest_keeps_the_row_with_the_largest_order_and_of_equals_the_last(
@@ -169,6 +172,7 @@ def test_latest_keeps_the_row_with_the_largest_order_and_of_equals_the_last(
         assert sorted(rows_of(md.read_state(local.folder, "op")), key=repr) == sorted(newest.values(), key=repr)
 
 
+@pytest.mark.many
 @LIMITS
 @given(st.data())
 def test_top_is_the_sorted_list_of_every_key_and_says_what_changed(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
@@ -243,6 +247,7 @@ def test_arguments_that_make_no_sense_are_refused_when_the_flow_is_written() -> 
             call()
 
 
+@pytest.mark.many
 @LIMITS
 @given(st.data())
 def test_the_best_rows_of_windows_come_out_once_when_they_close(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:

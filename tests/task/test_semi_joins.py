@@ -97,6 +97,7 @@ def letters(folder: Path) -> list[tuple[Any, ...]]:
     return [(row["k"], row["v"], row["w"]) for row in rows]
 
 
+@pytest.mark.many
 @LIMITS
 @given(st.data())
 def test_semi_and_anti_joins_equal_the_model(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
@@ -132,6 +133,7 @@ def test_semi_and_anti_joins_equal_the_model(tmp_path_factory: pytest.TempPathFa
         assert frame.select((pl.col("window_start") <= pl.col("ts")).all() & (pl.col("ts") < pl.col("window_end")).all()).item()
 
 
+@pytest.mark.many
 @settings(LIMITS, max_examples=25)
 @given(st.data())
 def test_what_comes_out_is_what_duckdb_says(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
@@ -190,6 +192,7 @@ def test_without_a_bound_a_key_of_the_right_is_kept_once(tmp_path: Path) -> None
     assert {name: table.rows for name, table in local.manifest.tables.items() if operator_of(name) == "j" and table.rows} == {"j.right": 3}
 
 
+@pytest.mark.many
 def test_a_state_of_semi_joins_stays_flat(tmp_path: Path) -> None:
     script = [one([(k, n, n) for k in range(6)], [(k, n, n + 0.5) for k in range(0, 6, 2)]) for n in range(60)]
     for how in ("semi", "anti"):
@@ -208,7 +211,7 @@ def test_what_cannot_be_is_refused_with_the_reason() -> None:
     left, right = (flow.source(n, Script(c, ())).watermark("ts", name=f"{n}_time") for n, c in (("left", LEFT), ("right", RIGHT)))
     with pytest.raises(FlowError, match=r"how='anti' needs within=.*a partner can always come"):
         left.join(right, on="k", how="anti")
-    with pytest.raises(FlowError, match=r"time='at' is the later.*a semi join gives out no pairs"):
+    with pytest.raises(FlowError, match=r"time='at' is the later.*a semi join emits no pairs"):
         left.join(right, on="k", within="1s", how="semi", time="at")
     with pytest.raises(FlowError, match="there are inner, left, right, full, semi, anti"):
         left.join(right, on="k", within="1s", how="outer")

@@ -103,6 +103,7 @@ class Model:
         return out
 
 
+@pytest.mark.many
 @LIMITS
 @given(st.data())
 def test_joins_in_sessions_equal_the_model(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
@@ -147,6 +148,7 @@ def in_sql(script: Sequence[Any], gap: int, how: str, where: str) -> list[tuple[
         return db.sql(sql).fetchall()
 
 
+@pytest.mark.many
 @LIMITS
 @given(st.data())
 def test_what_comes_out_is_what_duckdb_says(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
@@ -187,6 +189,7 @@ def test_pairs_on_which_the_condition_fails_are_dead_letters_up_to_the_first_par
         assert (how, ordered(letters(tmp_path / how))) == (how, ordered(dead))
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("how", ["inner", "full", "semi"])
 def test_the_state_stays_flat(how: str, tmp_path: Path) -> None:
     script = [one([(n // 4, n, n)], [(n // 4, n, n + 0.5), (1000, n, n)]) for n in range(60)]
@@ -200,6 +203,7 @@ def test_the_state_stays_flat(how: str, tmp_path: Path) -> None:
     assert max(rows[40:]) <= 1.3 * max(rows[20:40])
 
 
+@pytest.mark.many
 def test_a_row_is_written_as_often_as_its_session_has_doubled(tmp_path: Path) -> None:
     """And not once per epoch of a session, however long that is."""
     script = [one([(1, n, n)], [(1, n, n + 0.5)]) for n in range(64)]
@@ -225,6 +229,7 @@ def test_the_state_shows_the_rows_that_wait_and_explain_says_what_it_is(tmp_path
     assert "full on k, in the same session(10s)" in flow.explain()
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("how", HOWS)
 def test_windows_behind_a_join_lose_nothing(how: str, tmp_path: Path) -> None:
     script = [one(((n % 3, n, 2 * n),), ((n % 5, n, 2 * n + 0.5),)) for n in range(40)]
@@ -243,6 +248,7 @@ def test_windows_behind_a_join_lose_nothing(how: str, tmp_path: Path) -> None:
     assert local.manifest.totals.get("late_rows", 0) == 0
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("window", [md.sliding("6s", "2s"), md.cumulating("6s", "3s"), md.session("2s")])
 @pytest.mark.parametrize("how", HOWS)
 def test_names_of_keys_and_units_of_time_make_no_difference(window: Any, how: str, tmp_path: Path) -> None:

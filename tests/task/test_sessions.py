@@ -104,6 +104,7 @@ rows = st.lists(st.tuples(st.integers(0, 2), st.none() | st.integers(-5, 5), tim
 splits = st.lists(st.tuples(st.integers(0, 1), rows), min_size=1, max_size=3).map(tuple)
 
 
+@pytest.mark.many
 @LIMITS
 @given(st.data())
 def test_sessions_equal_the_model_epoch_by_epoch(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
@@ -176,6 +177,7 @@ def test_a_key_cannot_have_the_name_of_what_a_session_keeps() -> None:
         events.key_by("x.time").window(md.session("1s")).aggregate(md.last("v").alias("x"))
 
 
+@pytest.mark.many
 def test_a_window_over_sessions_loses_nothing(tmp_path: Path) -> None:
     flow, out = md.Flow("over"), md.memory()
     script = tuple(((0, ((second % 7, 1, second * SECOND),)),) for second in range(0, 300, 3))

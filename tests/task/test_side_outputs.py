@@ -97,6 +97,7 @@ def rows_of(out: Any, *columns: Any) -> list[Any]:
     return sorted(rows.select(*columns).rows()) if rows.height else []
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("seed", range(16))
 def test_all_outputs_equal_the_model(tmp_path: Path, seed: int) -> None:
     """In order of time, since a timer in the model goes by the rows alone."""
@@ -276,7 +277,7 @@ def test_a_change_of_the_processor_changes_its_side_outputs() -> None:
     after, _ = modify(plan, [md.Insert("rung", md.side("rung"), after="p"), md.Insert("rung_out", md.memory(), after="rung")])
     assert after.node("main").inputs == ("p",)
     assert after.schema("rung").names() == ["k", "at"]
-    with pytest.raises(FlowError, match="stands before nothing"):
+    with pytest.raises(FlowError, match="leave out before="):
         modify(plan, [md.Insert("rung", md.side("rung"), after="p", before="main")])
 
 

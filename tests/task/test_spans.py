@@ -47,6 +47,7 @@ def files_by_epoch(folder: Path, operator: str, span: str) -> list[int]:
     return added[:EPOCHS]
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_an_epoch_writes_as_many_files_for_a_year_as_for_a_minute(tmp_path: Path, operator: str) -> None:
     minute, year = (files_by_epoch(tmp_path / span, operator, span) for span in ("minute", "year"))

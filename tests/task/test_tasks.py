@@ -16,6 +16,7 @@ def is_seen(thing: object) -> bool:
     return any(one is thing for one in gc.get_objects())
 
 
+@pytest.mark.many
 def test_what_modules_hold_is_kept_from_the_collector_once_and_again_when_there_are_new_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     worker = Worker()
     gc.unfreeze()

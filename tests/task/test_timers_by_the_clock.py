@@ -103,6 +103,7 @@ def test_a_timer_by_event_time_that_is_not_due_takes_no_epoch_behind_each_with_i
     assert rung(out) == [(1, 5)]
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("seed", range(12))
 def test_epochs_come_when_timers_are_due_and_only_then(tmp_path: Path, seed: int) -> None:
     """Random delays and cuts, merges, restarts and rescales."""

@@ -18,6 +18,7 @@ Rows = tuple[tuple[int, int], ...]
 """Key and second."""
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("seed", range(60))
 def test_any_flow_over_windows_that_come_again_is_its_query_over_all_input(tmp_path: Path, seed: int) -> None:
     drawn = Drawn(seed)
@@ -79,6 +80,7 @@ def test_what_is_as_it_was_is_not_told(tmp_path: Path) -> None:
     assert log.frame().rows() == [(5, 1)]
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("window", [md.tumbling("10s"), md.sliding("10s", "5s"), md.session("3s")], ids=str)
 @pytest.mark.parametrize(("emit", "lateness"), [("update", 0), ("update", 20), ("closed", 20)])
 def test_a_sink_gets_the_same_rows_whether_somebody_is_told_what_is_gone_or_not(
@@ -90,6 +92,7 @@ def test_a_sink_gets_the_same_rows_whether_somebody_is_told_what_is_gone_or_not(
     assert [[row[:-1] for row in rows if row[-1] > 0] for rows in told] == plain
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("seed", range(8))
 def test_what_is_told_does_not_depend_on_when_the_driver_dies(tmp_path: Path, seed: int) -> None:
     def logs(folder: Path, deaths: list[str | None]) -> list[Any]:
@@ -124,7 +127,7 @@ def test_windows_behind_a_change_of_their_reader_begin_anew_together(tmp_path: P
     local.step()
     counts = md.aggregate(md.count().alias("c"), by="n")
     inserted = [md.Insert("counts", counts, after="w", before=[]), md.Insert("counts_out", md.discard(), after="counts")]
-    with pytest.raises(md.FlowError, match=r"must have been given all of them.*give drop_state=\['w'\]"):
+    with pytest.raises(md.FlowError, match=r"must have been given all removed rows.*give drop_state=\['w'\]"):
         local.propose(*inserted)
     local.propose(*inserted, drop=("w",))
     local.run()

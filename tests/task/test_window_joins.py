@@ -114,6 +114,7 @@ class Model:
         return [] if self.how == "anti" else out
 
 
+@pytest.mark.many
 @LIMITS
 @given(st.data())
 def test_joins_in_windows_that_overlap_equal_the_model(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
@@ -151,6 +152,7 @@ def in_sql(script: Sequence[Any], window: Window, how: str, where: str) -> list[
         return db.sql(f"SELECT {what} FROM {join}").fetchall()
 
 
+@pytest.mark.many
 @settings(LIMITS, max_examples=40)
 @given(st.data())
 def test_what_comes_out_is_what_duckdb_says(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
@@ -193,6 +195,7 @@ def test_a_row_is_stored_once_and_not_once_per_window(how: str, window: Window, 
     assert sum(table.rows for name, table in local.manifest.tables.items() if operator_of(name) == "j") == 80
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("window", [md.sliding("6s", "2s"), md.cumulating("6s", "2s")])
 @pytest.mark.parametrize("how", ["inner", "full", "semi", "anti"])
 def test_the_state_stays_flat(how: str, window: Window, tmp_path: Path) -> None:
@@ -207,6 +210,7 @@ def test_the_state_stays_flat(how: str, window: Window, tmp_path: Path) -> None:
     assert max(rows[30:]) <= 1.3 * max(rows[15:30])
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("how", HOWS)
 def test_windows_behind_a_join_lose_nothing(how: str, tmp_path: Path) -> None:
     script = [one(((n % 3, n, n),), ((n % 5, n, n + 4.5),)) for n in range(40)]

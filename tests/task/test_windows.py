@@ -107,6 +107,7 @@ window = st.sampled_from(
 )
 
 
+@pytest.mark.many
 @LIMITS
 @given(st.data())
 def test_windows_equal_the_model_epoch_by_epoch(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
@@ -160,6 +161,7 @@ def test_a_window_closes_in_the_epoch_after_the_mark_has_passed_its_end_also_wit
     assert not local.step()
 
 
+@pytest.mark.many
 def test_state_goes_with_its_windows_and_an_epoch_costs_what_is_open(tmp_path: Path) -> None:
     """A hundred windows: never more state than of the first three, and nothing left in the store."""
     epochs = tuple(at(*(second + i / 7 for i in range(7))) for second in range(0, 1000, 5))
@@ -208,6 +210,7 @@ def test_a_row_without_a_time_is_a_dead_letter(tmp_path: Path) -> None:
     assert emitted(out.table()) == [(1, 0, 1, 2, [2])]
 
 
+@pytest.mark.many
 def test_a_window_over_windows_loses_nothing(tmp_path: Path) -> None:
     flow, out = md.Flow("twice"), md.memory()
     epochs = tuple(at(second, second + 1) for second in range(0, 200, 3))

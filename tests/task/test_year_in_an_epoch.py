@@ -59,6 +59,7 @@ OPERATORS: dict[str, tuple[Build, int]] = {
 }
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("kind", OPERATORS)
 def test_an_epoch_of_a_year_writes_a_segment_per_table_and_slot(kind: str, tmp_path: Path) -> None:
     build, tables = OPERATORS[kind]

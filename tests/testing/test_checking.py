@@ -33,6 +33,7 @@ def flow_of(write: Any) -> md.Flow:
     return flow
 
 
+@pytest.mark.many
 @pytest.mark.parametrize(
     "write",
     [

@@ -141,6 +141,7 @@ def test_a_folder_goes_on_in_another_run(tmp_path: Path) -> None:
     assert md.read_state(tmp_path, "totals").to_pylist() == [{"k": "a", "v": 3}]
 
 
+@pytest.mark.many
 def test_a_folder_keeps_the_key_groups_that_it_was_made_with(tmp_path: Path) -> None:
     """Also where merges are due, which must find all of a slot's key groups."""
     keys = [f"k{number}" for number in range(40)]

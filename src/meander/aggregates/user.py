@@ -12,10 +12,11 @@ from typing import Any
 
 import polars as pl
 
-from meander.aggregates.contract import Agg, Part
+from meander.aggregates.contract import OF_A_COLUMN, Agg, Part
 from meander.errors import FlowError
 from meander.familiar.values import no_aggregate
 from meander.plan.code import Code, code_of, read_code
+from meander.stored import stored
 
 
 class Aggregator:
@@ -70,6 +71,7 @@ class Aggregator:
         raise NotImplementedError
 
 
+@stored("aggregator", **OF_A_COLUMN)
 @dataclass(frozen=True, eq=False)
 class Custom(Agg):
     """An Aggregator as an Agg: dtypes are learned on frames without rows."""

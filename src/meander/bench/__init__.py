@@ -5,3 +5,9 @@ measuring process is started with. ``harness/`` and ``load/`` are common to all.
 
 May import: everything but ``cli``; PySpark for the peers. Begin with ``main.py``, then ``throughput/``.
 """
+
+from __future__ import annotations
+
+from meander.stored.code import written_by_users
+
+written_by_users(__name__)

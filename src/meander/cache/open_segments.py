@@ -1,4 +1,4 @@
-"""What a worker remembers of segments from task to task: those that it has open, and what it has asked for."""
+"""A worker's memory of segments from task to task: the open ones, and those that it has asked for."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Tables too large to travel with the plan, as workers read them: mapped from the store, or from the executor's cache.
 
-``epochs.tables`` writes them and says which are alive; tasks are told their *marks*, and never the tables.
+``epochs.tables`` writes them and says which are alive; tasks get their *marks*, and never the
+tables.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from meander.task.physical import Compiled
 
 Marks = dict[str, Json]
 _UNUSED = 64
-"""Tasks after which a worker lets go of a table that none of them has used: another flow's, in a session that runs several."""
+"""A worker closes a table that was not used for so many tasks: it belongs to another flow of the
+session."""
 
 
 def lookups_of(plan: Plan) -> dict[str, StoredLookup]:
@@ -34,7 +36,8 @@ def lookups_of(plan: Plan) -> dict[str, StoredLookup]:
 
 
 class OpenTables:
-    """The stored tables that a worker has open: mapped, each checked once, and let go when no operator uses it."""
+    """The stored tables that a worker has open: mapped, each checked once, and closed when no
+    operator uses it."""
 
     def __init__(self) -> None:
         self._open: dict[tuple[str, str], tuple[LookupTable, int]] = {}
@@ -65,7 +68,7 @@ class OpenTables:
     def _opened(self, name: str, mark: Json, lookup: StoredLookup, store: Store, executor_cache: ExecutorCache | None) -> LookupTable:
         key = (store.url, mark["object"])
         found = self._open.get(key)
-        table = LookupTable(_pieces(name, mark, store, executor_cache), _schema(lookup)) if found is None else found[0]
+        table = LookupTable(mark["object"], _pieces(name, mark, store, executor_cache), _schema(lookup)) if found is None else found[0]
         self._open[key] = (table, self._tasks)
         return table
 

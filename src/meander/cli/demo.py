@@ -45,7 +45,7 @@ def register(commands: Commands) -> None:
     parser.add_argument("--rate", type=float, metavar="R", help=f"edits per second, 0 for as fast as it goes (default: {_RATE:,})")
     parser.add_argument("--seconds", type=float, metavar="S", help=f"how long edits come in (default: {_SECONDS:g})")
     parser.add_argument("--folder", metavar="DIR", default="meander-demo", help="where output and state go (default: ./meander-demo)")
-    parser.add_argument("--keep", action="store_true", help="do not wipe the last demo but go on with it")
+    parser.add_argument("--keep", action="store_true", help="continue the last demo instead of deleting it")
     parser.add_argument("--no-color", action="store_true", help="plain text")
     parser.add_argument("--json", action="store_true", help="print the result as JSON on standard output; the rest goes to standard error")
     parser.set_defaults(command=command)

@@ -14,7 +14,8 @@ from typing import NoReturn
 
 
 class Stop:
-    """The wish to stop, and the signals that express it. A second Ctrl-C or SIGTERM does what it does to any program."""
+    """The wish to stop, and the signals that express it. A second Ctrl-C or SIGTERM ends the
+    process at once."""
 
     def __init__(self) -> None:
         self.wanted = threading.Event()

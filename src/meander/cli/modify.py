@@ -59,7 +59,9 @@ def register_insert(commands: Commands) -> None:
     )
     parser.add_argument("operator", metavar="NAME", help="the new operator's name")
     parser.add_argument("--after", metavar="OPERATOR", required=True, help="what it stands behind")
-    parser.add_argument("--before", metavar="OPERATOR", action="append", help="in front of whom, where not of all that read --after")
+    parser.add_argument(
+        "--before", metavar="OPERATOR", action="append", help="only in front of this operator, and not of all that read --after"
+    )
     _add_operator(parser)
     add_change_options(parser)
     parser.set_defaults(command=insert)
@@ -81,7 +83,7 @@ def register_modifications(commands: Commands) -> None:
     parser = commands.add_parser(
         "modifications",
         help="how a flow was changed while it ran",
-        description="All changes that were asked for, the oldest first: by whom, what, and what has become of them.",
+        description="All requested changes, the oldest first: author, changes and result.",
         epilog=_HISTORY,
     )
     parser.add_argument("store", metavar="STORE", nargs="?", help="a store (default: ask the control plane)")
@@ -150,25 +152,25 @@ def _add_operator(parser: Parser) -> None:
     parser.add_argument("--max-ahead", metavar="T", help="of a watermark")
     parser.add_argument("--backfill", metavar="NAME=VALUE", action="append", help="the value of a new aggregate for keys from before")
     resume = parser.add_mutually_exclusive_group()
-    resume.add_argument("--resume", action="store_true", default=None, help="a source: it goes on where the one before is")
+    resume.add_argument("--resume", action="store_true", default=None, help="a source: continue at the position of the former one")
     resume.add_argument("--restart", dest="resume", action="store_false", help="a source: it begins at its beginning")
 
 
 def replace(arguments: argparse.Namespace) -> int:
-    told = {"change": "replace", "name": arguments.operator}
-    return _change(arguments, told, lambda op: _md().Replace(arguments.operator, op, arguments.resume))
+    change = {"change": "replace", "name": arguments.operator}
+    return _change(arguments, change, lambda op: _md().Replace(arguments.operator, op, arguments.resume))
 
 
 def insert(arguments: argparse.Namespace) -> int:
-    told = {"change": "insert", "name": arguments.operator, "after": arguments.after, "before": arguments.before}
-    return _change(arguments, told, lambda op: _md().Insert(arguments.operator, op, arguments.after, arguments.before))
+    change = {"change": "insert", "name": arguments.operator, "after": arguments.after, "before": arguments.before}
+    return _change(arguments, change, lambda op: _md().Insert(arguments.operator, op, arguments.after, arguments.before))
 
 
 def remove(arguments: argparse.Namespace) -> int:
     return send(arguments, {"changes": [{"change": "remove", "name": arguments.operator}]}, [arguments.operator])
 
 
-def _change(arguments: argparse.Namespace, told: dict[str, Any], make: Any) -> int:
+def _change(arguments: argparse.Namespace, change: dict[str, Any], make: Any) -> int:
     kinds = ("filter", "select", "with_columns", "aggregate", "watermark", "parquet", "code")
     given = [kind for kind in kinds if getattr(arguments, kind) is not None]
     if len(given) != 1:
@@ -179,12 +181,12 @@ def _change(arguments: argparse.Namespace, told: dict[str, Any], make: Any) -> i
     (kind,) = given
     body: dict[str, Any]
     if kind in ("parquet", "code"):
-        from meander.plan.change.code import pack_coded
+        from meander.plan.change.code import pack_changes
 
         op = _md().parquet(arguments.parquet) if kind == "parquet" else _object_of(arguments.code, arguments.by)
-        body = {"code": base64.b64encode(pack_coded([make(op)])).decode()}
+        body = {"code": base64.b64encode(pack_changes([make(op)])).decode()}
     else:
-        body = {"changes": [{**told, "operator": _operator(arguments, kind)}]}
+        body = {"changes": [{**change, "operator": _operator(arguments, kind)}]}
     if arguments.backfill:
         body["backfill"] = {arguments.operator: {name: _number(value) for name, value in _pairs("--backfill", arguments.backfill).items()}}
     return send(arguments, body, [arguments.operator])

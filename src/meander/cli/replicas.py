@@ -14,7 +14,7 @@ from meander.cli.parser import Commands
 from meander.errors import ConfigError
 
 _EXAMPLES = """examples:
-  meander replicas state/                          who is there, how far behind, who keeps house
+  meander replicas state/                          the replicas, and how far each is behind
   meander replicas add --store state/              one more, at work when the command returns
   meander replicas drain b --store state/          b finishes its epoch and leaves
   meander replicas restart --store state/          one after the other, each when the one before has caught up
@@ -72,11 +72,9 @@ def read(url: str) -> dict[str, Any]:
     from meander.clock import SystemClock
     from meander.replicate.requests import SUPERVISOR
     from meander.replicate.roster import read_roster
-    from meander.state.stores.contract import open_store
-    from meander.state.stores.folder import refuse_file
+    from meander.state.stores.opening import checked_store
 
-    store = open_store(url)
-    refuse_file(store)
+    store = checked_store(url)
     if store.get(SUPERVISOR) is None:
         from meander.cli.store_view import open_existing
 
@@ -87,11 +85,9 @@ def read(url: str) -> dict[str, Any]:
 def _ask(arguments: argparse.Namespace, verb: str, url: str) -> int:
     from meander.clock import SystemClock
     from meander.replicate.requests import ask
-    from meander.state.stores.contract import open_store
-    from meander.state.stores.folder import refuse_file
+    from meander.state.stores.opening import checked_store
 
-    store = open_store(url)
-    refuse_file(store)
+    store = checked_store(url)
     more = {"count": arguments.count} if verb == "add" else {"name": arguments.name}
 
     def tell(text: str) -> None:

@@ -32,17 +32,15 @@ def command(arguments: argparse.Namespace) -> int:
     from meander.cli.run import start_options
     from meander.clock import SystemClock
     from meander.replicate.ballot import find_zookeeper
-    from meander.replicate.supervisor import Supervisor
-    from meander.state.stores.contract import open_store
-    from meander.state.stores.folder import refuse_file
+    from meander.replicate.supervisor import Orders, Supervisor
+    from meander.state.stores.opening import checked_store
 
     check(arguments)
     flow = load_flow(arguments.file)
     flow.plan()  # what is wrong with it is said before a process is started
     start_options(arguments)
     url = arguments.store or f"meander-state/{flow.name}"
-    store = open_store(url)
-    refuse_file(store)
+    store = checked_store(url)
     if not arguments.takeover:
         _refuse_a_run_of_its_own(store, url)
     console, stop, clock = make_console(arguments.json, arguments.no_color), Stop(), SystemClock()
@@ -59,9 +57,7 @@ def command(arguments: argparse.Namespace) -> int:
     supervisor = Supervisor(
         store,
         clock,
-        lambda name, first: child(arguments, url, name, first),
-        arguments.replicas,
-        logs,
+        Orders(lambda name, first: child(arguments, url, name, first), arguments.replicas, logs),
         tell=lambda text: console.print(wording.as_options(text), soft_wrap=True, markup=False),
         prepare=prepare,
     )

@@ -107,7 +107,7 @@ def add_replica_options(parser: Parser) -> None:
         "--replication",
         choices=("leaderless", "leader"),
         default="leaderless",
-        help="how replicas agree: whoever comes first (leaderless, the default), or by a leader that ZooKeeper elects",
+        help="how replicas agree: the first one decides (leaderless, the default), or a leader that ZooKeeper elects",
     )
     parser.add_argument("--zookeeper", metavar="HOST:PORT", help="where a leader is elected (default with --replicas: one of its own)")
     parser.add_argument(
@@ -190,10 +190,12 @@ def run_flow(arguments: argparse.Namespace, flow: Flow, port: int | None, make_s
     """Run a flow until its end or a signal, on the session that is made for it; served on a port where one is given."""
     from meander.cli.progress import Lines, Meter, StatusLine, make_console, waiting, watch
     from meander.cli.store_view import refuse_busy
+    from meander.state.stores.opening import checked_store
 
     options = start_options(arguments)
     flow.plan()  # what is wrong with it is said before Spark is waited for
     store = arguments.store or f"meander-state/{flow.name}"
+    checked_store(store)
     if not arguments.takeover:
         refuse_busy(store)
     console = make_console(arguments.json, arguments.no_color)

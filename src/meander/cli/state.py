@@ -43,6 +43,11 @@ def register(commands: Commands) -> None:
     parser.add_argument(
         "--limit", type=at_least_0, metavar="N", help=f"at most N rows, 0 for all (default: {_TABLE_ROWS} in a table, else all)"
     )
+    parser.add_argument(
+        "--run-code",
+        action="store_true",
+        help="run the flow's own aggregates, which are stored as code, to finish their values",
+    )
     parser.add_argument("--no-color", action="store_true", help="plain text")
     parser.set_defaults(command=command)
 
@@ -55,7 +60,7 @@ def command(arguments: argparse.Namespace) -> int:
 
     form = choose_format(arguments.format, arguments.output)
     open_existing(arguments.store)  # says it where there is no flow
-    table = md.read_state(arguments.store, arguments.operator, arguments.epoch)
+    table = md.read_state(arguments.store, arguments.operator, arguments.epoch, arguments.run_code)
     frame = query(table, arguments.sql)
     limit = arguments.limit if arguments.limit is not None else (_TABLE_ROWS if form == "table" else 0)
     shown = frame.head(limit) if limit > 0 else frame

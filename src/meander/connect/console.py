@@ -15,8 +15,10 @@ import polars as pl
 from meander.connect import arrow_ipc
 from meander.connect.sink import Staged
 from meander.errors import ConfigError
+from meander.stored import stored
 
 
+@stored("console")
 @dataclass(frozen=True)
 class ConsoleSink:
     """Prints the epoch, the number of rows and the first ``rows`` of them."""

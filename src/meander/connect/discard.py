@@ -9,8 +9,10 @@ from __future__ import annotations
 import polars as pl
 
 from meander.connect.sink import Staged
+from meander.stored import stored
 
 
+@stored("discard")
 class DiscardSink:
     """Counts rows by epoch and drops them."""
 

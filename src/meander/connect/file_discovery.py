@@ -1,9 +1,11 @@
 """Finds the new files of a folder, beside the epochs: a listing costs what the folder holds, and an epoch only what is new in it.
 
-Used by the cursor of the files source, on the driver. ``look`` lists at once. ``watch`` leaves it to a thread that rests ten times
-as long as its last look took, so that a folder with a long past costs a tenth of one core at most and never an epoch's time. Of the last
-two looks the shorter counts: one in which the process stood still for a while must not have it rest for ten times that while.
-A folder that nobody writes to is hardly listed at all: its modification time says so.
+Used by the cursor of the files source, on the driver. ``look`` lists at once. ``watch`` leaves it
+to a thread that rests ten times as long as its last look took, so that a folder with a long past
+costs a tenth of one core at most and never an epoch's time. Of the last two looks the shorter
+counts: one in which the process stood still for a while must not have it rest for ten times that
+while. A folder without changes is hardly listed at all: its modification time shows that nothing
+came.
 
 Guarantees: a file that is there and stays is handed over once; those of one listing come together, oldest first; ``take`` and
 ``forget`` never wait for a listing. Why a thread and no notifications of the system: docs/decisions/0008.
@@ -49,7 +51,7 @@ class Grown(NamedTuple):
 
 
 class Discovery:
-    """The files of a folder that its one caller has not been told of."""
+    """The files of a folder that its one caller has not got yet."""
 
     def __init__(self, folder: str, known: set[str], clock: Clock | None = None) -> None:
         self._folder = folder
@@ -97,15 +99,16 @@ class Discovery:
         return found
 
     def took(self, file: Found) -> None:
-        """A file was taken as it was: if it is written to later, somebody should know. Remembered for the last thousand of them."""
+        """Record a taken file, so that later writes to it are reported. Remembered for the last
+        thousand of them."""
         self._taken.append(file)
 
     def grown(self) -> list[Grown]:
-        """Files that have changed in size since they were taken; each change is told once."""
-        told = []
+        """Files that have changed in size since they were taken; each change is reported once."""
+        taken = []
         while self._grown:
-            told.append(self._grown.popleft())
-        return told
+            taken.append(self._grown.popleft())
+        return taken
 
     def forget(self, name: str) -> None:
         """Forget a file that was removed before it was taken: a later file of the same name is a

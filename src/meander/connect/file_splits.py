@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from meander.connect.file_discovery import Discovery, Found, Grown
 from meander.connect.source import Choice, Split
 from meander.errors import Corrupted, Retryable
+from meander.stored import stored
 
 SPLIT_ROWS = 1_000_000
 SPLIT_BYTES = 64 << 20
@@ -32,6 +33,7 @@ ARCHIVE = "_archive"
 _SAMPLE = 64 << 10
 
 
+@stored("files_limits")
 @dataclass(frozen=True)
 class Limits:
     """The most that one epoch takes; at least one split is always taken."""
@@ -62,26 +64,29 @@ class Piece(NamedTuple):
     bytes: int
 
 
+@dataclass(frozen=True)
+class Folder:
+    """A folder of files, and how they are taken."""
+
+    path: str
+    format: str
+    limits: Limits
+    settle: float
+    """Seconds for which a file must not have changed."""
+    archive: bool = False
+    """Whether files are put away when they are read."""
+
+
 class FilesCursor:
     """The files that are taken, and the position inside a file that is taken in part."""
 
-    def __init__(
-        self,
-        folder: str,
-        format: str,
-        limits: Limits,
-        settle: float,
-        partial: dict[str, Any] | None,
-        seen: set[str],
-        throttle: float,
-        archive: bool = False,
-    ) -> None:
-        self._folder = folder
-        self._archive = archive
-        self._format = format
-        self._cut_by = limits  # cuts must not move with the throttle
-        self._limits = limits.throttled(throttle)
-        self._settle = settle
+    def __init__(self, folder: Folder, partial: dict[str, Any] | None, seen: set[str], *, throttle: float) -> None:
+        self._folder = folder.path
+        self._archive = folder.archive
+        self._format = folder.format
+        self._cut_by = folder.limits  # cuts must not move with the throttle
+        self._limits = folder.limits.throttled(throttle)
+        self._settle = folder.settle
         self._partial = partial
         self._waiting: list[Found] = []  # a heap, so that an epoch costs what it takes and not what waits
         self._grown: list[Grown] = []
@@ -89,8 +94,8 @@ class FilesCursor:
         self._before: tuple[dict[str, Any] | None, list[Grown]] = (partial, [])
         """Where the last choice began."""
         self._elsewhere: set[str] = set()
-        """Files that were taken, by somebody else's choice, before they were found here."""
-        self._discovery = Discovery(folder, seen | {partial["name"]} if partial else set(seen))
+        """Files that another replica's choice has taken before they were found here."""
+        self._discovery = Discovery(folder.path, seen | {partial["name"]} if partial else set(seen))
 
     def look(self) -> None:
         self._discovery.look()
@@ -138,8 +143,8 @@ class FilesCursor:
         mine = set() if given is None else set(_names(given))
         if given is not None:
             self._partial, grown = self._before
-            told = set() if agreed is None else {split.payload["path"] for split in agreed.splits if "taken_with" in split.payload}
-            self._grown = [one for one in grown if one.name not in told] + self._grown
+            known = set() if agreed is None else {split.payload["path"] for split in agreed.splits if "taken_with" in split.payload}
+            self._grown = [one for one in grown if one.name not in known] + self._grown
             chosen = {split.payload["path"]: split.payload for split in given.splits}
             for name in mine - taken - ({self._partial["name"]} if self._partial else set()):
                 # As it was: a file that has changed or gone meanwhile is found out when it is its turn. Nothing can fail here.
@@ -167,7 +172,7 @@ class FilesCursor:
 
     def _fill(self, ready: Iterator[Found]) -> Choice | None:
         """Files and parts of files up to the limits."""
-        splits: list[Split] = [self._told(grown) for grown in self._grown]
+        splits: list[Split] = [self._as_split(grown) for grown in self._grown]
         done: list[str] = []
         rows = size = 0
         while not (splits and self._limits.files is not None and len(done) >= self._limits.files):
@@ -183,7 +188,7 @@ class FilesCursor:
             self._discovery.took(file)
         return self._chosen(splits, done, None, 0) if splits else None
 
-    def _told(self, grown: Grown) -> Split:
+    def _as_split(self, grown: Grown) -> Split:
         """A split without rows that becomes a dead letter: data appended to a taken file is not
         read, and the user must see that."""
         payload = {"path": grown.name, "size": grown.size, "mtime_ns": grown.mtime_ns, "taken_with": grown.before}

@@ -34,16 +34,18 @@ import polars as pl
 from meander.connect import file_rows
 from meander.connect.file_discovery import scan
 from meander.connect.file_rows import FORMATS
-from meander.connect.file_splits import ARCHIVE, FilesCursor, Limits
+from meander.connect.file_splits import ARCHIVE, FilesCursor, Folder, Limits
 from meander.connect.schema_text import TYPES, as_columns
 from meander.connect.source import Batch
 from meander.errors import ConfigError, FlowError
 from meander.familiar.values import named, no_path
 from meander.plan.schemas import did_you_mean
+from meander.stored import stored
 
 _PYTHON: dict[object, str] = {int: "long", float: "double", bool: "boolean", bytes: "binary"}
 
 
+@stored("files")
 @dataclass(frozen=True)
 class FilesSource:
     """A folder of files of one format and one schema."""
@@ -61,7 +63,8 @@ class FilesSource:
 
     def cursor(self, offset: dict[str, Any], seen: set[str], throttle: float = 1.0) -> FilesCursor:
         partial = offset.get("partial")
-        return FilesCursor(self.path, self.format, self.limits, self.settle, partial, seen, throttle, self.archive)
+        folder = Folder(self.path, self.format, self.limits, self.settle, self.archive)
+        return FilesCursor(folder, partial, seen, throttle=throttle)
 
     def read(self, payload: dict[str, Any]) -> Batch:
         return file_rows.read(self.path, self.format, self.schema(), frozenset(self.optional), payload)

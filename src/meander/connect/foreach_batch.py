@@ -29,10 +29,12 @@ from meander.connect import arrow_ipc
 from meander.connect.sink import Staged
 from meander.errors import ConfigError, FlowError
 from meander.plan.code import code_of
+from meander.stored import stored
 
 Function = Callable[[pl.DataFrame, int], None]
 
 
+@stored("foreach_batch")
 @dataclass(frozen=True)
 class ForeachBatchSink:
     """Calls ``function(frame, epoch)`` once per epoch with rows; the module's docstring says how to

@@ -25,6 +25,7 @@ from meander.connect import wikipedia
 from meander.connect.source import Batch, Choice, Split
 from meander.errors import ConfigError
 from meander.plan.schemas import did_you_mean
+from meander.stored import stored
 
 SPLIT_ROWS = 250_000
 _DEFAULT_ROWS_PER_EPOCH = 1_000_000
@@ -72,6 +73,7 @@ class Piece:
     """The numbers of the events that the first and the last row are due with: births follow from the rate."""
 
 
+@stored("generator", called={"kind": "events_of"})
 @dataclass(frozen=True)
 class GeneratorSource:
     """A seeded stream of ``events`` rows (None: endless) in ``partitions`` interleaved partitions."""

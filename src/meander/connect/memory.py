@@ -17,11 +17,13 @@ import pyarrow as pa
 from meander.connect import arrow_ipc
 from meander.connect.sink import Staged
 from meander.connect.spool import read_spool
+from meander.stored import stored
 
 if TYPE_CHECKING:
     from meander.connect.memory_table import MemoryTable
 
 
+@stored("memory")
 class MemorySink:
     """Published rows by epoch; safe to read from any thread while the flow runs."""
 

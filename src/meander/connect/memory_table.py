@@ -17,10 +17,12 @@ from meander.connect.memory import MemorySink
 from meander.connect.net import SIGN, added, check_bag, is_signed, rows_of, signed
 from meander.connect.sink import Staged
 from meander.errors import ConfigError
+from meander.stored import stored
 
 _FEWEST = 10_000
 
 
+@stored("memory_table")
 class MemoryTable(MemorySink):
     """The rows that a stream has now; safe to read from any thread while the flow runs."""
 
@@ -66,7 +68,7 @@ class MemoryTable(MemorySink):
         raise ConfigError("memory(table=True): it keeps the table and not its epochs; use md.memory() behind .changes() for a log")
 
     def clear(self) -> None:
-        raise ConfigError("memory(table=True): what the stream has now cannot be forgotten; use md.memory() for a log")
+        raise ConfigError("memory(table=True): the current table cannot be cleared; use md.memory() for a log")
 
     def _fold(self) -> None:
         new = [frame if is_signed(frame) else signed(frame, 1) for frame in self._epochs.values() if frame.height]

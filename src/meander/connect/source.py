@@ -91,7 +91,8 @@ class Cursor(Protocol):
         """True when no input can ever come again (a generator with all its events taken)."""
 
     def release(self, names: Sequence[str]) -> None:
-        """The epochs that took these names are committed and published, and nobody runs them again: their input is not needed.
+        """The epochs that took these names are committed and published, and are never run again:
+        their input is not needed.
 
         Must be idempotent: a restart tells again what a crash may have kept from being done.
         """

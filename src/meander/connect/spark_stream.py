@@ -13,6 +13,7 @@ import polars as pl
 
 from meander.connect.source import Batch, Choice, Cursor
 from meander.errors import ConfigError, FlowError
+from meander.stored import stored
 
 _TYPES: dict[str, pl.DataType] = {
     "string": pl.String(),
@@ -30,6 +31,7 @@ _TYPES: dict[str, pl.DataType] = {
 }
 
 
+@stored("spark_stream", called={"columns": "_columns"})
 class SparkStreamSource:
     """A streaming DataFrame of this driver's Spark session."""
 

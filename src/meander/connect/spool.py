@@ -21,10 +21,12 @@ from meander.connect import arrow_ipc
 from meander.connect.sink import Staged
 from meander.durable import appear
 from meander.errors import ConfigError
+from meander.stored import stored
 
 _NAME = re.compile(r"epoch-(\d+)\.arrow")
 
 
+@stored("spool")
 @dataclass(frozen=True)
 class SpoolSink:
     """Counts as the memory sink that it stands in for: a run without replicas goes on with the same plan."""

@@ -1,9 +1,10 @@
 """Reads the lines of a JSON or CSV file, or of a byte range of one: columns for the good lines, a BadRow for each other one.
 
-A range [start, end) owns the lines that begin in it, so that ranges that meet share no line and lose none. All lines of a
-split are parsed at once by pyarrow, which refuses what it cannot convert instead of guessing. Only when it refuses, or
-when the result leaves a doubt (a null that may be an absent field, a row that may span lines), lines are looked at
-one by one. Good and bad lines together are all lines that are not blank.
+A range [start, end) owns the lines that begin in it, so that ranges that meet share no line and
+lose none. All lines of a split are parsed at once by pyarrow, which refuses values that it cannot
+convert instead of guessing. Only when it refuses, or when the result leaves a doubt (a null that
+may be an absent field, a row that may span lines), lines are looked at one by one. Good and bad
+lines together are all lines that are not blank.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ def read(path: str, shown: str, format: str, schema: pl.Schema, optional: frozen
 
 
 def _good(lines: Lines, reasons: dict[int, str]) -> npt.NDArray[np.intp]:
-    """The lines that became rows. Worked out only when somebody asks where a row stands."""
+    """The lines that became rows. Computed only when the place of a row is needed."""
     return np.array([index for index in range(len(lines)) if index not in reasons and lines[index].strip()], np.intp)
 
 

@@ -67,17 +67,17 @@ class Change(_Body):
     change: Literal["replace", "insert", "remove"]
     name: str = Field(description="the operator's name", examples=["positive"])
     operator: dict[str, Any] | None = Field(
-        None, description="what it is: filter, select, with_columns, aggregate or watermark", examples=[{"filter": "amount > 10"}]
+        None, description="its kind: filter, select, with_columns, aggregate or watermark", examples=[{"filter": "amount > 10"}]
     )
-    after: str | None = Field(None, description="for insert: what it stands behind")
-    before: str | list[str] | None = Field(None, description="for insert: in front of whom, where not of all that read `after`")
+    after: str | None = Field(None, description="for insert: the operator before it")
+    before: str | list[str] | None = Field(None, description="for insert: only in front of these, and not of all that read `after`")
 
 
 class Modify(_Body):
     changes: list[Change] | None = Field(None, description="in this order, all or none")
     code: str | None = Field(None, description="changes with code, as the shell packs them, in base64; needs the code token")
     dry_run: bool = Field(False, description="only say what would happen")
-    drop_state: bool | list[str] = Field(False, description="operators whose state may go; true: whatever cannot go on with it")
+    drop_state: bool | list[str] = Field(False, description="operators whose state may be dropped; true: all that cannot continue it")
     backfill: dict[str, dict[str, Any]] = Field({}, description="per operator, the values of new aggregates for keys from before")
     request_id: str | None = Field(None, description="a request that is repeated with its id is done once")
     author: str = Field("", max_length=200, description="for the history")
@@ -168,12 +168,12 @@ def make_app(
         if (body.changes is None) == (body.code is None):
             raise Problem("ConfigError", 400, "give either changes or code. GET /docs says what a request looks like")
         code = None if body.code is None else _code(body.code, may_run_code(policy, request.headers))
-        done = run.modify_as_told(body.model_dump(exclude={"code"}), code)
+        done = run.modify_as_data(body.model_dump(exclude={"code"}), code)
         if not body.dry_run:
             exposition.recorder.add(metrics.MODIFICATIONS, 1)
         return {"dry_run": body.dry_run, **done}
 
-    @app.get("/modifications", summary="All such changes, and what has become of them", tags=["ask"], responses=problem_answers)
+    @app.get("/modifications", summary="All such changes, and their results", tags=["ask"], responses=problem_answers)
     def get_modifications() -> JSONResponse:
         return JSONResponse({"modifications": run.modifications()})
 

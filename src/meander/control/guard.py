@@ -30,7 +30,7 @@ SHOWING = {"/modifications"}
 """Paths that change nothing but need the right to change: they show code."""
 _SAFE = {"GET", "HEAD"}
 _OWN_SITE = {"same-origin", "none"}
-"""``none``: somebody typed the address or opened a bookmark."""
+"""``none``: a person typed the address or opened a bookmark."""
 
 
 def is_loopback(host: str) -> bool:
@@ -62,7 +62,9 @@ class Policy:
             if token is not None and len(token) < 8:
                 raise ConfigError("the token is too short: take at least 8 characters, better 32 random ones")
         if self.code_token is not None and self.code_token == self.token:
-            raise ConfigError("the token and the code token are the same: who may change the flow could run code in it; take another one")
+            raise ConfigError(
+                "the token and the code token are the same: everybody who may change the flow could run code in it; take another one"
+            )
         if self.token is None and not is_loopback(self.host):
             raise ConfigError(
                 f"the control plane would listen on {self.host}, where others can reach it, and anyone could change the flow: "

@@ -1,4 +1,5 @@
-"""A run's metrics pushed to a Prometheus Pushgateway: for flows that nobody can scrape, since they are short or behind a wall.
+"""A run's metrics pushed to a Prometheus Pushgateway: for flows that cannot be scraped, since they
+are short or behind a firewall.
 
 A thread beside the loop, which never disturbs it: a gateway that does not answer is said once, and tried again with the next push. The last
 push is made when the flow has stopped, so that the gateway's numbers are the final ones.

@@ -15,7 +15,7 @@ from meander.state.segment import SOONEST
 
 
 class Follows(Protocol):
-    """Whatever goes by some time."""
+    """An operator that follows a time."""
 
     @property
     def timing(self) -> Timing | None: ...
@@ -68,7 +68,7 @@ def followed(operators: Operators) -> list[frozenset[str]]:
 
 
 def micros_of(now: float) -> int:
-    """A decision's time as operators are told it."""
+    """A decision's time in the unit of operators."""
     return int(now * 1e6)
 
 
@@ -116,12 +116,13 @@ def flushed(operators: Operators, manifest: Manifest, times: Mapping[str, Json],
 
 
 def _reached(manifest: Manifest, name: str, timing: Timing, which: str) -> int:
-    """A mark, as it is to one operator: a flush has closed what it had open, as if a mark of its own had come."""
+    """A mark for one operator: after a flush, which closes its open windows, the mark counts as
+    further ahead."""
     return max(low(manifest.times, timing.marks, timing.delay, which), manifest.flushed.get(name, NEVER))
 
 
 def reached(operator: Timed, table: str, evict: int, now: float, epoch: int) -> int:
-    """Where an epoch is in the time that a table goes by."""
+    """An epoch's position in the time that a table follows."""
     clock = operator.clock_of(table)
     return micros_of(now) if clock == "clock" else epoch if clock == "epoch" else evict
 

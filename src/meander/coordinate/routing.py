@@ -76,9 +76,9 @@ def check_slots(routing: Mapping[str, Sequence[int]], operator: str, slots: int)
 def assign(slots: int, executors: Iterable[str], before: Sequence[str] = (), load: Sequence[float] | None = None) -> list[str]:
     """The executor of every slot: a slot stays where it is, unless that executor is not among the given ones.
 
-    New slots and those of vanished executors go to the executors with the least load, heaviest first; nobody else moves, so
-    no slot moves to make room for another. To evacuate an executor, leave it out. ``load`` is each slot's
-    (see ``slot_loads``); without it slots count the same.
+    New slots and those of vanished executors go to the executors with the least load, heaviest
+    first; others stay, so no slot moves to make room for another. To evacuate an executor, leave it
+    out. ``load`` is each slot's (see ``slot_loads``); without it slots count the same.
 
     >>> assign(4, ["1", "2"])
     ['1', '2', '1', '2']

@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from meander.stored import stored
+
 Clock = Literal["mark", "clock", "epoch"]
 
 
+@stored("timing")
 @dataclass(frozen=True)
 class Timing:
     """The time that an operator follows."""

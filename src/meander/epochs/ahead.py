@@ -29,7 +29,7 @@ class Ahead:
         self.begun = Begun(decision, self._runner.prepare(decision, routing))
 
     def take(self, epoch: int) -> Begun | None:
-        """What was begun, where it is this epoch. Otherwise siblings were faster, and it is not wanted."""
+        """The epoch that was begun, if it has this number. Otherwise siblings were faster, and its work is discarded."""
         begun, self.begun = self.begun, None
         if begun is not None and begun.decision.epoch != epoch:
             self._runner.discard(begun.prepared)

@@ -1,4 +1,4 @@
-"""What a loop does where its flow has no other replicas: it decides for itself, and mends itself when something did not answer."""
+"""A loop whose flow has no other replicas: it decides for itself, and mends itself when something did not answer."""
 
 from __future__ import annotations
 

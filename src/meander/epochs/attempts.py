@@ -45,11 +45,11 @@ class Attempts:
         raise AssertionError("unreachable")
 
     def output(self, outcome: Outcome) -> dict[str, pl.DataFrame]:
-        """What an epoch that is not committed would publish, per sink."""
+        """The output of an epoch that is not committed, per sink."""
         return read_output(self._store, outcome)
 
     def throw_away(self, outcome: Outcome) -> None:
-        """What an epoch wrote that is not committed is garbage."""
+        """The objects of an epoch that is not committed are garbage."""
         self._tidy.unwanted(*outcome.names())
 
     def _begin(self, decision: Decision, prepared: Any, last: bool) -> Callable[[], Outcome] | None:

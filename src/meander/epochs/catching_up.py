@@ -35,7 +35,7 @@ class CatchingUp:
         self._in_force.route_anew(manifest)
 
     def drop(self) -> None:
-        """What was decided ahead is decided again."""
+        """Forget an epoch that was decided ahead: it is decided again."""
         self._decisions.drop()
 
     def reopen(self) -> None:

@@ -1,4 +1,4 @@
-"""The compaction helper's main: merges what it is asked for until its pipe closes."""
+"""The compaction helper's main: does the merges that it is sent until its pipe closes."""
 
 from __future__ import annotations
 

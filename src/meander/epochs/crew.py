@@ -58,9 +58,7 @@ class Crew:
         if waited < _PATIENCE:
             return None
         if self._failed is None or self._failed[0] != ready:
-            _LOG.warning(
-                f"autoscale: {plan.wanted} executors were asked for, {ready} are there after {_PATIENCE:.0f} s; slots make do with these"
-            )
+            _LOG.warning(f"autoscale: {plan.wanted} executors were requested, {ready} are there after {_PATIENCE:.0f} s; slots use these")
         self._failed = (ready, self._clock.monotonic())
         return min(slots, ready * self._per_executor)
 

@@ -64,7 +64,7 @@ class Outcome:
     tried: frozenset[str] = frozenset()
     """The operators on probation that rows came to."""
     digests: dict[str, str] = field(default_factory=dict)
-    """Per operator and sink, what it gave out, in a number; only where replicas compare that."""
+    """Per operator and sink, a digest of its output; only where replicas compare that."""
     late: frozenset[str] = frozenset()
     """Operators that have refused rows as late, or have taken rows that would be elsewhere by an earlier mark."""
     next_ends: dict[str, int] = field(default_factory=dict)

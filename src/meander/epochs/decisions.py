@@ -45,7 +45,7 @@ class Decisions:
         return None if decision is None else Begun(decision)
 
     def from_input(self, epoch: int, everything: bool) -> Decision | None:
-        """What this loop would decide."""
+        """This loop's own decision: nothing is agreed on yet."""
         decision = self._input.choose(epoch, everything)
         return None if decision is None else self._in_force.marked_ahead(decision)
 
@@ -65,7 +65,7 @@ class Decisions:
 
     @property
     def begun(self) -> Begun | None:
-        """What is begun ahead."""
+        """The epoch that is begun ahead."""
         return self._ahead.begun
 
     def drop(self) -> None:

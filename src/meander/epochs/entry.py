@@ -23,7 +23,7 @@ from meander.state.table import Kept
 
 @dataclass(frozen=True)
 class Basis:
-    """What an epoch is run on: the plan in force, its routing, and the state before the epoch."""
+    """The ground of an epoch: the plan in force, its routing, and the state before the epoch."""
 
     parts: Parts
     routing: dict[str, list[int]]
@@ -59,7 +59,7 @@ class Basis:
 
 
 def epoch_entry(decision: Decision, outcome: Outcome, basis: Basis, signed: Json) -> Json:
-    """What the log says of an epoch. ``signed`` is what replicas add."""
+    """The log's record of an epoch. ``signed`` has the fields that replicas add."""
     timed, before, evict = basis.parts.timed, basis.before, decision.marks.evict
     segments = {name: [ref.to_json() for ref in table.segments] for name, table in basis.rewritten.tables.items()}
     for name, added in outcome.segments.items():

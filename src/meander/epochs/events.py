@@ -1,4 +1,4 @@
-"""What a loop tells of itself: to caches, to whoever may change the plan, to the autoscaler, to a run's listeners."""
+"""Events of a loop, for caches, modifications, the autoscaler and a run's listeners."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from meander.state.manifest import Manifest
 
 
 class LoopEvents:
-    """What can be listened to. A listener overrides what it wants to hear of."""
+    """All events. A listener overrides the methods of those that it wants to hear of."""
 
     def epoch_done(self, done: EpochDone) -> None:
         """An epoch is over. In the loop's thread."""
@@ -57,7 +57,7 @@ class Listeners(LoopEvents):
             listener.idle()
 
 
-class Told(LoopEvents):
+class EpochListener(LoopEvents):
     """A function that is called after every epoch."""
 
     def __init__(self, listener: Callable[[EpochDone], None]) -> None:

@@ -13,7 +13,10 @@ _LOOKS = 5
 
 @contextlib.contextmanager
 def fenced_first(log: Log) -> Iterator[None]:
-    """What a replaced run misses was collected by its successor: that is no corruption, and trying again does not help."""
+    """Fenced in place of other errors where another run has taken the store over.
+
+    Objects that a replaced run misses were collected by its successor: that is no corruption, and trying again does not help.
+    """
     try:
         yield
     except Retryable:

@@ -12,7 +12,8 @@ from meander.task.physical import Compiled
 
 
 def check_folders(compiled: Compiled, dead_letters: str) -> None:
-    """A file that one source puts away is gone for another; a flow that reads what it writes, or writes a folder twice, is a mistake.
+    """A file that one source puts away is gone for another; a flow that reads its own output, or
+    writes two outputs into one folder, is a mistake.
 
     Dead letters have the names that a sink's files have: in one folder the two would meet.
     """

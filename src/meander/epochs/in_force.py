@@ -1,4 +1,4 @@
-"""What is in force: the setup that epochs are run with, and the plan of the last committed epoch. Changed between two epochs only."""
+"""The setup that epochs are run with, and the plan of the last committed epoch. Both change between two epochs only."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class InForce:
     # -- for an epoch ---------------------------------------------------------------------------------------------
 
     def basis(self) -> Basis:
-        """What the next epoch is run on."""
+        """The ground of the next epoch."""
         manifest = self._log.manifest
         rewritten = self._once.rewritten(manifest)
         return Basis(self.parts, self.routing, self._parallelism, manifest, rewritten, self._once.restarts, self._formers)
@@ -94,7 +94,7 @@ class InForce:
         return before
 
     def setup_of(self, parts: Parts, program: Any) -> Setup:
-        """What epochs of another plan with the same sources would be run with."""
+        """A setup for another plan with the same sources."""
         tables = {name: self.routing.get(name) or route(self._log.manifest, name, self._parallelism) for name in parts.keyed}
         return Setup(parts, program, tables, self._input.cursors)
 

@@ -38,7 +38,7 @@ class Housekeeping:
         self.compactor.close()
 
     def do(self, idle: bool = False) -> None:
-        """What is due. ``idle``: no epoch was before it."""
+        """Do all housekeeping that is due. ``idle``: there was no epoch before it."""
         log = self._log
         self._take_merges()
         self._relieve()

@@ -91,7 +91,7 @@ def open_loop(
     siblings: Callable[[Wired], Siblings] | None = None,
     deletions: Executor | None = None,
 ) -> OpenLoop:
-    """A loop that has finished what the last generation committed. What cannot be opened is closed again."""
+    """A loop that has finished the epoch that the last generation committed. If that fails, the loop is closed again."""
     parts = make_parts(chosen.compiled)  # a plan that was modified has other folders than the flow that was given
     loop = Loop(
         tenure,

@@ -1,4 +1,4 @@
-"""What a loop is made with."""
+"""The arguments of a loop."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -14,6 +13,7 @@ from meander.coordinate.routing import rebalance, slots_of, spread
 from meander.coordinate.watermarks import Rule, advance
 from meander.errors import ConfigError
 from meander.plan.change.diff import explain_difference
+from meander.state.formats import RECORD
 from meander.state.manifest import Json, Manifest
 from meander.state.reading import plan_record_name
 from meander.state.stores.contract import Store
@@ -96,8 +96,9 @@ def check_continuity(store: Store, manifest: Manifest, parts: Parts) -> None:
                 "give the operator another name, or use another store"
             )
     if manifest.plan and manifest.plan["digest"] != parts.plan["digest"]:
-        found = store.get(plan_record_name(manifest.plan["digest"]))
-        stored = None if found is None else json.loads(found)
+        name = plan_record_name(manifest.plan["digest"])
+        found = store.get(name)
+        stored = None if found is None else RECORD.read(found, name)
         difference = "in what, the store does not say" if stored is None else explain_difference(stored, parts.record)
         offer = "" if stored is None else _offer_same_code(stored, parts.record)
         raise ConfigError(

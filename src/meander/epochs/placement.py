@@ -36,7 +36,7 @@ class Placement:
         self._looked: float | None = None
         self._leaving: set[str] = set()
         self._introduced: frozenset[str] | None = None
-        """None where nobody introduces executors: then all are as good as introduced."""
+        """None if executors are not introduced: then all count as introduced."""
         self._slots: dict[int, list[str]] = {}
         """Per level, the executor of every slot."""
         self._now: dict[int, list[str]] = {}

@@ -111,7 +111,7 @@ class Trial:
 
 
 class EpochHost(Protocol):
-    """What trials need of a loop: to run epochs, and to commit them."""
+    """A loop, as far as trials need it: it runs epochs, and commits them."""
 
     log: Log
     input: Input

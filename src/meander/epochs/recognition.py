@@ -12,19 +12,18 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from meander.epochs.parts import in_force
+from meander.epochs.stored_plans import KNOWN, PLANS, find_packed, is_known, read_packed
 from meander.errors import ConfigError
 from meander.plan.change.diff import parts_that_differ
 from meander.plan.code import Code
 from meander.plan.graph import Plan
-from meander.plan.pickling import unpickle
 from meander.plan.schemas import did_you_mean
+from meander.state.formats import RECORD
 from meander.state.manifest import Json, Manifest
 from meander.state.reading import plan_record_name
 from meander.state.stores.contract import Store
 
 _LOG = logging.getLogger("meander")
-_KNOWN, _PLANS = ".known", "plan/"
 
 
 def recognise(store: Store, manifest: Manifest, given: Plan, same_code: bool | Sequence[str] = False, applied: bool = False) -> Plan:
@@ -50,27 +49,13 @@ def recognise(store: Store, manifest: Manifest, given: Plan, same_code: bool | S
     return nearest
 
 
-def is_known(store: Store, digest: str) -> bool:
-    """Whether a plan was started on a store, or in force there."""
-    return store.get(known_name(digest)) is not None
-
-
-def known_name(digest: str) -> str:
-    return f"{_PLANS}{digest}{_KNOWN}"
-
-
-def started_name(stored: Json) -> str:
-    """Where the store has the plan that goes on, with the folders that it had at the last start."""
-    return f"{_PLANS}{'.'.join(filter(None, in_force(stored)))}.started"
-
-
 def _candidates(store: Store, stored: Json) -> Iterator[tuple[str, Json]]:
     """The plans that the store knows, by their digests and records: the one in force first."""
-    known = (name.removeprefix(_PLANS).removesuffix(_KNOWN) for name in store.list(_PLANS) if name.endswith(_KNOWN))
+    known = (name.removeprefix(PLANS).removesuffix(KNOWN) for name in store.list(PLANS) if name.endswith(KNOWN))
     for digest in dict.fromkeys([stored["digest"], *sorted(known)]):
         record = store.get(plan_record_name(digest))
         if record is not None:
-            yield digest, json.loads(record)
+            yield digest, RECORD.read(record, plan_record_name(digest))
 
 
 def _named(given: Plan, same_code: bool | Sequence[str]) -> frozenset[str]:
@@ -117,7 +102,7 @@ def _note(store: Store, given: Plan, record: Json, named: frozenset[str]) -> Non
 
 
 def _same_name(operator: str, now: str, was: str) -> str:
-    return f"{_PLANS}same/{operator}.{now}.{was}"
+    return f"{PLANS}same/{operator}.{now}.{was}"
 
 
 def _is_of_another_version(store: Store, stored: Json, given: Plan, digest: str, record: Json) -> bool:
@@ -145,11 +130,11 @@ def _is_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 def _written_anew(store: Store, stored: Json) -> Plan | None:
     """The stored plan, as the version that runs writes it; None where it cannot be read."""
-    data = store.get(started_name(stored)) or (store.get(stored["packed"]) if "packed" in stored else None)
-    if data is None:
+    found = find_packed(store, stored)
+    if found is None:
         return None
     try:
-        plan: Plan = unpickle(data)
+        plan = read_packed(store, *found)
         plan.record()
     except Exception as error:
         _LOG.info(f"store {store.url}: the plan {stored['digest'][:12]} cannot be read by this version ({type(error).__name__}: {error})")

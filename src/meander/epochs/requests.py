@@ -1,4 +1,4 @@
-"""What other threads ask a loop to do between two epochs."""
+"""Requests of other threads: a loop does them between two epochs."""
 
 from __future__ import annotations
 

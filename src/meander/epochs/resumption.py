@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
 from meander.connect.spark_stream import SparkStreamSource
-from meander.epochs.recognition import is_known, known_name, started_name
+from meander.epochs.stored_plans import find_packed, is_known, known_name, read_packed, started_name
 from meander.errors import ConfigError, Corrupted
 from meander.plan.change.layout import owing
 from meander.plan.change.places import elsewhere, is_alike, settle
+from meander.plan.documents import write_plan
 from meander.plan.graph import Plan
 from meander.plan.operators import Operator, SinkOp, SourceOp
-from meander.plan.pickling import pack_whole, pickled, unpickle
+from meander.state.formats import RECORD
 from meander.state.manifest import Json, Manifest
 from meander.state.reading import plan_name, plan_record_name
 from meander.state.stores.contract import Store
 from meander.task.physical import Compiled
+from meander.task.reading import write_readers
 
 _LOG = logging.getLogger("meander")
 _KEPT = ("packed", "modification", "since", "unproven", "owes", "tables")
@@ -31,15 +32,15 @@ class Resumed(NamedTuple):
     plan: Plan
     marks: Json
     """What log entries say of it beside flow, version and digest."""
-    told: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
     """Sources and sinks of which the flow that was given says something else than what is in force."""
 
 
 def put_plan(store: Store, compiled: Compiled) -> None:
     """What readers, and flows that differ, need to know of a plan."""
     readers = {name: keyed.reader() for name, keyed in compiled.keyed.items()}
-    store.put_if_absent(plan_name(compiled.digest), pickled(readers))
-    store.put_if_absent(plan_record_name(compiled.digest), json.dumps(compiled.plan.record()).encode())
+    store.put_if_absent(plan_name(compiled.digest), write_readers(compiled.plan.flow, readers))
+    store.put_if_absent(plan_record_name(compiled.digest), RECORD.write(compiled.plan.record()))
 
 
 def put_known(store: Store, plan: Plan) -> None:
@@ -49,7 +50,7 @@ def put_known(store: Store, plan: Plan) -> None:
 
 def put_started(store: Store, plan: Plan, stored: Json) -> None:
     """The plan that goes on, with the folders that it has now: the next start may be that of a file that was edited meanwhile."""
-    store.put(started_name(stored), pack_whole(plan, "stored", plan.schemas))
+    store.put(started_name(stored), write_plan(plan, "stored", plan.schemas))
 
 
 def plan_before(store: Store, manifest: Manifest, given: Plan) -> tuple[Plan, Json] | None:
@@ -61,11 +62,11 @@ def plan_before(store: Store, manifest: Manifest, given: Plan) -> tuple[Plan, Js
     if not stored or given.digest() == stored["digest"] or is_known(store, given.digest()):
         return None
     as_it_was = "start the flow as it was, and apply the edited file while it runs: `meander apply FLOW.py`, or run.apply(flow)"
-    data = store.get(started_name(stored)) or (store.get(stored["packed"]) if "packed" in stored else None)
-    if data is None:
-        raise ConfigError(f"store {store.url} does not have the plan that it runs, since an older Meander has started it: {as_it_was}")
+    found = find_packed(store, stored)
+    if found is None:
+        raise ConfigError(f"store {store.url} has lost the plan that it runs, or was changed from outside: {as_it_was}")
     try:
-        modified: Plan = owing(unpickle(data), stored.get("owes", ()))
+        modified = owing(read_packed(store, *found), stored.get("owes", ()))
         plan = _graft(modified, given, elsewhere(modified, given)).known_as(stored["digest"])
     except Exception as error:
         raise ConfigError(
@@ -100,13 +101,13 @@ def resume_plan(store: Store, manifest: Manifest, given: Plan) -> tuple[Plan, Js
             f"flow '{given.flow}' was modified while it ran and goes on so, with plan version {stored['version']} "
             f"({which}); run.modifications() has the history"
         )
-    for words in found.told:
+    for words in found.notices:
         _LOG.warning(f"flow '{given.flow}': {words}")
     return found.plan, found.marks
 
 
 def adopt_plan(store: Store, stored: Json, given: Plan, apart: Collection[str] = ()) -> Resumed:
-    """The plan of a log entry, on the ground of the flow that was given. Unpickles: a store is trusted like a checkpoint.
+    """The plan of a log entry, on the ground of the flow that was given. Runs code: a store is trusted like a checkpoint.
 
     ``apart`` are sources and sinks that are others in the flow that was given, and have not moved.
     """
@@ -116,7 +117,7 @@ def adopt_plan(store: Store, stored: Json, given: Plan, apart: Collection[str] =
     data = store.get(name)
     if data is None:
         raise Corrupted(f"store {store.url}: the plan '{name}' is in force by the log and missing")
-    modified: Plan = owing(unpickle(data), stored.get("owes", ()))
+    modified = owing(read_packed(store, name, data), stored.get("owes", ()))
     settled = settle(stored.get("brought", {}), modified, given)
     kept: Json = {name: stored[name] for name in _KEPT if name in stored}
     if settled.brought:
@@ -124,8 +125,8 @@ def adopt_plan(store: Store, stored: Json, given: Plan, apart: Collection[str] =
     ends = {**settled.ends, **{node.name: node.op for node in modified.nodes if node.name in apart}}
     if given.digest() == stored["digest"]:  # the flow was modified into this one, and is started as it is now
         plan = replace(given, version=stored["version"], retired=modified.retired)
-        return Resumed(plan.with_ends({**_gone_on(plan, modified), **ends}), kept, settled.told)
-    return Resumed(_graft(modified, given, ends).known_as(stored["digest"]), kept, settled.told)
+        return Resumed(plan.with_ends({**_gone_on(plan, modified), **ends}), kept, settled.notices)
+    return Resumed(_graft(modified, given, ends).known_as(stored["digest"]), kept, settled.notices)
 
 
 def _graft(modified: Plan, given: Plan, ends: Mapping[str, Operator]) -> Plan:

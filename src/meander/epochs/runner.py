@@ -32,7 +32,7 @@ class Runner(Protocol):
         """After a failure: whatever was known of the cluster may be wrong."""
 
     def discard(self, prepared: Any) -> None:
-        """What was begun ahead of time is not wanted any more: the routing or the plan has changed."""
+        """Forget work that was begun ahead of time: the routing or the plan has changed."""
 
     def adopt(self, program: Any, watched: frozenset[str]) -> Any:
         """Run epochs of another plan from now on, with some operators watched. Returns the plan before. Between two epochs."""

@@ -39,7 +39,7 @@ NOTHING = Rewritten()
 
 @dataclass(frozen=True)
 class Once:
-    """What the first epoch of a changed plan does to the state, and no later one."""
+    """Effects of the first epoch of a changed plan on the state. Later epochs do not have them."""
 
     rewritten: Callable[[Manifest], Rewritten] = lambda manifest: NOTHING
     """Given the last manifest: siblings may merge what it names until the epoch is committed."""
@@ -49,7 +49,7 @@ class Once:
 
 @dataclass(frozen=True)
 class Setup:
-    """What epochs are run with."""
+    """All that epochs are run with."""
 
     parts: Parts
     program: Any

@@ -1,4 +1,7 @@
-"""What a loop asks of the other replicas of its flow. ``alone`` answers where there are none, ``replicate.follow`` where there are some."""
+"""A loop's questions to the other replicas of its flow.
+
+``alone`` answers where there are none, ``replicate.follow`` where there are some.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ class Siblings(Protocol):
 
     @property
     def who(self) -> str:
-        """What this run is called in messages."""
+        """The name of this run in messages."""
 
     @property
     def may_decide(self) -> bool: ...
@@ -44,7 +47,7 @@ class Siblings(Protocol):
         """Lead no more, if another replica could."""
 
     def decided(self, epoch: int) -> Decision | None:
-        """What is agreed on for an epoch, if anything is; the cursors are behind it."""
+        """The agreed decision for an epoch, if there is one; the cursors are moved behind it."""
 
     def agree(self, mine: Decision) -> Decision | None:
         """The decision that counts. None where the epoch is long over."""
@@ -71,7 +74,7 @@ class Siblings(Protocol):
         """Whether another replica has long committed the epoch."""
 
     def signed(self, outcome: Outcome) -> Json:
-        """What an epoch's entry says for the others."""
+        """The fields of an epoch's entry that are for the others."""
 
     def committed(self, entry: Json, by_us: bool) -> None:
         """This replica has committed an epoch; ``by_us``: and published it."""

@@ -36,9 +36,9 @@ class StewardCompactor:
         self._runner, self._otherwise, self._clock, self._generation = runner, otherwise, clock, generation
         self._calls = calls or ThreadPoolExecutor(2, thread_name_prefix="meander-merges")
         self._asked: dict[str, Future[Any]] = {}
-        """Per steward, what it has not answered yet, or what it has and nobody has looked at."""
+        """Per steward, its pending request, or an answer that was not read yet."""
         self._orders: dict[str, list[Json]] = {}
-        """Per steward, what it will be told with the next question."""
+        """Per steward, the orders for the next request."""
         self._under_way: dict[str, dict[str, _Ordered]] = {}
         """Per steward, its merges by the name that each writes."""
         self._finished: deque[Json] = deque()
@@ -126,7 +126,7 @@ class StewardCompactor:
         return list(asked.result() or [])
 
     def _speak(self, address: str) -> None:
-        """Tell a steward what to merge, and ask what it has merged; one question at a time."""
+        """Send a steward its orders, and ask for finished merges; one question at a time."""
         if address in self._asked:
             return
         orders = self._orders.pop(address, [])

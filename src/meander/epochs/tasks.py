@@ -30,6 +30,7 @@ from meander.epochs.placement import Executor, Placement
 from meander.epochs.runner import Program
 from meander.errors import Retryable
 from meander.plan.windows import NEVER
+from meander.settings import StateMode
 from meander.state.manifest import Json, Manifest, operator_of
 from meander.task.messages import Common, Control, Report, Seen, SplitTask, Task
 
@@ -42,14 +43,14 @@ _LAST_TASKS = 5.0
 
 @dataclass(frozen=True)
 class Terms:
-    """What holds for all tasks of a run."""
+    """The facts that all tasks of a run are told."""
 
     store: str
     """Its URL."""
     generation: int
     """It is in the name of everything that tasks write."""
     strict: bool = False
-    mode: str = "hybrid"
+    mode: StateMode = "hybrid"
     """Where reads of state go: see ``cache.reader``."""
     digests: bool = False
     """Whether tasks say what they have computed in a number, for replicas to compare."""
@@ -150,7 +151,7 @@ class TaskRunner(LoopEvents):
         self._watched = operators
 
     def holders(self, names: Iterable[str]) -> dict[str, str]:
-        """Whom to ask for a segment: the address of the steward beside the executor that has it in its cache, where there is one."""
+        """The address to ask for each segment: of the steward beside the executor that has it in its cache, where there is one."""
         found = {name: self.stewards.get(self._holders.get(name, "")) for name in names}
         return {name: address for name, address in found.items() if address is not None}
 
@@ -167,7 +168,7 @@ class TaskRunner(LoopEvents):
             self._notices.send(address, segments)
 
     def close(self) -> None:
-        """What was begun ahead ends first: its workers would complain of a broken pipe when Spark stops under them."""
+        """Work that was begun ahead ends first: its workers would complain of a broken pipe when Spark stops under them."""
         self._notices.close()
         begun = [started for started in (self._ahead, *self._unwanted) if started is not None]
         deadline = self._clock.monotonic() + _LAST_TASKS
@@ -197,10 +198,10 @@ class TaskRunner(LoopEvents):
         return (source_tasks, *(max(slots_of(routing[name]) for name in level.keyed) for level in self._program.compiled.levels[1:]))
 
     def introduction(self, key_groups: int) -> Common:
-        """What an executor is told of this run when it is introduced: all that does not change from epoch to epoch."""
+        """The message to an executor that is introduced to this run: all that does not change from epoch to epoch."""
         terms, program = self._terms, self._program
-        told = Common(0, terms.generation, terms.store, program.packed, key_groups, {}, (), tables=program.tables)
-        return replace(told, strict=terms.strict, mode=terms.mode, secret=self.secret)
+        common = Common(0, terms.generation, terms.store, program.packed, key_groups, {}, (), tables=program.tables)
+        return replace(common, strict=terms.strict, mode=terms.mode, secret=self.secret)
 
     def met(self, executor: str, steward: str) -> None:
         """An executor has a steward: it can be sent state before it runs its first task. It is told what went before it was known."""

@@ -43,8 +43,9 @@ class Tidy:
         removed: Callable[[list[str]], None] = lambda segments: None,
         beside: Executor | None = None,
     ) -> None:
-        """``removed`` is told which segments have gone, so that caches need not keep them. ``beside`` is where deletions run, if an epoch
-        should not wait for them: where every call to the store is a message to another machine, and a snapshot sets many entries free."""
+        """``removed`` is called with the names of removed segments, so that caches drop them.
+        ``beside`` is where deletions run, if an epoch should not wait for them: where every call to
+        the store is a message to another machine, and a snapshot sets many entries free."""
         self._removed = removed
         self._beside = beside
         self._removing: Future[list[str]] | None = None
@@ -197,7 +198,7 @@ class Tidy:
                 if name not in needed and self._is_left_behind(name):
                     self._due.append(name)
         self._remove()
-        for folder in _WRITTEN:
+        for folder in ("", *_WRITTEN):
             sweep_temporary(self._store, folder)
 
     def _is_left_behind(self, name: str) -> bool:

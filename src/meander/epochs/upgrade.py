@@ -1,6 +1,7 @@
 """State that is rewritten for a new version of a plan: once, before the epoch that tries it, and as a whole.
 
-Costs what the operator's state is, unlike everything else: it is what somebody asked for with ``upgrade`` or ``backfill``.
+Unlike everything else, its cost follows the operator's whole state: the user asked for that with
+``upgrade`` or ``backfill``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """All that a loop works with, put together: each part knows the others that it needs, and none knows the loop's steps.
 
-What is done before the first epoch and after the last one is here, too.
+The work before the first epoch and after the last one is here, too.
 """
 
 from __future__ import annotations

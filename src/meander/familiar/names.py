@@ -217,12 +217,12 @@ class Suggests:
             raise unknown_name(f"{type(self).__name__!r} object", name, self._instead, dir(type(self)), columns)
 
     def _columns(self) -> Iterable[str]:
-        """The columns that somebody may take for attributes."""
+        """The columns that a user may take for attributes."""
         return ()
 
 
 class NoTable(Suggests):
-    """A stream, which somebody may take for a table: ``stream['amount']``, ``for row in stream``."""
+    """A stream, which a user may take for a table: ``stream['amount']``, ``for row in stream``."""
 
     if not TYPE_CHECKING:
 

@@ -22,11 +22,13 @@ from meander.flow import Stream
 from meander.nexmark.arrival import Arrival
 from meander.nexmark.entities import COLUMNS, EVENT_COLUMNS, Rows
 from meander.nexmark.workload import ENTITIES, Workload
+from meander.stored import stored
 
 _DEFAULT_ROWS_PER_EPOCH = 1_000_000
 _FIRST_MTIME = 1_704_067_200  # 2024-01-01: files are taken in the order of their times, which are in the past and a second apart
 
 
+@stored("nexmark")
 @dataclass(frozen=True)
 class NexmarkSource:
     """The rows of one entity, or all events (``entity`` None), of the first ``events`` events of a stream."""

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meander.errors import ConfigError
+from meander.stored import stored
 
 I64 = npt.NDArray[np.int64]
 
@@ -28,6 +29,7 @@ HOT_EVERY = 100
 _FASTEST = 1_000_000
 
 
+@stored("nexmark_workload")
 @dataclass(frozen=True)
 class Workload:
     """The parameters of a Nexmark stream; the defaults are the suite's."""

@@ -37,7 +37,7 @@ SETTINGS = {
     "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
     "spark.cleaner.periodicGC.interval": "5min",
 }
-_GONE = "the Spark that the flow runs on {}; start the flow again with one that runs, and what is committed is where it goes on"
+_GONE = "the Spark that the flow runs on {}; start the flow again with one that runs: it continues after the last committed epoch"
 _GREETINGS = re.compile(
     rb"WARNING: Using incubator modules|Using Spark's default log4j profile|Setting default log level to|To adjust logging level use"
     rb"|WARN NativeCodeLoader|WARN Utils: (Your hostname|Set SPARK_LOCAL_IP|Service '\w+' could not bind)"
@@ -77,7 +77,7 @@ def spark(master: str | None = None, app_name: str = "meander", **settings: str)
 
 
 def session_options(given: object) -> dict[str, str]:
-    """The arguments of ``spark`` that somebody gave in the place of a session: none, a master, or a dict of them."""
+    """The arguments of ``md.spark``, given as None, as a master, or as a dict."""
     if given is None:
         return {}
     if isinstance(given, str):

@@ -18,11 +18,13 @@ from meander.plan.code import NO_CODE, Code
 from meander.plan.expressions import Expression, parse, text_of
 from meander.plan.joins import Input, Matching
 from meander.plan.operators import Filter, expect_inputs
+from meander.stored import stored
 
 HOWS = ("inner", "left", "right", "full", "semi", "anti")
 Key = tuple[str, ...]
 
 
+@stored("join_changes")
 @dataclass(frozen=True, eq=False)
 class ChangeJoin:
     """Pairs of rows of two bags with equal keys, as they are now: a pair is there as often as its rows are, multiplied."""
@@ -35,12 +37,12 @@ class ChangeJoin:
 
     @property
     def pairs(self) -> bool:
-        """Whether pairs come out, and not only rows of the left."""
+        """Whether it emits pairs, and not only rows of the left."""
         return self.how not in ("semi", "anti")
 
     @property
     def alone(self) -> tuple[bool, bool]:
-        """Whether rows of the left, and of the right, come out where they have no partner."""
+        """Whether rows of the left, and of the right, are emitted without a partner."""
         return self.how in ("left", "full", "anti"), self.how in ("right", "full")
 
     def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
@@ -56,7 +58,8 @@ class ChangeJoin:
         return schema if self.pairs else pl.Schema(left)
 
     def key_after(self, left: Key | None, right: Key | None, columns: tuple[Collection[str], Collection[str]]) -> Key | None:
-        """The columns by which a row that leaves is told from others, given those of both inputs; None where there are none.
+        """The columns that identify an output row, given those of both inputs; None where there are
+        none.
 
         In a full join a row of either side that is alone can have nulls in all of them.
         """
@@ -98,7 +101,7 @@ def plan_change_join(
 
 def no_bound(what: str, bound: str) -> FlowError:
     return FlowError(
-        f"{what}: {bound}; one of its inputs is a stream of changes: a row of it can be gone at any time, whatever its own time is, and "
-        "then its pairs must go, too. Join without a bound (what is too old can be left out by where=), or join append-only streams: "
+        f"{what}: {bound}; one of its inputs is a stream of changes: a row of it can be removed at any time, whatever its own time is, and "
+        "then its pairs must be removed, too. Join without a bound (where= can leave out old rows), or join append-only streams: "
         "windows that close, say"
     )

@@ -27,6 +27,7 @@ from meander.plan.joins import JoinLatest
 from meander.plan.operators import Aggregate, Filter, MapBatches, Operator, Select, SinkOp, Union, WithColumns, expect_inputs
 from meander.plan.rowwise import RANK, Latest, Top
 from meander.plan.tables import JoinStatic
+from meander.stored import stored
 
 if TYPE_CHECKING:
     from meander.plan.graph import Node
@@ -53,6 +54,7 @@ class Changes:
         return "changes" if self.key is None else f"changes by {', '.join(self.key)}" if self.key else "changes of one row"
 
 
+@stored("changes")
 @dataclass(frozen=True, eq=False)
 class Changelog:
     """Makes of changes rows of their own: those that have come and those that are gone, with a column that says which."""
@@ -68,7 +70,7 @@ class Changelog:
         return pl.Schema({**schema, self.column: pl.Int8()})
 
     def describe(self) -> str:
-        return f"{self.column} is 1 for a row that has come, and -1 for one that is gone"
+        return f"{self.column} is 1 for an added row, and -1 for a removed row"
 
     def canonical(self) -> str:
         return self.column
@@ -102,68 +104,68 @@ def check_changes(node: Node, found: Mapping[str, Changes], schemas: Mapping[str
             _check_table(node, node.op.sink, changes)
         if changes is None or not (node.op.stateful or isinstance(node.op, Changelog)) or _looks_up(node.op, side, changes):
             continue
-        told = (
+        opening = (
             f"{node.op.kind} {node.name!r}: its input {name!r} is a stream of changes: {changes.origin!r} {changes.why}, and a new row "
             f"replaces the old one{_by(changes)}"
         )
         if not needs_signs(node.op) or isinstance(node.op, JoinLatest):
             raise FlowError(
-                f"{told}. {node.op.kind} would take them all for rows of their own, and its result would "
+                f"{opening}. {node.op.kind} would take them all for rows of their own, and its result would "
                 f"depend on how the input is cut into epochs; {changes.instead}, or end the stream in a sink, which gets the log of changes"
             )
         if changes.unsaid:
-            raise FlowError(f"{told}. {node.op.kind} needs to be told which rows are gone, but {changes.unsaid}")
+            raise FlowError(f"{opening}. {node.op.kind} needs removals, but {changes.unsaid}")
         if isinstance(node.op, Top):
-            _check_top(node.op, told, schemas[name])
+            _check_top(node.op, opening, schemas[name])
         if isinstance(node.op, ChangeJoin):
             for one in node.inputs:
-                _check_columns(node.op.kind, told, schemas[one])
+                _check_columns(node.op.kind, opening, schemas[one])
         if isinstance(node.op, Aggregate):
-            _check_aggregate(node.op, told, with_computed(schemas[name], node.op.aggs))
+            _check_aggregate(node.op, opening, with_computed(schemas[name], node.op.aggs))
 
 
 def _check_table(node: Node, sink: ShowsTable, changes: Changes) -> None:
     """A sink that shows a table finds the row that a change is about: by all its columns, or by a key that no two rows have."""
     key = sink.table_key
-    told = f"sink {node.name!r}: its input {node.inputs[0]!r} is a stream of changes: {changes.origin!r} {changes.why}"
+    opening = f"sink {node.name!r}: its input {node.inputs[0]!r} is a stream of changes: {changes.origin!r} {changes.why}"
     if key is None:
         if changes.unsaid:
-            raise FlowError(f"{told}. A table of them needs to be told which rows are gone, but {changes.unsaid}")
+            raise FlowError(f"{opening}. A table of them needs removals, but {changes.unsaid}")
         return
     if changes.key is None or not set(changes.key) <= set(key):
         why, hint = "the key of a new row is not known here", "keep the key's columns as they are up to the sink"
         if changes.key is not None:
             why, hint = f"a new row replaces the old one{_by(changes)}", f"give key={list(changes.key)!r}"
-        raise FlowError(f"{told}, and {why}. Two rows of the table could have the same {', '.join(key)}; {hint}")
+        raise FlowError(f"{opening}, and {why}. Two rows of the table could have the same {', '.join(key)}; {hint}")
     if changes.unsaid and (changes.vanishes or set(changes.key) != set(key)):
-        raise FlowError(f"{told}. Rows of them can go without another in their place, and {changes.unsaid}")
+        raise FlowError(f"{opening}. Rows of them can go without another in their place, and {changes.unsaid}")
 
 
-def _check_top(op: Top, told: str, schema: pl.Schema) -> None:
-    """Rows that come and go are told apart, and ranked, by all of their columns."""
+def _check_top(op: Top, opening: str, schema: pl.Schema) -> None:
+    """Over changes rows are identified, and ranked, by all of their columns."""
     if op.ties == "last":
         raise FlowError(
-            f"{told}. It has no order of arrival that does not depend on the epochs: leave ties='last' out, and rank by a column"
+            f"{opening}. It has no order of arrival that does not depend on the epochs: leave ties='last' out, and rank by a column"
         )
-    _check_columns("top", told, schema)
+    _check_columns("top", opening, schema)
 
 
-def _check_columns(kind: str, told: str, schema: pl.Schema) -> None:
+def _check_columns(kind: str, opening: str, schema: pl.Schema) -> None:
     for column, dtype in schema.items():
         if dtype.is_nested() or isinstance(dtype, pl.Object):
             raise FlowError(
-                f"{told}. {kind} tells its rows apart by all columns, and {column!r} is {dtype}: leave it out with select first"
+                f"{opening}. {kind} tells its rows apart by all columns, and {column!r} is {dtype}: leave it out with select first"
             )
 
 
-def _check_aggregate(op: Aggregate, told: str, schema: pl.Schema) -> None:
+def _check_aggregate(op: Aggregate, opening: str, schema: pl.Schema) -> None:
     for agg in op.aggs:
         if agg.keeps and not op.keys:
-            raise FlowError(f"{told}. {agg.call()} keeps values by key, and there is none: key_by a column that is the same in all rows")
+            raise FlowError(f"{opening}. {agg.call()} keeps values by key, and there is none: key_by a column that is the same in all rows")
         try:
             over_changes(agg, schema)
         except FlowError as error:
-            raise FlowError(f"{told}. {error}") from error
+            raise FlowError(f"{opening}. {error}") from error
 
 
 def needs_signs(op: Operator) -> bool:
@@ -174,7 +176,8 @@ def needs_signs(op: Operator) -> bool:
 
 
 def find_retracting(nodes: Sequence[Node], changes: Collection[str]) -> frozenset[str]:
-    """The operators that must say which rows are gone, since somebody behind them needs to know. Nodes in topological order."""
+    """The operators that must emit removals, since a reader of theirs needs them. Nodes in
+    topological order."""
     wanted: set[str] = set()
     for node in reversed(nodes):
         if needs_signs(node.op) or (node.name in wanted and not node.op.stateful):
@@ -198,30 +201,30 @@ def _looks_up(op: Operator, side: int, changes: Changes) -> bool:
 
 
 def _made(node: Node, over: bool) -> Changes | None:
-    """The changes that an operator with state gives out; None where its rows are final."""
+    """The changes that an operator with state emits; None where its rows are final."""
     op, name = node.op, node.name
     final = "aggregate windows, whose rows are final: key_by(...).window(...).aggregate(...)"
     if isinstance(op, Aggregate):
-        return Changes(name, "gives out the new values of every key that rows came for", op.keys, final, vanishes=over)
+        return Changes(name, "emits the new values of every key that got rows", op.keys, final, vanishes=over)
     if isinstance(op, WindowAggregate) and (op.emit == "update" or op.lateness):
         session = isinstance(op, SessionAggregate)
-        why = "gives out a window whenever it has changed" if op.emit == "update" else "gives out a window again for rows that come late"
+        why = "emits a window whenever it has changed" if op.emit == "update" else "emits a window again for late rows"
         instead = "give it emit='closed' and no lateness: then every window comes once"
         # A session can begin earlier than it did, and two can become one.
         return Changes(name, why, op.keys if session else (*op.keys, START, END), instead, session)
     if isinstance(op, Latest):
-        return Changes(name, "gives out a key's row when another has taken its place", op.keys, "leave it out, or take deduplicate")
+        return Changes(name, "emits a key's row when it has been replaced", op.keys, "leave it out, or take deduplicate")
     if isinstance(op, Top):
-        return Changes(name, "gives out a key's whole list when it has changed", (*op.keys, RANK), "take the best rows of windows", over)
+        return Changes(name, "emits a key's whole list when it has changed", (*op.keys, RANK), "take the best rows of windows", over)
     return None
 
 
 def _joined(node: Node, op: ChangeJoin, found: Mapping[str, Changes], schemas: Mapping[str, pl.Schema]) -> Changes:
-    """The changes that a join gives out, of which a row is gone as soon as one of its two is."""
+    """The changes that a join emits; a pair is removed as soon as one of its two rows is."""
     left, right = (None if one is None else one.key for one in map(found.get, node.inputs))
     columns = (schemas[node.inputs[0]].names(), schemas[node.inputs[1]].names())
     key = op.key_after(left, right, columns)
-    why = "gives out what becomes of its rows when those of one side are gone, or others come"
+    why = "emits changes of its pairs when rows of one side are added or removed"
     return Changes(node.name, why, key, "join append-only streams, whose pairs are final", vanishes=True)
 
 
@@ -233,18 +236,18 @@ def _passed_on(name: str, op: Operator, inputs: Sequence[Changes | None], schema
     changes = found[0]
     if isinstance(op, Changelog):
         instead = f"put it in front of {name!r}"
-        return Changes(name, "gives out every change as a row of its own", None, instead, unsaid=f"these rows are all there is; {instead}")
+        return Changes(name, "emits every change as a row of its own", None, instead, unsaid=f"there is nothing else to read; {instead}")
     if isinstance(op, Union):  # the keys of one input can meet those of another
         unsaid = next((one.unsaid for one in found if one.unsaid), "")
         return replace(changes, key=None, vanishes=any(one.vanishes for one in found), unsaid=unsaid)
     if isinstance(op, MapBatches):
         wants = "say deterministic=True if it does not" if op.row_local else "it must be row_local and deterministic"
-        unsaid = f"{name!r} is a function that may make something else of a row next time; {wants}"
+        unsaid = f"{name!r} is a function that may give another result for the same row next time; {wants}"
         repeatable = op.deterministic and op.row_local
         if isinstance(op, JoinStatic) and not op.is_of_the_flow:
             repeatable = False
             unsaid = (
-                f"the table of {name!r} is what a file or a function gives when the flow starts, and may have other rows at the next one; "
+                f"the table of {name!r} comes from a file or a function when the flow starts, and may have other rows at the next start; "
                 "give it a DataFrame, as in join_static(pl.read_parquet(path))"
             )
         return replace(changes, key=None, vanishes=True, unsaid=changes.unsaid or ("" if repeatable else unsaid))

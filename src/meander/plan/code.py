@@ -170,6 +170,8 @@ class _Reading:
         return self._object(value, space)
 
     def _object(self, value: Any, space: Space | None) -> Any:
+        if (known := vars(type(value)).get("__stored__")) is not None:  # one of ours, by what stores say of it and not by its class
+            return ["stored", known.name, {name: self.value(one, space) for name, one in known.values_of(value).items()}]
         kind = self._kind(type(value), space)
         if isinstance(value, _SHOWN) or type(value).__module__ in ("uuid", "fractions"):
             return [kind, str(value)]
@@ -327,7 +329,8 @@ class _Reading:
     def _kind(self, kind: type, hint: Space | None) -> Any:
         space = reach.space_of(kind, hint)
         if kind.__module__ == "builtins" or not self._is_own(space):
-            return ["named", _package(kind), kind.__qualname__]
+            known = vars(kind).get("__stored__")
+            return ["named", _package(kind), kind.__qualname__] if known is None else ["stored", known.name]
         return self._part(kind, f"{self._prefix(space)}{_shown(kind.__qualname__)}", lambda: self._class(kind, space))
 
     def _class(self, kind: type, space: Space) -> Any:

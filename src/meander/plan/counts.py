@@ -12,6 +12,7 @@ from meander.aggregates import Agg
 from meander.errors import FlowError
 from meander.plan.code import Code
 from meander.plan.operators import Aggregate, aggregated, expect_inputs
+from meander.stored import stored
 
 NUMBER = "window_number"
 SLOT, PANE, ROWS = "__slot", "__pane", "__rows"
@@ -21,6 +22,7 @@ _MOST = 1 << 53
 """Rows of a window: some times as many can still be counted."""
 
 
+@stored("rows_window")
 @dataclass(frozen=True)
 class CountWindow:
     """Windows of ``size`` rows that begin every ``step`` rows. Made by ``count_window``."""
@@ -56,6 +58,7 @@ def count_window(size: int, step: int | None = None) -> CountWindow:
     return CountWindow(size, every)
 
 
+@stored("count_window", called={"aggs": "aggregates"})
 @dataclass(frozen=True, eq=False)
 class CountAggregate:
     """Aggregates per key and window of so many rows. Emits a window when it is full."""

@@ -18,6 +18,7 @@ from meander.plan.operators import Aggregate, Select, Union, aggregated, expect_
 from meander.plan.schemas import missing_column, show_schema
 from meander.plan.sessions import RowSession
 from meander.plan.windows import Session, Window, show_duration
+from meander.stored import stored
 
 if TYPE_CHECKING:
     from meander.plan.graph import Node
@@ -66,6 +67,7 @@ class GoesByTime(Protocol):
         """The same operator for these times and columns of its inputs. Asked only where it goes by event time."""
 
 
+@stored("watermark")
 @dataclass(frozen=True, eq=False)
 class Watermark:
     """Says which column is the time of a row, and how much out of order rows can be."""
@@ -104,6 +106,7 @@ class Watermark:
         return NO_CODE
 
 
+@stored("window", called={"aggs": "aggregates"})
 @dataclass(frozen=True, eq=False)
 class WindowAggregate:
     """Aggregates per key and window. Emits a window when it closes, or whenever it changes."""
@@ -166,6 +169,7 @@ class WindowAggregate:
         return Aggregate(self.keys, self.aggs).code()
 
 
+@stored("session", called={"aggs": "aggregates"})
 class SessionAggregate(WindowAggregate):
     """Aggregates per key and session. Sessions that meet become one."""
 
@@ -183,6 +187,7 @@ class SessionAggregate(WindowAggregate):
         return super().canonical() + (f" {self.window.canonical()}" if isinstance(self.window, RowSession) else "")
 
 
+@stored("late")
 @dataclass(frozen=True, eq=False)
 class Late:
     """The rows of an operator's input that came too late for it."""

@@ -63,19 +63,20 @@ def is_name(text: str) -> bool:
     return _PLAIN.fullmatch(text) is not None
 
 
-def sql_of(exprs: tuple[Expression | Sequence[Expression], ...], named: Mapping[str, Expression]) -> str | None:
-    """What the user wrote, where all of it is SQL, with one space for any number of them; None otherwise.
+def one_space(sql: str) -> str:
+    """The text with one space for any number of them, but in what is quoted.
 
-    >>> sql_of(("a  >\\n 1", "s = 'x  y'"), {"b": "c"})
-    "a > 1, s = 'x  y', c as b"
+    >>> one_space("a  >\\n 1 AND s = 'x  y'")
+    "a > 1 AND s = 'x  y'"
     """
-    given = [*flat(exprs), *named.values()]
-    if not all(isinstance(one, str) for one in given):
-        return None
-    texts = [*flat(exprs), *(f"{expr} as {name}" for name, expr in named.items())]
-    return ", ".join("".join(_SPACES.sub(" ", part) if n % 2 == 0 else part for n, part in enumerate(_PARTS.split(t))) for t in texts)
+    return "".join(_SPACES.sub(" ", part) if n % 2 == 0 else part for n, part in enumerate(_PARTS.split(sql)))
 
 
 def text_of(exprs: tuple[Expression | Sequence[Expression], ...], named: Mapping[str, Expression]) -> str:
     """The expression as the user wrote it, for explain and status."""
     return ", ".join([*map(str, flat(exprs)), *(f"{expr} as {name}" for name, expr in named.items())])
+
+
+def sql_of(exprs: tuple[Expression | Sequence[Expression], ...], named: Mapping[str, Expression]) -> tuple[str | None, ...]:
+    """Of every expression, the text that the user wrote; None where it was no text."""
+    return tuple(expr if isinstance(expr, str) else None for expr in (*flat(exprs), *named.values()))

@@ -22,7 +22,7 @@ from meander.errors import FlowError
 from meander.familiar.values import named
 from meander.plan.changes import Changes, check_changes, find_changes
 from meander.plan.code import NO_CODE, Code
-from meander.plan.operators import MapBatches, Operator, SinkOp, SourceOp
+from meander.plan.operators import MapBatches, Operator, SinkOp, SourceOp, sql_text
 from meander.plan.processing import columns_of
 from meander.plan.schemas import did_you_mean
 
@@ -131,7 +131,7 @@ class Plan:
                 node.name: {
                     "kind": node.op.kind,
                     "text": node.op.describe(),
-                    "sql": getattr(node.op, "sql", None),
+                    "sql": sql_text(node.op),
                     "does": hashlib.sha256(node.op.canonical().encode()).hexdigest(),
                     **node.code.record(),
                     "inputs": list(node.inputs),

@@ -22,6 +22,7 @@ from meander.plan.operators import Filter, expect_inputs
 from meander.plan.schemas import KEY_TYPES, is_key_type, missing_column
 from meander.plan.sessions import RowSession
 from meander.plan.windows import Session, Window, micros, show_duration, signed_micros
+from meander.stored import stored
 
 HOWS = ("inner", "left", "right", "full")
 FILTERING = ("semi", "anti")
@@ -29,6 +30,7 @@ FILTERING = ("semi", "anti")
 Columns = str | Sequence[str]
 
 
+@stored("matching")
 @dataclass(frozen=True)
 class Matching:
     """The columns of two sides that must be equal, and the names of a join's output columns.
@@ -91,6 +93,7 @@ class Matching:
         return f"{self}, nulls equal" if self.nulls_equal else f"{self}"
 
 
+@stored("side_time")
 @dataclass(frozen=True)
 class SideTime:
     """The time of one side's rows."""
@@ -103,6 +106,7 @@ class SideTime:
             raise FlowError(f"{what}: the time of its input: {missing_column(self.column, schema)}")
 
 
+@stored("join")
 @dataclass(frozen=True, eq=False)
 class Join:
     """Rows of two streams with equal keys: within a bound of time, in the same window, or whenever they come."""
@@ -136,12 +140,13 @@ class Join:
 
     @property
     def outer(self) -> tuple[bool, bool]:
-        """Whether rows of the left, and of the right, come out also without a partner."""
+        """Whether rows of the left, and of the right, are emitted also without a partner."""
         return self.how in ("left", "full", "anti"), self.how in ("right", "full")
 
     @property
     def filters(self) -> bool:
-        """Whether rows of the left come out as they are, once, and the right side only tells which."""
+        """Whether rows of the left are emitted unchanged, once, and the right side only selects
+        them."""
         return self.how in FILTERING
 
     def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
@@ -213,6 +218,7 @@ class Join:
         return NO_CODE
 
 
+@stored("join_latest")
 @dataclass(frozen=True, eq=False)
 class JoinLatest:
     """Rows of the left, each with the right side's newest row of its key: the last that has arrived, or the last by event time."""
@@ -299,7 +305,7 @@ def plan_join(
     if how not in (*HOWS, *FILTERING):
         raise FlowError(f"{what}: how={how!r}; there are {', '.join((*HOWS, *FILTERING))}")
     if how in FILTERING and time is not None:
-        raise FlowError(f"{what}: time={time!r} is the later of the times of a pair, and a {how} join gives out no pairs: leave it out")
+        raise FlowError(f"{what}: time={time!r} is the later of the times of a pair, and a {how} join emits no pairs: leave it out")
     cut = _joined_in(window, what)
     if bounds is None and how not in ("inner", "semi"):
         raise FlowError(f"{what}: how={how!r} needs within=...: without it a partner can always come, and no row would ever come out alone")
@@ -336,7 +342,7 @@ def plan_join_latest(
 ) -> JoinLatest:
     what = f"join_latest after {left.name!r}"
     if how not in HOWS[:2]:
-        raise FlowError(f"{what}: how={how!r}; there are inner and left: the other side only tells what is newest")
+        raise FlowError(f"{what}: how={how!r}; there are inner and left: the other side only supplies the newest row")
     if tolerance is not None and not as_of:
         raise FlowError(f"{what}: tolerance={tolerance!r} is between times, and by arrival there are none: give as_of=True, too")
     most = None if tolerance is None else micros(tolerance, f"{what}: tolerance", least=0)

@@ -20,8 +20,10 @@ from meander.connect.source import Batch, ChangesColumns, Source
 from meander.errors import FlowError
 from meander.plan.code import NO_CODE, Code, read_code, together
 from meander.plan.computed import check_row_local
+from meander.plan.expressions import one_space, parse
 from meander.plan.rowlocal import batch_dependence
 from meander.plan.schemas import KEY_TYPES, is_key_type, missing_column, show_schema
+from meander.stored import stored
 
 BatchFunction = Callable[[pl.DataFrame], pl.DataFrame]
 
@@ -45,6 +47,7 @@ class Operator(Protocol):
         """The Python code that it calls, as it is now. ``Node.code`` keeps it."""
 
 
+@stored("source")
 @dataclass(frozen=True, eq=False)
 class SourceOp:
     kind: ClassVar[str] = "source"
@@ -90,6 +93,7 @@ class SourceOp:
         return NO_CODE
 
 
+@stored("filter", sql="text")
 @dataclass(frozen=True, eq=False)
 class Filter:
     """Keeps the rows where the predicate is true; false and null rows go."""
@@ -99,8 +103,6 @@ class Filter:
     predicate: pl.Expr
     text: str | None = None
     """What the user wrote, for people; the predicate decides."""
-    sql: str | None = None
-    """What the user wrote, where all of it is SQL: that stays when a version of Polars makes another expression of it."""
 
     def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
         (schema,) = expect_inputs(self.kind, name, inputs, 1)
@@ -130,6 +132,7 @@ class Filter:
         return NO_CODE
 
 
+@stored("with_columns", called={"exprs": "expressions"}, sql="sql")
 @dataclass(frozen=True, eq=False)
 class WithColumns:
     """Adds columns, or replaces those of the same name."""
@@ -138,7 +141,8 @@ class WithColumns:
     stateful: ClassVar[bool] = False
     exprs: tuple[pl.Expr, ...]
     text: str | None = None
-    sql: str | None = None
+    sql: tuple[str | None, ...] = ()
+    """Per expression, the SQL text that the user wrote, where it was SQL: what is stored."""
 
     def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
         (schema,) = expect_inputs(self.kind, name, inputs, 1)
@@ -157,6 +161,7 @@ class WithColumns:
         return NO_CODE
 
 
+@stored("select", called={"exprs": "expressions"}, sql="sql")
 @dataclass(frozen=True, eq=False)
 class Select:
     """Keeps exactly the given columns."""
@@ -165,7 +170,8 @@ class Select:
     stateful: ClassVar[bool] = False
     exprs: tuple[pl.Expr, ...]
     text: str | None = None
-    sql: str | None = None
+    sql: tuple[str | None, ...] = ()
+    """Per expression, the SQL text that the user wrote, where it was SQL: what is stored."""
 
     def output_schema(self, inputs: list[pl.Schema], name: str) -> pl.Schema:
         (schema,) = expect_inputs(self.kind, name, inputs, 1)
@@ -192,6 +198,7 @@ class Select:
         return NO_CODE
 
 
+@stored("map_batches", called={"fn": "function", "written": "code"})
 @dataclass(frozen=True, eq=False)
 class MapBatches:
     """A Python function from frame to frame.
@@ -260,6 +267,7 @@ class MapBatches:
         return {**self.__dict__, "written": self.code()}
 
 
+@stored("union")
 @dataclass(frozen=True, eq=False)
 class Union:
     """All rows of all inputs; columns are in the order of the first."""
@@ -290,6 +298,7 @@ class Union:
         return NO_CODE
 
 
+@stored("aggregate", called={"aggs": "aggregates"})
 @dataclass(frozen=True, eq=False)
 class Aggregate:
     """One state row per key; emits the key and the new values of every key touched in an epoch. Without a key, one row of all."""
@@ -318,6 +327,7 @@ class Aggregate:
         return together([agg.code() for agg in self.aggs])
 
 
+@stored("sink")
 @dataclass(frozen=True, eq=False)
 class SinkOp:
     kind: ClassVar[str] = "sink"
@@ -406,6 +416,24 @@ def _check(exprs: tuple[pl.Expr, ...], schema: pl.Schema, kind: str, name: str, 
 
 def _first_line(error: Exception) -> str:
     return str(error).split("\n", 1)[0].strip().rstrip(".;")
+
+
+def sql_text(op: Operator) -> str | None:
+    """The SQL of all its expressions, with their names; None where some of them were not written so.
+
+    It stays when another version of Polars makes other expressions of it.
+    """
+    if isinstance(op, Filter):
+        try:
+            is_sql = op.text is not None and _serial((parse(op.text),)) == _serial((op.predicate,))
+        except FlowError:
+            is_sql = False
+        return one_space(op.text) if op.text is not None and is_sql else None
+    if not isinstance(op, Select | WithColumns) or len(op.sql) != len(op.exprs):
+        return None
+    texts = [one_space(text) for text in op.sql if text is not None]
+    names = [expr.meta.output_name() for expr in op.exprs]
+    return ", ".join(f"{text} as {name}" for text, name in zip(texts, names, strict=True)) if len(texts) == len(names) else None
 
 
 def _serial(exprs: tuple[pl.Expr, ...]) -> str:

@@ -1,22 +1,20 @@
-"""The one place that pickles: plans, and the code of a user's functions in them.
+"""Pickles of plans: what goes from one process to another of the same version. What is stored is data: see ``documents.py``.
 
-Unpickling runs code. Whoever calls ``unpickle`` trusts where the bytes come from: the driver, or the store of the flow.
+Unpickling runs code. Whoever calls ``unpickle`` trusts where the bytes come from: the driver, or a caller who may run code.
 """
 
 from __future__ import annotations
 
+import io
 import pickle
-import sys
 from collections.abc import Collection, Sequence
 from typing import Any
-
-import cloudpickle
 
 from meander.connect.sink import for_tasks
 from meander.errors import FlowError
 from meander.plan.graph import Plan
 from meander.plan.operators import MapBatches, Operator, SinkOp
-from meander.plan.reach import is_own
+from meander.stored.code import ByValue, ship
 
 
 def pack_plan(plan: Plan) -> bytes:
@@ -63,8 +61,9 @@ def _pack(plan: Plan, purpose: str) -> bytes:
 
 def pickled(thing: object) -> bytes:
     """With the code of what cannot be imported elsewhere."""
-    packed: bytes = cloudpickle.dumps(thing)
-    return packed
+    out = io.BytesIO()
+    ByValue(out).dump(thing)
+    return out.getvalue()
 
 
 def ship_user_modules(operators: Sequence[Any]) -> None:
@@ -79,10 +78,7 @@ def ship_user_modules(operators: Sequence[Any]) -> None:
         if processor is not None:
             functions.extend(kind for kind in type(processor).__mro__ if kind is not object)
     for function in functions:
-        module = sys.modules.get(getattr(function, "__module__", None) or "")
-        path = getattr(module, "__file__", None) if module else None
-        if module is not None and path is not None and module.__name__ != "__main__" and is_own(module.__name__, path):
-            cloudpickle.register_pickle_by_value(module)
+        ship(function)
 
 
 def unpickle(packed: bytes) -> Any:

@@ -18,11 +18,13 @@ from meander.plan.schemas import KEY_TYPES, did_you_mean, is_key_type, missing_c
 from meander.plan.windows import show_duration
 from meander.processor import Declaration, Processor, Variable, declaration_of
 from meander.processor.declare import HOOKS
+from meander.stored import stored
 
 if TYPE_CHECKING:
     from meander.plan.graph import Node
 
 
+@stored("process", called={"written": "code"})
 @dataclass(frozen=True, eq=False)
 class Process:
     """Calls a processor once per key and epoch, or once for all keys of a slot; of two connected streams, once for each of them."""
@@ -112,6 +114,7 @@ def check_connected(keys: tuple[str, ...], others: tuple[str, ...], left: pl.Sch
     Matching(keys, others).check(left, right, what)
 
 
+@stored("side")
 @dataclass(frozen=True, eq=False)
 class Side:
     """A side output of the processor that it stands behind. It reads nothing else of that."""

@@ -14,8 +14,10 @@ from meander.familiar.values import no_column_name
 from meander.plan.code import NO_CODE, Code
 from meander.plan.operators import MapBatches, Select, expect_inputs
 from meander.plan.schemas import missing_column, show_type
+from meander.stored import stored
 
 
+@stored("exploded")
 @dataclass(frozen=True)
 class Exploded:
     """Lists as rows of their own, in order."""
@@ -37,6 +39,7 @@ class Exploded:
         return pl.when(pl.col(column).is_not_null()).then(dtype.size).otherwise(0)
 
 
+@stored("explode", called={"fn": "function", "written": "code"})
 @dataclass(frozen=True, eq=False)
 class Explode(MapBatches):
     """One row per item of a list."""

@@ -15,10 +15,12 @@ from meander.plan.eventtime import END, START, Time
 from meander.plan.operators import expect_inputs
 from meander.plan.schemas import KEY_TYPES, is_key_type, missing_column
 from meander.plan.windows import Window, show_duration
+from meander.stored import stored
 
 RANK, CHANGED = "rank", "changed"
 
 
+@stored("deduplicate")
 @dataclass(frozen=True, eq=False)
 class Deduplicate:
     """The first row of every key; with a time to live, the first and every one that is at least that much later than the last one kept."""
@@ -61,6 +63,7 @@ class Deduplicate:
         return NO_CODE
 
 
+@stored("latest")
 @dataclass(frozen=True, eq=False)
 class Latest:
     """The newest row of every key, by some columns, or by arrival."""
@@ -77,7 +80,7 @@ class Latest:
         return schema
 
     def time_after(self, inputs: Sequence[Time | None]) -> Time | None:
-        """It gives out only rows that have just come in."""
+        """It emits only rows that have just arrived."""
         return inputs[0]
 
     def describe(self) -> str:
@@ -90,6 +93,7 @@ class Latest:
         return NO_CODE
 
 
+@stored("top")
 @dataclass(frozen=True, eq=False)
 class Top:
     """The best rows of every key, ranked."""
@@ -124,6 +128,7 @@ class Top:
         return NO_CODE
 
 
+@stored("window_top")
 @dataclass(frozen=True, eq=False)
 class WindowTop:
     """The best rows of every key and window, ranked, when the window closes."""

@@ -12,6 +12,7 @@ from meander.plan.rowlocal import batch_dependence
 from meander.plan.schemas import missing_column, show_schema
 from meander.plan.windows import Session, check_clock, micros
 from meander.settings import seconds
+from meander.stored import stored
 
 GAP = "__gap"
 """The column of the rows' gaps, in microseconds."""
@@ -19,6 +20,7 @@ _LONGEST = float(1 << 62)
 """Longer than any that can be taken."""
 
 
+@stored("row_session_window", called={"expr": "expression"}, sql="text")
 @dataclass(frozen=True, repr=False)
 class RowSession(Session):
     """Sessions to which each row adds a stretch of its own: from its time to its time and its gap. ``gap`` is 0, since the rows have it.

@@ -26,6 +26,7 @@ from meander.plan.content import content_digest
 from meander.plan.joins import Matching
 from meander.plan.operators import MapBatches, expect_inputs
 from meander.plan.schemas import show_schema
+from meander.stored import stored
 
 Table = pl.DataFrame | str | Path | Callable[[], pl.DataFrame]
 HOWS = ("inner", "left", "semi", "anti")
@@ -39,6 +40,7 @@ Find = Callable[[pl.DataFrame], pl.DataFrame]
 _carrying = contextvars.ContextVar("carrying", default=False)
 
 
+@stored("table")
 @dataclass(eq=False)
 class Lookup:
     """The table, and the join of a frame of rows with it."""
@@ -64,9 +66,7 @@ class Lookup:
                 assert self.path is not None
                 self._table, digest = read_table(self.path, f"join_static with {self.path}")
                 if digest != self.digest:
-                    raise BadInput(
-                        f"join_static: {self.path} is not what it was when the flow was written; put it back, or start the flow again"
-                    )
+                    raise BadInput(f"join_static: {self.path} has changed since the flow was written; put it back, or start the flow again")
         return self._table
 
     def rows_for(self, frame: pl.DataFrame) -> pl.DataFrame:
@@ -89,6 +89,7 @@ class Lookup:
         return {**self.__dict__, "_table": None}
 
 
+@stored("stored_table", without=("frame", "find"))
 @dataclass(eq=False)
 class StoredLookup(Lookup):
     """A table that is too large to travel with the plan. ``digest`` is over its content."""
@@ -138,6 +139,7 @@ def carrying_tables() -> Iterator[None]:
         _carrying.reset(before)
 
 
+@stored("join_static", called={"fn": "function", "written": "code"})
 @dataclass(frozen=True, eq=False)
 class JoinStatic(MapBatches):
     """Rows with those of a table that have an equal key."""

@@ -150,7 +150,7 @@ def filter(predicate: Expression) -> Filter:
 
     Example: ``md.filter("amount > 10")``.
     """
-    return Filter(parse(predicate), text_of((predicate,), {}), sql_of((predicate,), {}))
+    return Filter(parse(predicate), text_of((predicate,), {}))
 
 
 def with_columns(*exprs: Expression, **named: Expression) -> WithColumns:

@@ -12,6 +12,7 @@ import polars as pl
 
 from meander.errors import FlowError
 from meander.settings import seconds
+from meander.stored import stored
 
 Times = npt.NDArray[np.int64]
 Places = npt.NDArray[np.intp]
@@ -22,6 +23,7 @@ FOREVER = 1 << 62
 _Moments = TypeVar("_Moments", pl.Expr, Times)
 
 
+@stored("time_window")
 @dataclass(frozen=True)
 class Window:
     """Windows of one size that begin every ``step``; side by side where the step is the size. Made by ``tumbling`` and ``sliding``."""
@@ -110,6 +112,7 @@ class Window:
         return f"tumbling({size}{clock})" if self.size == self.step else f"sliding({size}, {show_duration(self.step)}{clock})"
 
 
+@stored("cumulating_window")
 @dataclass(frozen=True)
 class Cumulating(Window):
     """Windows that begin together, every ``size``, and end one ``step`` after the other. Made by ``cumulating``.
@@ -154,6 +157,7 @@ class Cumulating(Window):
         return f"cumulating({show_duration(self.size)}, step {show_duration(self.step)}{offset}{clock})"
 
 
+@stored("session_window")
 @dataclass(frozen=True)
 class Session:
     """Windows that last as long as no pause between two rows of a key is longer than ``gap``. Made by ``session``."""

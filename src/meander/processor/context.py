@@ -7,6 +7,7 @@ content. An epoch that is run again, or by another replica, gets the same ones.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from random import Random  # noqa: TID251 - with a seed that follows from the epoch
 from typing import Protocol
@@ -31,26 +32,36 @@ class Timers(Protocol):
     def delete(self, clock: str, at: int) -> None: ...
 
 
+@dataclass(frozen=True)
+class EpochTimes:
+    """The times of an epoch, in microseconds."""
+
+    watermark: int | None
+    """Reached before the epoch."""
+    now: int
+    has_event_time: bool
+    zone: str | None
+    """Of moments that processors are given."""
+
+
 class Context:
     """One epoch, as a processor sees it."""
 
     def __init__(
         self,
-        watermark: int | None,
-        now: int,
-        has_event_time: bool,
-        zone: str | None,
+        times: EpochTimes,
         time: Callable[[], int],
         timers: Timers | None,
+        *,
         emit: Callable[..., None],
         seed: Callable[[], str] | None = None,
     ) -> None:
         self._seed = seed
         self._randoms: dict[str, Random] = {}
-        self._now, self._has_event_time, self._zone, self._time, self._timers = now, has_event_time, zone, time, timers
-        self.watermark = None if watermark is None else self.moment(watermark)
+        self._now, self._has_event_time, self._zone, self._time, self._timers = times.now, times.has_event_time, times.zone, time, timers
+        self.watermark = None if times.watermark is None else self.moment(times.watermark)
         """The event time that had been reached before this epoch; None where there is none yet."""
-        self.now = self.moment(now)
+        self.now = self.moment(times.now)
         """The time of the epoch's decision (UTC). There is no other clock."""
         self.emit = emit
         """Give out a row; ``ctx.emit(row, "late")`` to a side output. In ``on_batch`` a frame, to a side output only."""
@@ -64,7 +75,8 @@ class Context:
     def random(self) -> Random:
         """Chance that is the same whenever and wherever the epoch is run: numbers that follow from the epoch, the operator and the key.
 
-        ``ctx.random.random()``, ``ctx.random.choice(...)`` and so on. Only where one key is at hand, not in ``on_batch``.
+        ``ctx.random.random()``, ``ctx.random.choice(...)`` and so on. Only in calls for one key,
+        not in ``on_batch``.
         """
         if self._seed is None:
             raise FlowError("ctx.random is a key's: in on_batch, draw by the keys, with numpy.random.default_rng([hash of the key, ...])")
@@ -74,7 +86,7 @@ class Context:
         return self._randoms[seed]
 
     def uuid(self) -> UUID:
-        """An id that nobody else has, and that is the same whenever and wherever the epoch is run."""
+        """A unique id, the same whenever and wherever the epoch is run."""
         return UUID(int=self.random.getrandbits(128), version=4)
 
     def set_timer(self, at: datetime | timedelta | float | str, clock: str | None = None) -> None:

@@ -25,6 +25,7 @@ import polars as pl
 from meander.errors import FlowError
 from meander.processor.types import schema_of, type_of
 from meander.settings import seconds
+from meander.stored import stored
 
 KEY, VALUE = "key", "value"
 """The fields of a map's entries, as they are stored."""
@@ -34,6 +35,7 @@ TOUCHED, CHECK = "__touched", "__check"
 at which its variables are next checked for expiry."""
 
 
+@stored("variable", called={"kind": "form"})
 @dataclass(frozen=True)
 class Variable:
     """Something that is remembered of every key. Made by ``value``, ``list_of`` and ``map_of``."""

@@ -81,7 +81,7 @@ class OwnServer:
             if self._process.is_running:
                 continue
             self._end()
-            _LOG.warning(f"ZooKeeper at {self.address} has died: it is started again; until then nobody leads")
+            _LOG.warning(f"ZooKeeper at {self.address} has died: it is started again; until then there is no leader")
             try:
                 _, self._process = self._start(int(self.address.rpartition(":")[2]))
             except ConfigError as error:

@@ -21,7 +21,8 @@ from meander.errors import ConfigError
 
 ROOT = "/meander"
 _SESSION = 0.75
-"""A session's share of the timeout: the rest is for ZooKeeper to notice, for the next one to hear of it, and for its first epoch."""
+"""A session's share of the timeout: the rest is for ZooKeeper to notice, for the news to reach the
+next leader, and for its first epoch."""
 
 
 class Election:

@@ -227,7 +227,8 @@ class Follower:
         return True
 
     def is_over(self, decision: Decision) -> bool:
-        """Something was not there that an epoch needs: whether siblings have long committed it, and collected what it read."""
+        """Called when an object that an epoch needs is missing: whether siblings have long
+        committed the epoch, and removed its input."""
         self.keep_up()
         return self._loop.log.manifest.epoch >= decision.epoch
 

@@ -4,8 +4,9 @@ A Spark that starts, imports and compiles takes all cores that it gets for some 
 of them is missing, would be the ones to suffer. So everything that a new one starts runs at a lower priority first. It hardly comes up
 later for it, as long as there is anything left to take, and is not made to wait for long where there is not.
 
-Linux has two priorities: a session's among sessions (its autogroup), which anybody may lower and raise again, and a thread's among those of
-its session or control group, which only the privileged may raise: so that one is lowered only where it can be. Elsewhere nothing is done.
+Linux has two priorities: a session's among sessions (its autogroup), which any user may lower and
+raise again, and a thread's among those of its session or control group, which only the privileged
+may raise: so a thread's is lowered only if it can be raised again. Elsewhere nothing is done.
 """
 
 from __future__ import annotations
@@ -15,19 +16,16 @@ import functools
 import os
 import sys
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 
-from meander.replicate.process import session_members
+from meander.processes import nice_session, session_members, threads_of
 
 LOWER, LOWEST = 10, 19
 SETTLED_AFTER = 5.0
 """Seconds at work."""
 LONGEST = 40.0
 """Seconds since the start."""
-_PROC = Path("/proc")
 
 
 @dataclass(frozen=True)
@@ -47,11 +45,13 @@ class LowPriority:
 
     @classmethod
     def overdue(cls, leader: int) -> LowPriority:
-        """That of one whose supervisor was killed, perhaps while it gave way: over as soon as somebody looks."""
+        """The lowered priority of a replica whose supervisor was killed: it ends with the first
+        look."""
         return cls(leader, float("-inf"), os.getpriority(os.PRIO_PROCESS, 0))
 
     def is_over(self, now: float, at_work_since: float | None, beside_others: bool) -> bool:
-        """Whether it is as the others from now on: it has settled in, has waited enough, or there is nobody to give way to."""
+        """Whether the lower priority ends: the replica has settled in, has waited long enough, or
+        no other replica is at work."""
         settled = at_work_since is not None and now - at_work_since >= SETTLED_AFTER
         if not settled and beside_others and now < self.until:
             return False
@@ -63,7 +63,7 @@ def _lower(leader: int) -> int:
     processes."""
     usual = 0
     with contextlib.suppress(OSError):
-        (_PROC / str(leader) / "autogroup").write_text(str(LOWER))
+        nice_session(leader, LOWER)
     with contextlib.suppress(OSError):
         usual = os.getpriority(os.PRIO_PROCESS, leader)
         if may_raise():
@@ -74,7 +74,7 @@ def _lower(leader: int) -> int:
 def _raise_again(leader: int, usual: int) -> bool:
     """A session and its processes as they were before. False where it is to be tried again: Linux allows ten changes per second."""
     try:
-        (_PROC / str(leader) / "autogroup").write_text("0")
+        nice_session(leader, 0)
     except BlockingIOError:
         return False
     except OSError:
@@ -83,7 +83,7 @@ def _raise_again(leader: int, usual: int) -> bool:
         if may_raise() and os.getpriority(os.PRIO_PROCESS, leader) >= min(LOWEST, usual + LOWER):
             for _ in range(2):  # also those that were being born
                 for pid in session_members(leader):
-                    for thread in _threads(pid):
+                    for thread in threads_of(pid):
                         _raise(thread, usual)
     return True
 
@@ -115,8 +115,3 @@ def _lower_and_raise() -> bool:
     except OSError:
         return False
     return True
-
-
-def _threads(pid: int) -> Iterator[int]:
-    with contextlib.suppress(OSError):
-        yield from (int(entry.name) for entry in (_PROC / str(pid) / "task").iterdir())

@@ -32,7 +32,8 @@ class Tokens:
 
     @property
     def changes(self) -> str:
-        """For changes without code. A server wants another one for them, and nobody needs to have it."""
+        """For changes without code. A server requires a second token for them, which no user
+        needs."""
         return hashlib.sha256(self.code.encode()).hexdigest()
 
     @classmethod
@@ -45,7 +46,8 @@ class Tokens:
 
 
 class Reach:
-    """The replicas of one flow, as somebody who asks them sees them. ``replicas`` says which there are, and at which address."""
+    """The replicas of one flow, as targets of requests. ``replicas`` says which there are, and at
+    which address."""
 
     def __init__(self, flow: str, replicas: Callable[[], list[dict[str, Any]]], tokens: Tokens, clock: Clock) -> None:
         self._flow, self._replicas, self._tokens, self._clock = flow, replicas, tokens, clock

@@ -15,6 +15,7 @@ import socket
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +25,40 @@ from meander.processes import ProcessId
 from meander.replicate.member import Change, Member, Steps, names
 from meander.replicate.priority import LowPriority
 from meander.replicate.process import Adopted, Child, Ended, last_lines, replicas_here
-from meander.replicate.requests import SUPERVISOR, answer, asked, claim_term, forget, live_supervisor, newest_term, raised, refusal
+from meander.replicate.requests import (
+    SUPERVISOR,
+    answer,
+    asked,
+    check_wish,
+    claim_term,
+    forget,
+    live_supervisor,
+    newest_term,
+    raised,
+    refusal,
+    say,
+)
 from meander.replicate.restarts import Death, Patience, Restarts
 from meander.state.log import newest_generation, read_manifest
 from meander.state.signs import SILENT_AFTER, Sighting, Watch, parse
 from meander.state.stores.contract import Store
+from meander.state.stores.opening import put_format
 
 OBSERVE_EVERY = 0.5
 STEP_EVERY = 0.1
 
 Command = Callable[[str, bool], Sequence[str]]
 """The command line of a replica, by its name; the second argument says whether it is its first start."""
+
+
+@dataclass(frozen=True)
+class Orders:
+    """The replicas that are wanted."""
+
+    command: Command
+    count: int
+    logs: Path
+    """The folder of their output."""
 
 
 class Supervisor:
@@ -44,16 +68,16 @@ class Supervisor:
         self,
         store: Store,
         clock: Clock,
-        command: Command,
-        count: int,
-        logs: Path,
+        orders: Orders,
+        *,
         patience: Patience | None = None,
         tell: Callable[[str], None] = lambda text: None,
         prepare: Callable[[bool], Callable[[], None]] = lambda adopting: lambda: None,
     ) -> None:
         """``prepare`` is called when this supervisor has the store, with whether replicas run
         already. The function that it returns is called when they have ended."""
-        self._store, self._clock, self._command, self._count, self.logs = store, clock, command, count, logs
+        self._store, self._clock = store, clock
+        self._command, self._count, self.logs = orders.command, orders.count, orders.logs
         self._patience = patience or Patience()
         self._tell, self._prepare = tell, prepare
         self._let_go: Callable[[], None] = lambda: None
@@ -89,6 +113,7 @@ class Supervisor:
         """Adopt the replicas of this store that run on this machine, and start those that are missing. Busy beside another supervisor."""
         if self._count < 1:
             raise ConfigError(f"replicas={self._count}: at least 1")
+        put_format(self._store, self._clock)
         last = newest_term(self._store)
         self._refuse_beside_another()
         self._term = last + 1
@@ -257,7 +282,8 @@ class Supervisor:
         return "stopped" if self._stopping else "failed"
 
     def failure(self) -> MeanderError | None:
-        """Why nobody is left, as the kind of error that the last one ended with; None where that is not so."""
+        """The reason that no replica is left, as the kind of error that the last one ended with;
+        None where that is not so."""
         if self.replaced:
             return Fenced(f"store {self._store.url}: another supervisor has taken its replicas over; this one has let go of them")
         if self.outcome != "failed":
@@ -514,11 +540,11 @@ class Supervisor:
     def _say(self) -> None:
         """Write the supervisor's sign of life, with its records."""
         self._number += 1
-        said = {"term": self._term, "number": self._number, **ProcessId.mine().to_json(), "at": self._clock.now()}
-        self._store.put(SUPERVISOR, json.dumps({**said, "replicas": self.replicas()}).encode())
+        say(self._store, self._term, self._number, ProcessId.mine(), self._clock.now(), self.replicas())
 
     def _take_up(self, wish: dict[str, Any]) -> Future[list[str]]:
         try:
+            check_wish(wish)
             match wish:
                 case {"do": "add", "count": int(count)}:
                     return self.add(count)

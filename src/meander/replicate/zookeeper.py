@@ -28,7 +28,7 @@ class EmbeddedZooKeeper:
     """A server process, stopped by ``close``."""
 
     def __init__(self, folder: str | os.PathLike[str] | None = None, clock: Clock | None = None, port: int | None = None) -> None:
-        """``folder`` is where it keeps what it knows; ``port`` is a free one where none is given."""
+        """``folder`` has its data; ``port`` is a free one where none is given."""
         clock = clock or SystemClock()
         jars = _pyspark_folder() / "jars"
         if not glob.glob(str(jars / "zookeeper-[0-9]*.jar")):
@@ -65,7 +65,7 @@ class EmbeddedZooKeeper:
         return self._process.pid
 
     def pause(self) -> None:
-        """Answer nobody, as a machine that hangs."""
+        """Stop answering, like a machine that hangs."""
         self._process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:

@@ -45,7 +45,7 @@ FEWEST = 8
 MOST = 16
 _RATIO = 3.0
 _WORTH_REWRITING = 4 * CHAPTER_ROWS
-"""Rows of a run below which nobody minds that they are over."""
+"""Runs with fewer rows are not rewritten when their rows are over."""
 _SAMPLE = 65_536
 
 
@@ -61,7 +61,7 @@ class Merge:
     time: str | None = None
     """The column that says when rows end, where they do."""
     floor: int = SOONEST
-    """Rows that end here or before are left out: nobody can want them any more."""
+    """Rows that end here or before are left out: no reader can see them any more."""
 
 
 def choose_merge(

@@ -1,8 +1,7 @@
-"""Reading a flow's state from its store, beside a running flow or without one: the state is open data."""
+"""Rows of state from a store, beside a running flow or without one: the state is open data. ``task/reading.py`` finishes them."""
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,56 +11,17 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from meander.aggregates import Agg
-from meander.errors import ConfigError, Corrupted, Retryable
-from meander.plan.schemas import did_you_mean
+from meander.errors import ConfigError, Corrupted
+from meander.state.formats import DEAD_LETTERS
 from meander.state.hashing import in_groups
-from meander.state.log import no_such_epoch, read_manifest
-from meander.state.manifest import Manifest, Table, operator_of
+from meander.state.log import read_manifest
+from meander.state.manifest import Table
 from meander.state.segment import ALL, DELETED, HASH, LATEST, Segment, SegmentRef
-from meander.state.stores.contract import Store, open_store
-from meander.state.stores.folder import refuse_file
+from meander.state.stores.contract import Store
+from meander.state.stores.opening import checked_store
 from meander.state.table import conform, merge_segments
 from meander.state.values import ValueTable, lists_by_key
-
-_ATTEMPTS = 5
-_GIVE = "give what was given to flow.start(...)"
-
-
-def read_state(store: str | Path, operator: str, epoch: int | None = None) -> pa.Table:
-    """An operator's state as a table: its key columns and its finished values, at the newest epoch or a retained one.
-
-    Example: ``md.read_state("state/", "totals").to_pandas()``.
-    """
-    opened = open_store(store)
-    refuse_file(opened)
-    return read_operator(opened, operator, epoch)
-
-
-def read_operator(store: Store, operator: str, epoch: int | None = None) -> pa.Table:
-    """``read_state`` on a store that is open already.
-
-    A running flow may collect a segment between the manifest and the segment. Then the log has moved on, and the read starts again.
-    """
-    if epoch is not None and epoch < 1:
-        raise ConfigError(f"store {store.url}: there is no epoch {epoch}: they are counted from 1; leave epoch out for the newest")
-    missing, last = "", -1
-    for _ in range(_ATTEMPTS):
-        manifest = read_manifest(store, epoch)
-        tables = _tables(store, manifest, operator)
-        mapped = {name: map_segments(store, table) for name, table in tables.items()}
-        gone = next((name for segments in mapped.values() for name, data in segments.items() if data is None), None)
-        if gone is None:
-            rows = {name: merge_rows(store, table, mapped[name], manifest.key_groups) for name, table in tables.items()}
-            return _finish(store, manifest, operator, rows).to_arrow(compat_level=pl.CompatLevel.oldest())
-        if manifest.position == last:  # the same manifest once more: it was not overtaken
-            missing = gone
-            break
-        last = manifest.position
-    if epoch is not None and epoch != read_manifest(store).epoch:
-        raise no_such_epoch(store, epoch)
-    if missing:
-        raise _missing(store, missing)
-    raise Retryable(f"store {store.url}: the flow moves on faster than its state can be read; try again, or retain more epochs")
+from meander.stored import stored
 
 
 def read_dead_letters(store: str | Path) -> pa.Table:
@@ -69,32 +29,22 @@ def read_dead_letters(store: str | Path) -> pa.Table:
 
     Example: ``md.read_dead_letters("state/").to_pylist()``.
     """
-    opened = open_store(store)
+    opened = checked_store(store)
     folder = opened.local("dead_letters")
     if folder is None:
         raise ConfigError(
             f"store {opened.url} is no folder: read the folder that was the flow's dead_letters=, with pl.read_parquet('folder/*')"
         )
     if read_manifest(opened).position < 0:
-        raise ConfigError(f"store {opened.url}: there is no flow in it; {_GIVE}")
+        raise ConfigError(f"store {opened.url}: there is no flow in it; give what was given to flow.start(...)")
     found = sorted(folder.glob("*.parquet")) if folder.exists() else []
     schema = pa.schema([("epoch", pa.int64()), *((n, pa.large_string()) for n in ("operator", "position", "reason", "content"))])
-    tables = [pyarrow.parquet.read_table(path).cast(schema) for path in found]
+    tables = []
+    for path in found:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            DEAD_LETTERS.in_metadata(file.metadata.metadata, path.name)
+            tables.append(file.read(schema.names).cast(schema))
     return pa.concat_tables(tables) if tables else schema.empty_table()
-
-
-def _tables(store: Store, manifest: Manifest, operator: str) -> dict[str, Table]:
-    """The operator's own table and those of its aggregates' values."""
-    found = {name: table for name, table in manifest.tables.items() if operator_of(name) == operator}
-    if found and operator_of(operator) == operator:
-        return found
-    if manifest.position < 0:
-        raise ConfigError(f"store {store.url}: there is no flow in it; {_GIVE}")
-    if manifest.epoch == 0 or operator in manifest.routing:
-        raise ConfigError(f"store {store.url}: operator '{operator}' has no state yet at epoch {manifest.epoch}")
-    known = sorted({operator_of(name) for name in manifest.tables})
-    there = f"there are: {', '.join(known) or 'none'}{did_you_mean(operator, known)}"
-    raise ConfigError(f"store {store.url}: there is no stateful operator '{operator}'; {there}")
 
 
 def read_rows(store: Store, table: Table, key_groups: int) -> pl.DataFrame:
@@ -118,7 +68,7 @@ def merge_rows(
     for ref in _newest_first(table):
         data = mapped[ref.name]
         if data is None:
-            raise _missing(store, ref.name)
+            raise missing_segment(store, ref.name)
         segment = Segment(ref.name, data)
         frame = segment.frame() if table.time is None else segment.ending(table.time, table.floor, LATEST)
         frames.append(frame.filter(pl.Series(in_groups(frame.get_column(HASH).to_numpy(), ref.groups, key_groups))))
@@ -132,22 +82,11 @@ def _newest_first(table: Table) -> list[SegmentRef]:
     return sorted(table.segments, key=lambda s: s.sequence, reverse=True)
 
 
-def _missing(store: Store, name: str) -> Corrupted:
+def missing_segment(store: Store, name: str) -> Corrupted:
     return Corrupted(f"segment '{name}' is named by the manifest but is not in store {store.url}")
 
 
-def _finish(store: Store, manifest: Manifest, operator: str, tables: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
-    """What is stored as people want to see it, by the reader that the plan recorded. Unpickles: a store is trusted like a checkpoint."""
-    data = store.get(plan_name(manifest.plan["digest"]))
-    if data is None:
-        raise Corrupted(f"store {store.url}: the plan {manifest.plan['digest']} is missing")
-    reader = pickle.loads(data)[operator]
-    if hasattr(reader, "as_of"):  # what is open depends on how far event time has come
-        reader = reader.as_of(manifest)
-    shown: pl.DataFrame = reader.show(tables)
-    return shown
-
-
+@stored("aggregate_state", called={"aggregates": "aggregates"})
 @dataclass(frozen=True)
 class AggregateReader:
     """Shows an aggregate's keys and finished values."""
@@ -186,5 +125,5 @@ def plan_record_name(digest: str) -> str:
 
 
 def plan_name(digest: str) -> str:
-    """Where the store keeps what readers need to know of a plan: how the state of each of its stateful operators is shown."""
+    """Where the store keeps how the state of each of a plan's stateful operators is shown: see ``task/reading.py``."""
     return f"plan/{digest}"

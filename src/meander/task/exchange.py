@@ -1,4 +1,4 @@
-"""What travels between two stages, and its form.
+"""The messages between two stages.
 
 A task sends one blob to every task of the next level: the tokens of all attempts it descends from, and what is meant for that
 task or must pass through it. Even an empty message is sent, since the tokens are how the driver learns that all consumers saw
@@ -27,7 +27,7 @@ from meander.task.stage import Carried, Outbox
 
 @dataclass
 class Received:
-    """What a task is given by the level before it."""
+    """The rows that a task gets from the level before it."""
 
     partials: list[Partial] = field(default_factory=list)
     carried: list[Carried] = field(default_factory=list)
@@ -58,7 +58,7 @@ def send(compiled: Compiled, common: Common, report: Report, *, box: Outbox, see
 
 
 def receive(blobs: Iterable[bytes], level: int) -> Received:
-    """What was sent to a task of this level."""
+    """Take up all that was sent to a task of this level."""
     found = Received()
     tokens: set[tuple[Task, str]] = set()
     reports: list[Report] = []

@@ -1,6 +1,6 @@
-"""What ``SparkJobs`` does, here and now: an epoch's tasks run one after the other in this process.
+"""The work of ``SparkJobs``, here and now: an epoch's tasks run one after the other in this process.
 
-Blobs are pickled and cut as on the wire, so that what a flow computes here is what it computes on a cluster. What Spark itself does
+Blobs are pickled and cut as on the wire, so that what a flow computes here is what it computes on a cluster. The work of Spark itself
 (placement, retries, lost executors) is not here.
 """
 

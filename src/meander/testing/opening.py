@@ -13,7 +13,7 @@ from typing import Any
 from meander.clock import Clock
 from meander.epochs.compaction import Compactor
 from meander.epochs.decision import EpochDone
-from meander.epochs.events import Listeners, Told
+from meander.epochs.events import EpochListener, Listeners
 from meander.epochs.loop import Loop
 from meander.epochs.modification import Modifier, at_start
 from meander.epochs.opening import choose, open_loop
@@ -39,6 +39,7 @@ class Opened:
 
     loop: Loop
     modifier: Modifier
+    runner: TaskRunner
     close: Callable[[], None]
     worker: Worker
     """Where its tasks run."""
@@ -87,7 +88,7 @@ def open_flow(
         settings=settings,
         compactor=merges(store, log.manifest.key_groups),  # what the store was made with counts, not what is asked for now
         make_parts=parts_of,
-        events=Listeners([Told(listener)]),
+        events=Listeners([EpochListener(listener)]),
         siblings=None if cohort is None else partial(Follower, cohort=cohort, clock=clock),
     )
     loop = opened.loop
@@ -96,4 +97,4 @@ def open_flow(
         loop.close()
         runner.close()
 
-    return Opened(loop, opened.modifier, close, worker, cohort, opened.trial)
+    return Opened(loop, opened.modifier, runner, close, worker, cohort, opened.trial)

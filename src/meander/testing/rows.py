@@ -13,6 +13,7 @@ from meander.connect.schema_text import TYPES, as_columns
 from meander.errors import FlowError
 from meander.plan.schemas import did_you_mean, show_schema, show_type
 from meander.processor.types import type_of
+from meander.stored import stored
 from meander.testing.script import Part, Script, stored_rows
 
 Rows: TypeAlias = Sequence[Sequence[Any] | Mapping[str, Any]] | pl.DataFrame
@@ -44,6 +45,7 @@ def source(schema: Any, epochs: Epochs) -> Script:
     return Rehearsed(columns, tuple(_epoch(rows, columns, f"epoch {number}") for number, rows in enumerate(epochs, start=1)))
 
 
+@stored("rehearsed")
 class Rehearsed(Script):
     """A script that says how long it is."""
 

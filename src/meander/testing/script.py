@@ -14,11 +14,13 @@ from typing import Any
 import polars as pl
 
 from meander.connect.source import Batch, Choice, Split
+from meander.stored import stored
 
 Part = tuple[int, tuple[tuple[Any, ...], ...]]
 """The number of a partition, and its rows as they are stored."""
 
 
+@stored("script")
 @dataclass(frozen=True)
 class Script:
     """A source with a written-down future: per epoch its splits, each (partition, rows)."""

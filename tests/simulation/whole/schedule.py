@@ -32,7 +32,7 @@ from meander.errors import ConfigError, FlowError, Retryable
 from meander.state import compaction as compaction_module
 from meander.state import log as log_module
 from meander.state.hashing import hash_keys, key_groups_of
-from meander.state.reading import read_operator
+from meander.task.reading import read_operator
 
 KEY_GROUPS = 4
 _KEYS = pl.DataFrame({"k": range(40)})

@@ -25,7 +25,7 @@ from tests.simulation.whole.world import FEEDS, Row, World, Wrong
 
 from meander.connect.arrow_ipc import read_staged
 from meander.epochs import compaction as merges_module
-from meander.state.reading import read_operator
+from meander.task.reading import read_operator
 
 RETAINED = 4
 """Epochs that ``Local`` keeps readable."""

@@ -3,10 +3,10 @@ Meander beside Spark's own operators.
 
 Every epoch has as many rows, touched keys and rows out whatever it spans (see
 ``backfill_request``), so a ratio between spans compares equal work. Each operator, span and system
-has a process of its own over the same files. All rows that come out are compared with what DuckDB
-finds in those files. A run that is not finished within --timeout is reported with the epochs that
-it had finished. The ratios ``year/minute`` are the cost of the longer span for Meander, and above 1
-is worse; ratios with Spark's name alone say how much longer Spark's batch takes.
+has a process of its own over the same files. All output rows are compared with DuckDB's result over
+those files. A run that is not finished within --timeout is reported with the epochs that it had
+finished. The ratios ``year/minute`` are the cost of the longer span for Meander, and above 1 is
+worse; ratios with Spark's name alone say how much longer Spark's batch takes.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def run(arguments: argparse.Namespace) -> Report:
                             settings[system] = {**settings_of(request), **tried}
                         say(f"round {number + 1} of {arguments.rounds}, {operator}, {span}, {system}: ", end="")
                         numbers = _run_one(request, arguments.timeout)
-                        say(_told(numbers))
+                        say(_words(numbers))
                         rounds.setdefault((system, operator, span), []).append(numbers)
     results: Results = {}
     for (system, operator, span), found in rounds.items():
@@ -206,7 +206,7 @@ def _on_disk(folder: Path) -> tuple[int, int]:
     return len(sizes), sum(sizes)
 
 
-def _told(numbers: Json) -> str:
+def _words(numbers: Json) -> str:
     if numbers["finished"]:
         return (
             f"epochs of {numbers['epoch_seconds'] * 1000:,.0f} ms, {numbers['files']:,.0f} files each; {numbers['rows_out']:,} rows, equal"

@@ -1,10 +1,11 @@
 """Changes: the cost of sending removals to an operator behind an aggregate. Meander compared with
 itself.
 
-``alone`` is one aggregate per key. ``beside`` adds a second one over the same append-only rows, ``sum``, ``max``, ``top`` and ``join``
-have one operator behind the first instead, which is told of every touched key what it was and what it is. Each flow has a process of its
-own over the same files. The ratios are its median epoch over that of ``alone``: 1.0 is free, and above 1 is worse. Spark refuses all
-four: an aggregate in update mode cannot be followed by another operator with state.
+``alone`` is one aggregate per key. ``beside`` adds a second one over the same append-only rows,
+``sum``, ``max``, ``top`` and ``join`` have one operator behind the first instead, which gets the
+old and the new row of every touched key. Each flow has a process of its own over the same files.
+The ratios are its median epoch over that of ``alone``: 1.0 is free, and above 1 is worse. Spark
+refuses all four: an aggregate in update mode cannot be followed by another operator with state.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Drawing what is seen of a disturbance: the age of events when they come out, over time, a panel per system."""
+"""Draws the effect of a disturbance: the age of events at their publication, over time, a panel per
+system."""
 
 from __future__ import annotations
 

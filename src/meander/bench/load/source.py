@@ -1,6 +1,7 @@
 """The workload as a source of a flow: first every key once, as fast as it goes, then events at their steady rate.
 
-The steady stream begins when the loading is taken, not before: nobody wants to measure how a flow works off what piled up meanwhile.
+The steady stream begins when the initial load is taken, not before: a backlog from the meantime
+would distort the measurement.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ import polars as pl
 
 from meander.bench.load.workload import SCHEMA, Workload
 from meander.connect.source import Batch, Choice, Split
+from meander.stored import stored
 
 _SPLIT_ROWS = 100_000
 _EVENT_BYTES = 48
 
 
+@stored("workload")
 @dataclass(frozen=True)
 class WorkloadSource:
     """``load_rows`` keys per epoch while loading (0: no loading), then the stream, ``events`` of it (None: endless).

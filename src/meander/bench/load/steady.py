@@ -1,9 +1,11 @@
 """A steady input for any system that reads files, and a record of the moments at which its output
 appears; disturbances are measured with both.
 
-Events are written in small Parquet files that appear by renaming, ``EVERY`` seconds of them in each; an event's ``born`` is the moment at
-which it was due. A system counts events per key, and gives out for every key that has changed its count ``n`` and its newest ``born``, in
-files with numbers in their names. So output shows by itself when it appeared, what it is about, and whether anything is missing or twice.
+Events are written in small Parquet files that appear by renaming, ``EVERY`` seconds of them in
+each; an event's ``born`` is the moment at which it was due. A system counts events per key, and
+gives out for every key that has changed its count ``n`` and its newest ``born``, in files with
+numbers in their names. So the output alone shows when it appeared, which events it has, and whether
+any are missing or doubled.
 """
 
 from __future__ import annotations
@@ -151,7 +153,7 @@ class Sight:
 
 
 def drained(sight: Sight, feed: Feed, folder: Path, patience: float) -> Json:
-    """Wait until all that was fed has come out: how many events are missing, and how many are there twice."""
+    """Wait until the output has all events: the numbers of missing events and of doubled ones."""
     deadline = time.monotonic() + patience
     while True:
         found = account(visible(folder), feed.counts)
@@ -161,7 +163,7 @@ def drained(sight: Sight, feed: Feed, folder: Path, patience: float) -> Json:
 
 
 def visible(folder: Path) -> list[Path]:
-    """The output in a folder, without what somebody has begun to write, or died over."""
+    """The finished output files in a folder."""
     return sorted(file for file in folder.glob("*.parquet") if not file.name.startswith("."))
 
 

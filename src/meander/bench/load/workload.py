@@ -21,6 +21,7 @@ import meander as md
 from meander.connect.generator import Draws, choose_keys
 from meander.connect.sink import Sink
 from meander.connect.source import Source
+from meander.stored import stored
 
 SCHEMA = pl.Schema(
     {
@@ -40,6 +41,7 @@ _LOADING = 1 << 20
 Numbers = npt.NDArray[np.int64]
 
 
+@stored("workload_shape")
 @dataclass(frozen=True)
 class Workload:
     """The parameters of events. ``rate`` is their number per second; event n is due n / rate

@@ -68,7 +68,7 @@ class Load:
         return self.sight.last()
 
     def answer(self, **more: Any) -> Json:
-        """Let everything come out, and tell of it."""
+        """Wait for all output, and return the measurements."""
         self.feed.stop()
         account = drained(self.sight, self.feed, self.out, _LONGEST)
         self.sight.stop()

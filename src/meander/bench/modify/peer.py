@@ -113,7 +113,7 @@ class _InSession:
 
 
 class _Application:
-    """A process for every job, which stops its query when it is told to and says so."""
+    """A process for every job; it stops its query on request and confirms it."""
 
     def __init__(self, request: ModifyRequest, feed: Path) -> None:
         self._request, self._feed = request, feed

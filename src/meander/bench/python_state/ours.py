@@ -1,7 +1,7 @@
 """The measured side of the benchmark of Python state: one state machine per key, as a processor in both forms.
 
-The machine has three phases. In each it waits for a value beyond a limit, and goes on to the next; it counts, adds up, remembers the last
-value, and gives out a row when its phase changes.
+The machine has three phases. In each it waits for a value beyond a limit, and goes on to the next;
+it counts, adds up, remembers the last value, and emits a row when its phase changes.
 """
 
 from __future__ import annotations

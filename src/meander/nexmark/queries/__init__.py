@@ -2,6 +2,9 @@
 
 A module has ``flow(tables, out)``: ``tables`` gives the source of each entity that the query reads, the generator's or files, ``out`` is
 where the results go. ``docs/nexmark.md`` says what exactly each query is, and when its results come.
+
+May import: what ``nexmark`` may.
+Begin with ``q1.py``, then ``q5.py``.
 """
 
 from __future__ import annotations
@@ -16,6 +19,9 @@ from meander.errors import ConfigError
 from meander.flow import Flow
 from meander.nexmark.answers import ANSWERS
 from meander.nexmark.workload import ENTITIES
+from meander.stored.code import written_by_users
+
+written_by_users(__name__)
 
 FLOWS: dict[str, tuple[str, ...]] = {query: tuple(name for name in known.tables if name in ENTITIES) for query, known in ANSWERS.items()}
 """The queries, and the tables of events that they read."""

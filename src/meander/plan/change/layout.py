@@ -33,7 +33,7 @@ from meander.plan.schemas import show_schema, show_type
 from meander.plan.windows import Cumulating, Window, show_duration
 
 UNTOLD = "__untold"
-"""Stands with an operator's retired columns where its older rows have not been given out."""
+"""A mark among an operator's retired columns: its older rows have not been emitted."""
 ROWS = "__rows"
 """The number of rows in a key's group, where an aggregate is over changes."""
 _DEFAULT = "a value with the default"
@@ -54,7 +54,7 @@ class Layout:
     window: Window | None = None
     lateness: int = 0
     emit: str = ""
-    """Of windows: when they are given out."""
+    """Of windows: when they are emitted."""
     beside: Mapping[str, pl.DataType] = field(default_factory=dict)
     """Columns of a state row that are the operator's own."""
 
@@ -76,7 +76,7 @@ class Comparison:
     only_columns: bool = True
     """Whether the problems are those that rewriting rows can solve."""
     untold: bool = False
-    """Whether what is stored has not been given out, and would be only if it changed."""
+    """Whether stored rows have not been emitted, and would be only if they changed."""
     wants: tuple[str, ...] = ()
     """New columns that keys from before must be given a value of: null is one that they could have."""
 
@@ -133,8 +133,8 @@ def layout_of(plan: Plan, name: str) -> Layout:
         return Layout("join of changes", rest={**does, "changes": " and ".join(sides) or "none", **came})
     if isinstance(node.op, JoinLatest):
         if node.op.times is None:  # what it keeps of the right has no time, and of the left nothing is kept
-            told = {"rows": "changes"} if node.inputs[1] in plan.changes else {}
-            rest = {"key": node.op.matching.describe(), "by": "arrival", "input": show_schema(inputs[1]), **told}
+            changing = {"rows": "changes"} if node.inputs[1] in plan.changes else {}
+            rest = {"key": node.op.matching.describe(), "by": "arrival", "input": show_schema(inputs[1]), **changing}
             return Layout("join_latest", rest=rest)
         return Layout("join_latest", rest={"key": node.op.matching.describe(), "by": str(node.op.times), **follows, **came})
     if node.inputs[0] in plan.changes:
@@ -143,7 +143,8 @@ def layout_of(plan: Plan, name: str) -> Layout:
 
 
 def _process(op: Process, schema: pl.Schema, follows: Mapping[str, str]) -> Layout:
-    """A variable is what it is called, its kind and its default: a key's row is not stored where all have their defaults."""
+    """A variable's layout is its name, its kind and its default: a key's row is not stored where
+    all have their defaults."""
     declared = op.declared
     columns: dict[str, tuple[pl.DataType, str]] = {}
     for name, variable in declared.variables.items():
@@ -183,7 +184,9 @@ def compare(before: Layout, after: Layout, retired: Iterable[str] = ()) -> Compa
     for fact in {**before.rest, **after.rest}:
         was_so, is_so = before.rest.get(fact, "none"), after.rest.get(fact, "none")
         if was_so != is_so:
-            hard.append(f"its {fact} was {was_so} and would be {is_so}" if fact != "description" else "what it stores may be another thing")
+            hard.append(
+                f"its {fact} was {was_so} and would be {is_so}" if fact != "description" else "its stored rows may have another meaning"
+            )
     widened = [] if hard else [key for key, dtype in after.keys.items() if dtype != before.keys[key]]
     added = tuple(name for name in after.columns if name not in before.columns)
     removed = tuple(name for name in before.columns if name not in after.columns)
@@ -214,13 +217,14 @@ def compare(before: Layout, after: Layout, retired: Iterable[str] = ()) -> Compa
 
 
 def untold(before: Plan, after: Plan) -> set[str]:
-    """The operators of ``after`` that owe what ``before`` has stored and not given out: they would give it out only if it changed."""
+    """The operators of ``after`` that owe rows which ``before`` has stored and not emitted: they
+    would emit them only if they changed."""
     both = [node.name for node in after.nodes if node.op.stateful and node.name in before.schemas and before.node(node.name).op.stateful]
     return {name for name in both if compare(layout_of(before, name), layout_of(after, name)).untold}
 
 
 def owing(plan: Plan, names: Iterable[str]) -> Plan:
-    """The plan, with operators that owe what older rows are of and nobody was told of."""
+    """The plan, with operators that owe the windows of older rows that were not emitted."""
     new = [name for name in names if UNTOLD not in plan.retired.get(name, ())]
     if not new:
         return plan

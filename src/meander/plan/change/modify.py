@@ -194,15 +194,17 @@ def _insert(flow: str, nodes: dict[str, Node], change: Insert) -> dict[str, Node
         if name == change.after:
             found[change.name] = Node(change.name, op, (change.after,))  # type: ignore[arg-type]
     if isinstance(op, SinkOp) and change.before is not None:
-        raise FlowError(f"insert sink {change.name!r}: it takes a copy of the rows behind {change.after!r}, and stands before nothing")
+        raise FlowError(
+            f"insert sink {change.name!r}: it takes a copy of the rows behind {change.after!r}, and has no reader: leave out before="
+        )
     if isinstance(op, Side) and change.before is not None:
-        raise FlowError(f"insert side {change.name!r}: it takes rows of {change.after!r} that nobody takes, and stands before nothing")
+        raise FlowError(f"insert side {change.name!r}: it reads rows of {change.after!r} that no operator reads yet: leave out before=")
     return found
 
 
 def _remove(nodes: dict[str, Node], node: Node) -> dict[str, Node]:
     if isinstance(node.op, SourceOp):
-        raise FlowError(f"remove {node.name!r}: it is a source, and who reads it would have no input; replace it")
+        raise FlowError(f"remove {node.name!r}: it is a source, and its readers would have no input; replace it")
     readers = [other.name for other in nodes.values() if node.name in other.inputs]
     if len(node.inputs) != 1 and readers:
         raise FlowError(f"remove {node.name!r}: it has {len(node.inputs)} inputs, so that {readers[0]!r} would not know which to read")
@@ -296,8 +298,8 @@ def _check_time(before: Plan, after: Plan) -> None:
         was = next((old.op for old in before.nodes if old.name == node.name), None)
         if isinstance(was, Watermark) and isinstance(node.op, Watermark) and was.column != node.op.column:
             raise FlowError(
-                f"replace watermark {node.name!r}: it follows {was.column!r} and would follow {node.op.column!r}: what is known of the one "
-                "says nothing of the other; remove it and insert one of another name"
+                f"replace watermark {node.name!r}: it follows {was.column!r} and would follow {node.op.column!r}: the times of one column "
+                "say nothing about the other; remove it and insert one of another name"
             )
 
 

@@ -14,6 +14,7 @@ data):
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, is_dataclass
 from typing import Any
@@ -22,6 +23,8 @@ from meander.connect.sink import HasPlace
 from meander.plan.code import code_of
 from meander.plan.graph import Plan
 from meander.plan.operators import Operator, SinkOp, SourceOp
+from meander.stored.kinds import kind_of
+from meander.stored.values import Writer
 
 Brought = dict[str, Any]
 _LEFT = 8
@@ -34,7 +37,7 @@ class Settled:
     ends: Mapping[str, Operator]
     """Sources and sinks that are not the file's."""
     brought: dict[str, Brought]
-    told: tuple[str, ...]
+    notices: tuple[str, ...]
     """The places in the file that differ from those in force, in words."""
 
 
@@ -43,7 +46,10 @@ def place_of(op: SourceOp | SinkOp) -> str:
     end: object = op.source if isinstance(op, SourceOp) else op.sink
     if isinstance(end, HasPlace):
         return end.place()
-    settings = code_of(end) if is_dataclass(end) else ""
+    if kind_of(end) is not None:  # by what is stored of it, which says nothing of our classes
+        settings = code_of(json.dumps(Writer().write(end)))
+    else:
+        settings = code_of(end) if is_dataclass(end) else ""
     return f"{op.describe()} {settings}".strip()
 
 
@@ -69,7 +75,7 @@ def settle(brought: Mapping[str, Brought], modified: Plan, given: Plan) -> Settl
     stored, mine = _ends(modified), _ends(given)
     does, says = modified.record()["operators"], given.record()["operators"]
     ends: dict[str, Operator] = {}
-    now, told = dict(brought), []
+    now, notices = dict(brought), []
     for name, one in brought.items():
         if name not in mine or name not in stored or not is_alike(does[name], says[name]):
             continue  # the file is older than it, and the stored plan has it
@@ -78,8 +84,8 @@ def settle(brought: Mapping[str, Brought], modified: Plan, given: Plan) -> Settl
             now[name] = {**one, "place": said, "agreed": True}
             continue
         ends[name], now[name] = stored[name], {**one, "agreed": False}
-        told.append(_words(name, stored[name], mine[name]))
-    return Settled(ends, now, tuple(told))
+        notices.append(_words(name, stored[name], mine[name]))
+    return Settled(ends, now, tuple(notices))
 
 
 def elsewhere(stored: Plan, given: Plan) -> dict[str, Operator]:

@@ -33,8 +33,8 @@ class Sources:
         stays = resume is not False and reads_on(old.source, new.source) and not is_same(old.source, new.source)
         if resume is None and not stays:
             raise FlowError(
-                f"replace source {name!r}: say whether the new one goes on where the old one is (resume=True: the same input, read "
-                "otherwise) or begins at its beginning (resume=False: other input)"
+                f"replace source {name!r}: say whether the new one continues where the old one is (resume=True: the same input, read "
+                "in another way) or begins at its beginning (resume=False: other input)"
             )
         if resume is False:
             self.restarts.add(name)

@@ -37,7 +37,8 @@ _ONCE: dict[str, Any] = {"max_retries": 0}
 
 
 class S3Store:
-    """A prefix of a bucket. Opening talks to nobody: a missing bucket is found by the first verb."""
+    """A prefix of a bucket. Opening sends no request: a missing bucket is found by the first
+    verb."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)

@@ -38,7 +38,7 @@ class Aggregation(Stateful):
     values: tuple[ValueTable, ...]
     aggs: tuple[Agg, ...]
     retracts: bool = False
-    """Whether somebody needs to know which rows are gone."""
+    """Whether a reader needs removals."""
     finds: ClassVar[bool] = True
     folds: ClassVar[bool] = True
 
@@ -77,7 +77,7 @@ class Aggregation(Stateful):
         return Emitted(after, hashes) if before is None else replaced(before, which, after, np.arange(len(hashes)), hashes)
 
     def _before(self, workspace: Workspace, keys: pl.DataFrame, hashes: Hashes, which: Index, old: Mapping[str, pl.Series]) -> pl.DataFrame:
-        """The rows that were given out of the stored keys: for each of ``which``, in this order."""
+        """The rows that were emitted for the stored keys: for each of ``which``, in this order."""
         if len(which) == 0:
             return self.schema.to_frame()
         rows = pl.DataFrame([*take(keys, which), *old.values()])

@@ -14,11 +14,13 @@ import polars as pl
 from meander.errors import Corrupted
 from meander.state.hashing import Hashes
 from meander.state.segment import DELETED, HASH
+from meander.stored import stored
 from meander.task.operators.workspace import Workspace
 
 OWNER = "__owner"
 
 
+@stored("bag")
 @dataclass(frozen=True)
 class Bag:
     """One table."""

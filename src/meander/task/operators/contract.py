@@ -61,7 +61,8 @@ class Emitted:
     frame: pl.DataFrame
     hashes: Hashes
     signs: Signs | None = None
-    """Where it is a stream of changes and somebody needs to know: which rows are gone (-1), have come (1), or are what they were (0)."""
+    """For streams of changes whose readers need removals: removed rows (-1), added rows (1), and
+    unchanged ones (0)."""
     sides: Mapping[str, tuple[pl.DataFrame, Hashes]] = field(default_factory=dict)
     """By name, rows of side outputs, and the hashes of their keys, ascending."""
 
@@ -112,7 +113,8 @@ class Stateful(ABC):
         return None
 
     def found_by(self, side: int) -> tuple[str, ...]:
-        """The columns by which it finds rows of an input again that it has given out. 0.0 and -0.0 are one value there, and come as 0.0."""
+        """The columns by which it finds emitted rows of an input again. 0.0 and -0.0 are one value
+        there, and come as 0.0."""
         return self.keys if getattr(self, "retracts", False) else ()
 
     @abstractmethod
@@ -154,7 +156,8 @@ class Stateful(ABC):
         return "late"
 
     def clock_of(self, table: str) -> Clock:
-        """By what ``over`` and ``due`` are asked of a table: the operator's ``mark``, the decisions' ``clock``, or the ``epoch``."""
+        """The time for a table's ``over`` and ``due``: the operator's ``mark``, the decisions'
+        ``clock``, or the ``epoch``."""
         return "mark"
 
     def over(self, table: str, evict: int) -> int | None:
@@ -167,7 +170,8 @@ class Stateful(ABC):
     def floor(self, closed: int) -> int:
         """The mark at which all would be over that a flush has closed; ``closed`` is what ``work`` has said of the last of it.
 
-        Asked of the operators of all plans that may be gone back to: these may have longer windows of the same state.
+        Called for the operators of all plans that may come back: these may have longer windows of
+        the same state.
         """
         return closed
 

@@ -20,6 +20,7 @@ from meander.state.grouping import Groups, group_rows
 from meander.state.hashing import Hashes
 from meander.state.segment import HASH
 from meander.state.table import Kept
+from meander.stored import stored
 from meander.task.operators.contract import Emitted, Intake, Mask, Partial, Stateful
 from meander.task.operators.place import Place
 from meander.task.operators.wholerows import in_order, send_whole
@@ -142,6 +143,7 @@ class Guards(Stateful):
         return GuardReader(self.keys)
 
 
+@stored("deduplicate_state")
 @dataclass(frozen=True)
 class GuardReader:
     """Shows the keys that are known and, where they are forgotten some time, when: at ``until``."""

@@ -13,6 +13,7 @@ from meander.state.grouping import group_rows
 from meander.state.hashing import Hashes
 from meander.state.segment import HASH
 from meander.state.table import Kept
+from meander.stored import stored
 from meander.task.operators.contract import Emitted, Intake, Partial, Stateful
 from meander.task.operators.place import Place
 from meander.task.operators.replacing import replaced
@@ -29,7 +30,7 @@ class Newest(Stateful):
 
     order: tuple[str, ...]
     retracts: bool = False
-    """Whether somebody needs to know which rows are gone."""
+    """Whether a reader needs removals."""
 
     def tables(self) -> dict[str, Kept]:
         return {self.name: Kept(self.keys)}
@@ -89,6 +90,7 @@ class Newest(Stateful):
         return RowReader(tuple(self.schema))
 
 
+@stored("latest_state")
 @dataclass(frozen=True)
 class RowReader:
     """Shows rows as they are."""

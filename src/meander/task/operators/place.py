@@ -46,7 +46,7 @@ class Place:
 
     @property
     def retracts(self) -> bool:
-        """Whether somebody behind it needs to know which of its rows are gone."""
+        """Whether a reader behind it needs removals."""
         return self.node.name in find_retracting(self.plan.nodes, self.plan.changes)
 
     def schema(self, side: int = 0) -> pl.Schema:

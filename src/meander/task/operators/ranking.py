@@ -9,11 +9,13 @@ import polars as pl
 
 from meander.plan.rowwise import CHANGED, RANK
 from meander.state.segment import HASH
+from meander.stored import stored
 from meander.task.operators.contract import Emitted
 
 OWNER, ARRIVAL = "__owner", "__arrival"
 
 
+@stored("order")
 @dataclass(frozen=True)
 class Order:
     """The order of rows, and the number of best rows that count."""

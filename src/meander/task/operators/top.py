@@ -12,6 +12,7 @@ from meander.plan.rowwise import CHANGED, RANK, Top
 from meander.state.grouping import group_rows
 from meander.state.segment import HASH
 from meander.state.table import Kept
+from meander.stored import stored
 from meander.task.operators.contract import Emitted, Intake, Partial, Stateful
 from meander.task.operators.place import Place
 from meander.task.operators.ranking import ARRIVAL, OWNER, Order, ranked_anew
@@ -27,7 +28,7 @@ class Best(Stateful):
 
     order: Order
     retracts: bool = False
-    """Whether somebody needs to know which rows are gone."""
+    """Whether a reader needs removals."""
 
     @property
     def columns(self) -> list[str]:
@@ -81,6 +82,7 @@ class Best(Stateful):
         return TopReader(self.keys, (*self.columns, RANK))
 
 
+@stored("top_state")
 @dataclass(frozen=True)
 class TopReader:
     """Shows the lists, rank by rank."""

@@ -17,6 +17,7 @@ from meander.state.grouping import group_rows, order_by_hash, values_same
 from meander.state.hashing import hash_keys
 from meander.state.segment import HASH
 from meander.state.table import Kept
+from meander.stored import stored
 from meander.task.operators.bags import Bag
 from meander.task.operators.contract import Emitted, Intake, Partial, Stateful
 from meander.task.operators.folding import keep_groups
@@ -86,6 +87,7 @@ class BestOverChanges(Stateful):
         return BagTopReader(self.keys, self.bag.columns, self.order)
 
 
+@stored("top_over_changes_state")
 @dataclass(frozen=True)
 class BagTopReader:
     """Shows the lists, rank by rank."""

@@ -47,7 +47,7 @@ class Workspace:
     lap: Callable[[str], None] = lambda part: None
     """Say what the time since the last call was spent on."""
     epoch: int = 0
-    """Its number: rows that are kept as they came are told apart by when they came."""
+    """The number of the epoch: it identifies rows that are stored as they came."""
     strict: bool = False
     """Whether bad input stops the flow, instead of becoming dead letters."""
     dead: list[DeadLetter] = field(default_factory=list)

@@ -27,6 +27,7 @@ from meander.state.grouping import Index, group_rows, order_by_hash
 from meander.state.hashing import Hashes, hash_keys
 from meander.state.segment import HASH
 from meander.state.table import Kept
+from meander.stored import stored
 from meander.task.operators.bags import OWNER, Bag
 from meander.task.operators.contract import Emitted, Intake, Mask, Partial, Stateful
 from meander.task.operators.folding import keep_groups, take
@@ -74,7 +75,8 @@ class Pairs:
 
 @dataclass(frozen=True)
 class JoiningChanges(Stateful):
-    """Emits pairs, and rows that are alone, that have come; those that are gone, too, where somebody needs to know."""
+    """Emits pairs, and rows that are alone, that have come; removed ones, too, if a reader needs
+    removals."""
 
     op: ChangeJoin
     bags: tuple[Bag, Bag]
@@ -317,6 +319,7 @@ def _among(size: int, rows: Index) -> Mask:
     return found
 
 
+@stored("join_changes_state")
 @dataclass(frozen=True)
 class BagJoinReader:
     """Shows the rows of both sides: ``__side`` says whose they are, the columns are called as behind the join."""

@@ -23,6 +23,7 @@ from meander.state.grouping import Index, group_rows
 from meander.state.hashing import Hashes
 from meander.state.segment import DELETED, HASH, SOONEST
 from meander.state.table import Kept
+from meander.stored import stored
 from meander.task.operators.contract import Emitted, Intake, Mask, Partial, Stateful
 from meander.task.operators.joins.pairing import distinct, last_before, number_keys, numbered, row_of, times_of
 from meander.task.operators.joins.pairs import ARRIVAL, AT
@@ -237,6 +238,7 @@ def _last(
     return frame[groups.order[ends]]
 
 
+@stored("join_latest_state")
 @dataclass(frozen=True)
 class LatestReader:
     """Shows the newest row of every key; by event time, of those that the mark has passed."""
@@ -251,11 +253,11 @@ class LatestReader:
 
 def make_join_latest(place: Place, op: JoinLatest) -> Enriching:
     columns = (tuple(place.schema(0)), tuple(place.schema(1)))
-    told = {**place.common(op.matching.left_on), "matching": op.matching, "how": op.how, "columns": columns}
+    common = {**place.common(op.matching.left_on), "matching": op.matching, "how": op.how, "columns": columns}
     if op.times is None:
-        return ByArrival(**told, over_changes=place.node.inputs[1] in place.plan.changes)
+        return ByArrival(**common, over_changes=place.node.inputs[1] in place.plan.changes)
     first, second = place.time(0), place.time(1)
     assert first is not None
     assert second is not None
     follows = Timing(first.marks | second.marks, max(first.delay, second.delay))
-    return ByTime(**told, times=op.times, follows=follows, tolerance=op.tolerance)
+    return ByTime(**common, times=op.times, follows=follows, tolerance=op.tolerance)

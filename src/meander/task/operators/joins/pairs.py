@@ -28,6 +28,7 @@ from meander.state.grouping import Index
 from meander.state.hashing import Hashes
 from meander.state.segment import HASH, SOONEST
 from meander.state.table import Kept
+from meander.stored import stored
 from meander.task.operators.contract import Emitted, Intake, Mask, Partial, Stateful
 from meander.task.operators.joins.conditions import holds, refuse
 from meander.task.operators.joins.pairing import Keys, Numbers, distinct, number_keys, numbered, pair_up, stretches, times_of
@@ -54,7 +55,7 @@ class Side:
     time: SideTime | None
     window: Window | None
     outer: bool
-    """Whether its rows come out without a partner, too."""
+    """Whether its rows are emitted without a partner, too."""
     low: int
     high: int
     """The other side's time less this one's, at least and at most."""
@@ -95,6 +96,17 @@ class Arrived:
     times: Times
     arrival: Numbers
     met: Mask
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Rows of both sides that meet, each with its partner."""
+
+    left: pl.DataFrame
+    right: pl.DataFrame
+    hashes: Hashes
+    arrival: tuple[Numbers, Numbers]
+    """The numbers by which each side's rows are ordered."""
 
 
 @dataclass
@@ -196,9 +208,8 @@ class Joining(Stateful):
         keys = self._number(left, right)
         if left.frame.height and right.frame.height:
             mine, other = pair_up(keys.of[0], left.times, keys.of[1], right.times, self.sides[0].low, self.sides[0].high)
-            kept = self._pair(
-                workspace, left.frame[mine], right.frame[other], left.hashes[mine], left.arrival[mine], right.arrival[other], out
-            )
+            pairs = Pairs(left.frame[mine], right.frame[other], left.hashes[mine], (left.arrival[mine], right.arrival[other]))
+            kept = self._pair(workspace, pairs, out)
             left.met[mine[kept]] = True
             right.met[other[kept]] = True
         marks: dict[str, list[pl.DataFrame]] = defaultdict(list)
@@ -253,10 +264,9 @@ class Joining(Stateful):
         at, there, frame = met
         new, old = rows.frame[at], frame[there].select(other.columns)
         came, stood = rows.arrival[at], frame.get_column(ARRIVAL).to_numpy()[there]
-        if number == 0:
-            kept = self._pair(workspace, new, old, rows.hashes[at], came, stood, out)
-        else:
-            kept = self._pair(workspace, old, new, rows.hashes[at], stood, came, out)
+        hashes = rows.hashes[at]
+        pairs = Pairs(new, old, hashes, (came, stood)) if number == 0 else Pairs(old, new, hashes, (stood, came))
+        kept = self._pair(workspace, pairs, out)
         rows.met[at[kept]] = True
         if other.outer:
             found = distinct(there[kept], frame.height)
@@ -264,19 +274,9 @@ class Joining(Stateful):
             if unmet.height:
                 marks[other.met].append(unmet.select(HASH, *other.identity, AT))
 
-    def _pair(
-        self,
-        workspace: Workspace,
-        left: pl.DataFrame,
-        right: pl.DataFrame,
-        hashes: Hashes,
-        first: Numbers,
-        second: Numbers,
-        out: Found,
-        spans: Spans | None = None,
-    ) -> Index:
+    def _pair(self, workspace: Workspace, pairs: Pairs, out: Found, *, spans: Spans | None = None) -> Index:
         """Rows of both sides to rows of the join. Returns where the condition holds."""
-        whole = self._whole(left, right, spans)
+        whole = self._whole(pairs.left, pairs.right, spans)
         kept = np.arange(whole.height)
         if self.op.where is not None and whole.height:
             meets, failures = holds(self.op.where, whole)
@@ -284,7 +284,8 @@ class Joining(Stateful):
                 refuse(workspace, self, self.op.where, whole, failure)
             kept = np.flatnonzero(meets)
             whole = whole[kept]
-        out.add(whole, hashes[kept], first[kept], second[kept])
+        first, second = pairs.arrival
+        out.add(whole, pairs.hashes[kept], first[kept], second[kept])
         return kept
 
     def _whole(self, left: pl.DataFrame, right: pl.DataFrame, spans: Spans | None = None) -> pl.DataFrame:
@@ -340,7 +341,7 @@ class Joining(Stateful):
             self._alone(number, rows, out)
 
     def _alone(self, number: int, rows: pl.DataFrame, out: Found, spans: Spans | None = None) -> None:
-        """Rows of one side come out without a partner."""
+        """Emit rows of one side without a partner."""
         side = self.sides[number]
         alone = rows.select(side.columns)
         named = alone.rename(dict(side.names))
@@ -358,6 +359,7 @@ class Joining(Stateful):
                 workspace.closed = max(workspace.closed, last - side.over(0))
 
 
+@stored("join_state")
 @dataclass(frozen=True)
 class JoinReader:
     """Shows the rows that wait for others: ``__side`` says whose they are, the columns are called as behind the join."""
@@ -375,10 +377,10 @@ class JoinReader:
 
 
 def make_join(place: Place, op: Join) -> Joining:
-    return Joining(**told(place, op))
+    return Joining(**common_fields(place, op))
 
 
-def told(place: Place, op: Join) -> dict[str, Any]:
+def common_fields(place: Place, op: Join) -> dict[str, Any]:
     """The arguments of a join of any kind."""
     schemas = [place.schema(side) for side in (0, 1)]
     left, right = (tuple(schema) for schema in schemas)

@@ -25,7 +25,7 @@ from meander.state.table import Kept
 from meander.task.operators.contract import Emitted, Mask, Partial
 from meander.task.operators.joins.conditions import holds, refuse
 from meander.task.operators.joins.pairing import Keys, Numbers, distinct, have_partner, pair_up, stretches
-from meander.task.operators.joins.pairs import ARRIVAL, AT, Arrived, Found, Joining, Spans, told
+from meander.task.operators.joins.pairs import ARRIVAL, AT, Arrived, Found, Joining, Spans, common_fields
 from meander.task.operators.place import Place
 from meander.task.operators.workspace import Workspace
 
@@ -38,7 +38,7 @@ class Known:
     times: Times
     arrival: Numbers
     frame: pl.DataFrame
-    """The columns that a condition, or what comes out, needs of them."""
+    """The columns that a condition, or the output, needs of them."""
     within: tuple[Times, Times] | None = None
     """The time of a row's partners less its own, at least and at most, where that is not the same for all."""
     spans: Spans | None = None
@@ -199,7 +199,7 @@ class Filtering(Joining):
         return frame.sort(HASH, ARRIVAL)
 
     def _give(self, rows: pl.DataFrame, hashes: Hashes, arrival: Numbers, wanted: Mask, out: Found, spans: Spans | None = None) -> None:
-        """Rows of the left come out."""
+        """Emit rows of the left."""
         alone = rows.filter(pl.Series(wanted))
         if alone.height:
             lasting = None if spans is None else (spans[0][wanted], spans[1][wanted])
@@ -217,4 +217,4 @@ class Filtering(Joining):
 
 
 def make_filtering(place: Place, op: Join) -> Filtering:
-    return Filtering(**told(place, op), left=place.schema(0))
+    return Filtering(**common_fields(place, op), left=place.schema(0))

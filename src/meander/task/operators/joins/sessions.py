@@ -30,7 +30,7 @@ from meander.state.segment import HASH, SOONEST
 from meander.state.table import Kept
 from meander.task.operators.contract import Emitted, Intake, Mask, Partial
 from meander.task.operators.joins.pairing import Numbers, pair_up
-from meander.task.operators.joins.pairs import ARRIVAL, AT, Arrived, Found, Joining, Side, Spans, told
+from meander.task.operators.joins.pairs import ARRIVAL, AT, Arrived, Found, Joining, Pairs, Side, Spans, common_fields
 from meander.task.operators.joins.semi import Filtering, Known
 from meander.task.operators.joins.windows import with_names
 from meander.task.operators.place import Place
@@ -221,7 +221,8 @@ class SessionJoining(InSessions):
             at, there = pair_up(left.keys, zeros[0], right.keys, zeros[1], 0, 0)
             halves = [rows.rows[places].select(side.columns) for rows, places, side in zip(members, (at, there), self.sides, strict=True)]
             spans = self._lasting(closing, left.of[at])
-            kept = self._pair(workspace, halves[0], halves[1], left.hashes[at], left.arrival[at], right.arrival[there], out, spans)
+            pairs = Pairs(halves[0], halves[1], left.hashes[at], (left.arrival[at], right.arrival[there]))
+            kept = self._pair(workspace, pairs, out, spans=spans)
             met[0][at[kept]] = True
             met[1][there[kept]] = True
         for number, (side, rows) in enumerate(zip(self.sides, members, strict=True)):
@@ -249,7 +250,7 @@ class FilteringSessions(InSessions, Filtering):
 
 def make_session_join(place: Place, op: Join) -> InSessions:
     assert isinstance(op.window, Session)
-    known = told(place, op)
+    known = common_fields(place, op)
     timing, zoned = known["follows"], known["zoned"]
     assert isinstance(timing, Timing)
     known["follows"] = replace(timing, flushes=True)  # the pairs of an inner join wait for the close, too

@@ -1,11 +1,11 @@
 """Joins of two streams in windows that overlap: sliding windows, and windows that cumulate.
 
 A row is stored once, and ends with the last window that it is in. Two rows meet once in each window
-that both are in and that is open when the second of them comes: so a pair comes out as often as it
-has such windows, in the epoch of the second row. Which windows those are follows from the two
-times. For joins that emit rows alone when a window closes, or only once for all partners in it, a
-table beside the rows (``.left_met``) records that a row has a partner in a window, by the row's
-number and the window's end.
+that both are in and that is open when the second of them comes: so a pair is emitted once for each
+such window, in the epoch of the second row. Which windows those are follows from the two times. For
+joins that emit rows alone when a window closes, or only once for all partners in it, a table beside
+the rows (``.left_met``) records that a row has a partner in a window, by the row's number and the
+window's end.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from meander.state.segment import HASH
 from meander.state.table import Kept
 from meander.task.operators.contract import Mask
 from meander.task.operators.joins.pairing import Keys, distinct, pair_up
-from meander.task.operators.joins.pairs import ARRIVAL, AT, Arrived, Found, Joining, Side, Spans, told
+from meander.task.operators.joins.pairs import ARRIVAL, AT, Arrived, Found, Joining, Pairs, Side, Spans, common_fields
 from meander.task.operators.joins.semi import Filtering, Known
 from meander.task.operators.place import Place
 from meander.task.operators.workspace import Workspace
@@ -125,13 +125,13 @@ class Overlapping(Joining):
     def _in_windows(
         self, workspace: Workspace, left: pl.DataFrame, right: pl.DataFrame, notes: Mapping[str, list[pl.DataFrame]], out: Found
     ) -> None:
-        """Pairs come out in all open windows that they share."""
+        """Emit pairs in all open windows that they share."""
         first, second = self.sides
         at, windows = self.overlap.window.shared(first.moments(left), second.moments(right), workspace.late)
         left, right = left[at], right[at]
-        hashes, (came, other) = left.get_column(HASH).to_numpy(), (half.get_column(ARRIVAL).to_numpy() for half in (left, right))
-        spans = self.overlap.spans(windows)
-        kept = self._pair(workspace, left.select(first.columns), right.select(second.columns), hashes, came, other, out, spans)
+        arrival = (left.get_column(ARRIVAL).to_numpy(), right.get_column(ARRIVAL).to_numpy())
+        pairs = Pairs(left.select(first.columns), right.select(second.columns), left.get_column(HASH).to_numpy(), arrival)
+        kept = self._pair(workspace, pairs, out, spans=self.overlap.spans(windows))
         for side, half in ((first, left), (second, right)):
             if side.outer and len(kept):
                 ends = pl.Series(AT, self.overlap.last(windows[kept]))
@@ -252,5 +252,5 @@ def make_overlapping(place: Place, op: Join) -> Overlapping | FilteringOverlap:
     assert isinstance(op.window, Window)
     overlap = Overlap(op.window)
     if op.filters:
-        return FilteringOverlap(**told(place, op), left=place.schema(0), overlap=overlap)
-    return Overlapping(**told(place, op), overlap=overlap)
+        return FilteringOverlap(**common_fields(place, op), left=place.schema(0), overlap=overlap)
+    return Overlapping(**common_fields(place, op), overlap=overlap)

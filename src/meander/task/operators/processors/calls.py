@@ -22,7 +22,7 @@ class InputColumns:
     keys: tuple[str, ...]
     columns: tuple[str, ...]
     time: str | None
-    """None where the processor goes by the clock."""
+    """None if the processor follows the clock."""
     shift: int
     zone: str | None
     words: str = ""

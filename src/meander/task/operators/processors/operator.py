@@ -31,6 +31,7 @@ from meander.state.grouping import Index, group_rows
 from meander.state.hashing import Hashes
 from meander.state.segment import DELETED, HASH
 from meander.state.table import Kept, conform
+from meander.stored import stored
 from meander.task.operators.contract import Emitted, Intake, Partial, Stateful
 from meander.task.operators.place import Place
 from meander.task.operators.processors.calls import CallInput, CallOutput, InputColumns, InputRows, default_of, is_default
@@ -65,7 +66,7 @@ class Processing(Stateful):
     follows: Timing
     wakeups: WakeUps
     sides: Mapping[str, pl.Schema]
-    """Of the side outputs that somebody reads, the columns beside the key's."""
+    """The columns, without the key's, of the side outputs that have readers."""
 
     @property
     def timing(self) -> Timing:
@@ -105,7 +106,7 @@ class Processing(Stateful):
     # -- one epoch ------------------------------------------------------------------------------------------------
 
     def work(self, workspace: Workspace, arrived: Sequence[Partial]) -> Emitted | None:
-        given = self._turn(workspace, arrived, self.wakeups.woken(workspace))
+        given = self._call_input(workspace, arrived, self.wakeups.woken(workspace))
         if given is None:
             return None
         workspace.lap("state read")
@@ -124,7 +125,7 @@ class Processing(Stateful):
         keys = [given.keys.get_column(key).gather(owners) for key in self.keys]
         return pl.DataFrame([*keys, *rows.get_columns()]), given.hashes[owners]
 
-    def _turn(self, workspace: Workspace, arrived: Sequence[Partial], woken: Sequence[pl.DataFrame]) -> CallInput | None:
+    def _call_input(self, workspace: Workspace, arrived: Sequence[Partial], woken: Sequence[pl.DataFrame]) -> CallInput | None:
         found = [self._by_key(workspace, arrived, side) for side in range(len(self.incoming))]
         some = [(one.keys, one.hashes) for one in found if one is not None]
         some += [(frame.select(self.keys), frame.get_column(HASH).to_numpy()) for frame in woken]
@@ -201,7 +202,7 @@ class Processing(Stateful):
     # -- variables that are forgotten -----------------------------------------------------------------------------
 
     def _ttl_now(self, workspace: Workspace) -> int:
-        """A flush closes things; it does not make anybody forget."""
+        """A flush closes things; variables do not expire by it."""
         if self.ttl_clock == "processing":
             return workspace.now
         return workspace.late if workspace.evict == FOREVER else workspace.evict
@@ -296,6 +297,7 @@ def stored_schema(declared: Declaration) -> dict[str, pl.DataType]:
     return {**variables, **declared.beside()}
 
 
+@stored("process_state")
 @dataclass(frozen=True)
 class StateReader:
     """Shows keys and their variables."""

@@ -9,6 +9,7 @@ check after each.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from operator import attrgetter
@@ -22,7 +23,7 @@ import pyarrow as pa
 from meander.errors import BadInput, FlowError
 from meander.plan.windows import FOREVER, NEVER
 from meander.processor import Context, Rows, Variable
-from meander.processor.context import moment_of
+from meander.processor.context import EpochTimes, moment_of
 from meander.processor.declare import KEY, TIMERS, VALUE
 from meander.processor.view import Decoded
 from meander.state.grouping import Index
@@ -53,15 +54,14 @@ class State:
             setattr(self, name, variable.fresh())
 
 
-_kinds: dict[tuple[str, ...], type[Any]] = {}
-
-
 def state_kind(variables: Mapping[str, Variable]) -> type[Any]:
     """A class with these attributes and no others, so that a mistyped name is an error."""
-    names = tuple(variables)
-    if names not in _kinds:
-        _kinds[names] = dataclasses.make_dataclass("State", names, bases=(State,), slots=True, eq=False)
-    return type("State", (_kinds[names],), {"__slots__": (), "_variables": dict(variables)})
+    return type("State", (_with_slots(tuple(variables)),), {"__slots__": (), "_variables": dict(variables)})
+
+
+@functools.cache
+def _with_slots(names: tuple[str, ...]) -> type[Any]:
+    return dataclasses.make_dataclass("State", names, bases=(State,), slots=True, eq=False)
 
 
 class Pending:
@@ -199,7 +199,7 @@ class EachKey:
         self.changed: dict[int, tuple[Any, ...]] = {}
         self.refused: list[dict[int, None]] = [{} for _ in given.came]
         self.side = 0
-        """The input whose rows are at hand."""
+        """The input of the current rows."""
         self.dead: list[tuple[int, DeadLetter]] = []
         """The number of the key, and the dead letter."""
         self.again: frozenset[int] = frozenset()
@@ -217,7 +217,7 @@ class EachKey:
         """All keys, or those whose turn it is again."""
         for side, hook in enumerate(self.operator.declared.hooks):
             self.side = side
-            ctx = context_of(self.operator, self.workspace, side, self._time, self.pending, self._emit, self._seed)
+            ctx = context_of(self.operator, self.workspace, side, time=self._time, timers=self.pending, emit=self._emit, seed=self._seed)
             if side == 0 and self.pending is not None and len(self.given.hashes):
                 self._timers(ctx)
             self._events(ctx, getattr(self.operator.processor, hook))
@@ -451,6 +451,7 @@ def context_of(
     operator: Processing,
     workspace: Workspace,
     side: int,
+    *,
     time: Callable[[], int],
     timers: Pending | None,
     emit: Callable[..., None],
@@ -458,7 +459,8 @@ def context_of(
 ) -> Context:
     mark = workspace.late if workspace.evict == FOREVER else workspace.evict
     watermark = mark if operator.by_event_time and mark != NEVER else None
-    return Context(watermark, workspace.now, operator.by_event_time, operator.incoming[side].zone, time, timers, emit, seed)
+    times = EpochTimes(watermark, workspace.now, operator.by_event_time, operator.incoming[side].zone)
+    return Context(times, time, timers, emit=emit, seed=seed)
 
 
 def call_for_each_key(operator: Processing, workspace: Workspace, given: CallInput) -> CallOutput:

@@ -86,7 +86,7 @@ class AllKeys:
         """Call it for these keys, whose rows stand one after the other. ``side`` is the input that
         the rows came by; None for timers."""
         function = getattr(self.operator.processor, hook)
-        ctx = context_of(self.operator, self.workspace, side or 0, lambda: self.workspace.now, None, self._emit)
+        ctx = context_of(self.operator, self.workspace, side or 0, time=lambda: self.workspace.now, timers=None, emit=self._emit)
         pending = [(0, len(owners))]
         while pending:
             first, last = pending.pop()

@@ -4,8 +4,8 @@ A key's rows are numbered as they arrive, and cut into *panes* of one step's row
 other; it comes in the epoch that brings its last row. A key keeps its newest panes, as many as a window has, each in a slot of its own:
 a new one takes the place of the oldest, so nothing is deleted. How many rows a key has had follows from its newest pane.
 
-Rows are numbered behind the exchange, where all of a key are: by unit, and by position within it. Before it nobody knows which pane a
-row is in, so that rows go through as they are, with the columns that are needed.
+Rows are numbered behind the exchange, where all of a key are: by unit, and by position within it.
+Before it the pane of a row is not known, so rows go through as they are, with the needed columns.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from meander.state.grouping import Groups, fold_rows, fold_states, group_rows
 from meander.state.hashing import Hashes, hash_keys, spread_within_groups
 from meander.state.segment import HASH
 from meander.state.table import Kept, conform, fill_empty
+from meander.stored import stored
 from meander.task.operators.contract import Emitted, Intake, Partial, Stateful
 from meander.task.operators.folding import take
 from meander.task.operators.place import Place, parts_of
@@ -39,6 +40,7 @@ _LOOK = 8
 Numbers = npt.NDArray[np.int64]
 
 
+@stored("count_window_state", called={"aggs": "aggregates"})
 @dataclass(frozen=True)
 class CountReader:
     """Shows windows, finished; to a reader of the state those that have rows and are not full."""
@@ -167,7 +169,8 @@ class CountAggregation(Stateful):
         )
 
     def _merged(self, stored: pl.DataFrame, new: pl.DataFrame) -> pl.DataFrame:
-        """All panes at hand, by key and number. A pane that is stored and goes on is folded in this order."""
+        """All arrived and stored panes, by key and number. A pane that is stored and goes on is
+        folded in this order."""
         if stored.height == 0:
             return new
         both = pl.concat([stored.select(new.columns), new]).sort(_OWNER, PANE, maintain_order=True)
@@ -227,7 +230,7 @@ class CountAggregation(Stateful):
         return spread_within_groups(hashes, hash_keys(panes.select(*self.keys, SLOT)))
 
     def reader(self) -> CountReader:
-        return CountReader(self.keys, self.aggs, self.window, self.types, self.columns)
+        return CountReader(self.keys, self.aggs, self.window, self.types, with_computed(self.columns, self.aggs))
 
 
 def make_counts(place: Place, op: CountAggregate) -> CountAggregation:

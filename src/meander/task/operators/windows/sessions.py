@@ -32,6 +32,7 @@ from meander.state.grouping import Groups, fold_rows, fold_states, group_rows
 from meander.state.hashing import Hashes, hash_keys
 from meander.state.segment import DELETED, HASH, SOONEST
 from meander.state.table import Kept
+from meander.stored import stored
 from meander.task.operators.contract import Emitted, Intake, Mask, Partial, Stateful
 from meander.task.operators.folding import keep_groups, take, with_units
 from meander.task.operators.place import Place, parts_of
@@ -49,6 +50,7 @@ _PER_GAP = 4
 """How often in a gap it is looked, by the clock, what has closed."""
 
 
+@stored("session_state", called={"aggs": "aggregates"})
 @dataclass(frozen=True)
 class SessionReader:
     """Shows sessions, finished."""
@@ -79,7 +81,7 @@ class SessionAggregation(Stateful):
     lateness: int
     follows: Timing
     retracts: bool = False
-    """Whether somebody needs to know which rows are gone."""
+    """Whether a reader needs removals."""
 
     @property
     def timing(self) -> Timing:
@@ -165,7 +167,7 @@ class SessionAggregation(Stateful):
         return Emitted(self.reader().finish(rows), rows.get_column(HASH).to_numpy())
 
     def close(self, workspace: Workspace) -> None:
-        """In a flush, say what it has closed."""
+        """In a flush, report the closed windows."""
         last, over = workspace.largest(self.name), self.session.gap + self.lateness
         if last is not None and last + over >= workspace.late:
             # A row up to a session's end would have been part of it: such a row, as a session of its own, must be over, too.

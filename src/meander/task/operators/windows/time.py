@@ -23,6 +23,7 @@ from meander.aggregates import Agg, Part
 from meander.coordinate.marks import lates
 from meander.coordinate.timing import Timing
 from meander.plan.change.layout import UNTOLD
+from meander.plan.computed import with_computed
 from meander.plan.eventtime import END, START, WindowAggregate
 from meander.plan.windows import NEVER, Times, Window
 from meander.state.grouping import fold_states, group_rows
@@ -30,6 +31,7 @@ from meander.state.hashing import Hashes, hash_keys, spread_within_groups
 from meander.state.manifest import Manifest
 from meander.state.segment import HASH
 from meander.state.table import Kept, conform, fill_empty, find_states, merge_found
+from meander.stored import stored
 from meander.task.operators.contract import Emitted, Intake, Mask, Partial, Stateful
 from meander.task.operators.folding import fold_after, fold_before, take
 from meander.task.operators.place import Place, parts_of
@@ -40,6 +42,7 @@ from meander.task.rows import Rows
 PANE, TOLD = "__pane", "__told"
 
 
+@stored("windowing")
 @dataclass(frozen=True)
 class Windowing:
     """How rows are cut into windows, and how long these are kept."""
@@ -52,11 +55,12 @@ class Windowing:
     emit: str
     lateness: int
     owes: bool = False
-    """Whether windows may be stored that were to be given out when they close, and now are whenever they change."""
+    """Whether stored windows may be from a plan that emits windows when they close, while this one
+    emits them whenever they change."""
 
     @property
     def closes(self) -> bool:
-        """Whether something can come out because it closes."""
+        """Whether it can emit windows because they close."""
         return self.emit == "closed" or self.owes
 
     def times(self, frame: pl.DataFrame, now: int) -> Times:
@@ -66,6 +70,7 @@ class Windowing:
         return found + self.shift
 
 
+@stored("window_state", without=("closed",), called={"aggs": "aggregates"})
 @dataclass(frozen=True)
 class WindowReader:
     """Shows windows, finished; to a reader of the state those that are open, as far as they have come."""
@@ -128,7 +133,7 @@ class WindowAggregation(Stateful):
     columns: pl.Schema
     """Of the rows that come in."""
     retracts: bool = False
-    """Whether somebody needs to know which rows are gone."""
+    """Whether a reader needs removals."""
     folds: ClassVar[bool] = True
 
     @property
@@ -176,7 +181,7 @@ class WindowAggregation(Stateful):
 
     def reader(self) -> WindowReader:
         types = {key: self.schema[key] for key in self.keys} | {name: part.dtype for name, part in self.parts.items()}
-        return WindowReader(self.keys, self.aggs, self.windowing, types, self.name, self.columns, self.follows)
+        return WindowReader(self.keys, self.aggs, self.windowing, types, self.name, with_computed(self.columns, self.aggs), self.follows)
 
     def over(self, table: str, evict: int) -> int:
         return self.windowing.window.over(evict - self.windowing.lateness)
@@ -254,7 +259,7 @@ class WindowMerge:
         """The columns of a pane in this version of the plan."""
         self._window = windowing.window
         self._told = f"{self._window.size}/{self._window.step}/{self._window.offset}"
-        """As which windows a pane was given out: in others it was not."""
+        """The windows as part of which a pane was emitted."""
         self._new: pl.DataFrame | None = None
         self._retracts = retracts
         self._old: pl.DataFrame | None = None
@@ -299,7 +304,8 @@ class WindowMerge:
         return self._windows(panes, late + 1, evict + 1) if panes is not None else self._nothing()
 
     def _owed(self, late: int, evict: int, given: pl.DataFrame) -> pl.DataFrame:
-        """Windows that close, have panes that nobody was told of, and are not ``given`` in this epoch anyway."""
+        """Windows that close, have panes that were not emitted, and are not ``given`` in this epoch
+        anyway."""
         panes, window = self._panes(late, evict, TOLD), [*self._keys, START]
         if panes is None:
             return self._nothing()

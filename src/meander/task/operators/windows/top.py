@@ -18,6 +18,7 @@ from meander.plan.windows import Times, Window
 from meander.state.grouping import group_rows
 from meander.state.segment import DELETED, HASH
 from meander.state.table import Kept
+from meander.stored import stored
 from meander.task.operators.contract import Emitted, Intake, Mask, Partial, Stateful
 from meander.task.operators.place import Place
 from meander.task.operators.ranking import ARRIVAL, OWNER, Order
@@ -147,6 +148,7 @@ class BestOfWindows(Stateful):
         return WindowTopReader(self.identity, self.order, self.window.size, self.dtype, tuple(self.schema), self.window)
 
 
+@stored("window_top_state")
 @dataclass(frozen=True)
 class WindowTopReader:
     """Shows the lists of windows, rank by rank."""
