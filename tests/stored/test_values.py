@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import json
 import threading
 from dataclasses import dataclass
@@ -140,12 +141,69 @@ def twice(value: int) -> int:
 
 
 def test_an_object_of_a_users_class_is_its_class_and_its_attributes() -> None:
-    written = Writer().write(Settings(a=1, b=[2.5, None], window=md.tumbling("1s"), f=twice))
+    written = Writer().write(Settings(a=1, b=[2.5, None], window=md.tumbling("1s")))
     assert written["$own"]["attributes"]["a"] == 1
     assert written["$own"]["attributes"]["window"]["kind"] == "time_window"
     found = Reader("it", run_code=True).read(written)
-    assert (found.a, found.b, found.window, found.f(4)) == (1, [2.5, None], md.tumbling("1s"), 8)
-    assert code_of(found) == code_of(Settings(a=1, b=[2.5, None], window=md.tumbling("1s"), f=twice))
+    assert (found.a, found.b, found.window) == (1, [2.5, None], md.tumbling("1s"))
+    assert code_of(found) == code_of(Settings(a=1, b=[2.5, None], window=md.tumbling("1s")))
+    with_function = there_and_back(Settings(window=md.tumbling("1s"), f=twice), run_code=True)
+    assert (with_function.window, with_function.f(4)) == (md.tumbling("1s"), 8)
+
+
+class Mode(enum.Enum):
+    FAST = 1
+    SLOW = 2
+
+
+class Rule:
+    limit = 3
+
+
+class Knows:
+    """An object that compares its attributes with classes that its methods know by name."""
+
+    def __init__(self) -> None:
+        self.mode, self.rules, self.handlers = Mode.FAST, [Rule()], {"a": self.whole}
+
+    def whole(self) -> Knows:
+        return self
+
+    def is_fast(self) -> bool:
+        return self.mode is Mode.FAST and {Mode.FAST: True}.get(self.mode, False)
+
+    def has_rule(self) -> bool:
+        return isinstance(self.rules[0], Rule)
+
+
+def test_classes_that_an_object_knows_are_those_of_its_attributes() -> None:
+    found = there_and_back(Knows(), run_code=True)
+    assert found.is_fast()
+    assert found.has_rule()
+    assert found.handlers["a"]() is found
+
+
+class Rates(dict[str, float]):
+    pass
+
+
+class Word(str):
+    pass
+
+
+class Count(int):
+    pass
+
+
+class Numbers(list[int]):
+    pass
+
+
+@pytest.mark.parametrize("value", [Rates(a=0.5), Word("a"), Count(3), Numbers([1, 2])], ids=lambda value: type(value).__name__)
+def test_an_object_that_is_more_than_its_attributes_keeps_its_content(value: Any) -> None:
+    found = there_and_back(value, run_code=True)
+    assert found == value
+    assert type(found).__name__ == type(value).__name__
 
 
 def test_a_frozen_dataclass_of_a_users_comes_back() -> None:

@@ -111,6 +111,7 @@ def child(arguments: argparse.Namespace, store: str, name: str, first: bool) -> 
     if arguments.http is not None:
         words += ["--http", str(arguments.http and arguments.http + place_of(name)), "--host", arguments.host]
     words += [f"--{flag}" for flag in ("strict", "once", "apply") if getattr(arguments, flag)]
+    words += [f"--same-code={name}" if name is not True else "--same-code" for name in arguments.same_code or ()]
     words += [f"--drop-state={name}" if name is not True else "--drop-state" for name in arguments.drop_state or ()]
     words += {None: [], True: ["--resume"], False: ["--restart"]}[arguments.resume]
     if arguments.takeover and first:  # a replica that comes back must not take the store from a run that has replaced it

@@ -25,10 +25,11 @@ from meander.epochs.maintenance import Housekeeping
 from meander.epochs.options import Tenure
 from meander.epochs.parts import Parts, in_force
 from meander.epochs.probation import Trial, Trials
-from meander.epochs.resumption import adopt_plan, packed_name, put_known, put_plan
+from meander.epochs.resumption import adopt_plan, put_known, put_plan
 from meander.epochs.runner import Program
 from meander.epochs.setup import Rewritten, Setup
 from meander.epochs.siblings import Siblings
+from meander.epochs.stored_plans import packed_name
 from meander.epochs.tables import Wanted
 from meander.epochs.upgrade import rewrite_tables
 from meander.errors import ConfigError, FlowError, Rejected, Retryable
@@ -66,6 +67,10 @@ class Request:
     author: str = ""
     guard: Guard | None = None
     patience: float = 60.0
+
+    def of(self, plan: Plan) -> Request:
+        """The same, with the flow as the store knows it."""
+        return replace(self, changes=tuple(replace(c, plan=plan) if isinstance(c, Become) else c for c in self.changes))
 
 
 def at_start(apply: bool | Mapping[str, Any], plan: Plan, identity: str) -> Request | None:

@@ -109,7 +109,7 @@ def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: 
             cohort.start()
             close.append(cohort.close)
         tenure = Tenure(store, clock, log)
-        chosen = choose(tenure, plan, edited)
+        chosen = choose(tenure, plan, edited, settings.same_code)
         terms = Terms(store.url, generation, settings.strict, settings.state_mode, cohort is not None, settings.small_epochs)
         runner = TaskRunner(SparkJobs(context), lambda: executors(context), chosen.program, terms=terms, clock=clock)
         helper = ProcessCompactor(store.url, clock, generation, log.manifest.key_groups)

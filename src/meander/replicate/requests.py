@@ -73,7 +73,7 @@ def answer(store: Store, identity: str, said: Json) -> None:
 
 
 def answered(store: Store, identity: str) -> Json | None:
-    """What a wish has been answered with; None where it has not been."""
+    """The answer to a wish; None where there is none yet."""
     said = parse(store.get(f"{_ANSWERED}{identity}"))
     if said is not None:
         store.delete(f"{_ANSWERED}{identity}")

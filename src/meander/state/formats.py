@@ -82,7 +82,7 @@ class Format:
         return {METADATA: self.write(more).decode()}
 
     def in_metadata(self, metadata: Mapping[bytes, bytes] | None, where: str) -> Json:
-        """What ``metadata`` has put there. Corrupted where it is not there, or of a format that cannot be read."""
+        """The fields that ``metadata`` has written. Corrupted where they are missing, or of a format that cannot be read."""
         found = (metadata or {}).get(METADATA.encode())
         if found is None:
             self.check(None, where)

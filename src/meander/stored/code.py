@@ -22,6 +22,7 @@ import polars as pl
 
 from meander.errors import ConfigError, Corrupted
 from meander.plan.code import Code, code_of
+from meander.plan.reach import is_own
 from meander.stored.kinds import stored
 
 Json = dict[str, Any]
@@ -114,9 +115,7 @@ def is_users_own(name: str) -> bool:
     if name == "__main__" or any(name == package or name.startswith(f"{package}.") for package in _flows):
         return True
     path = getattr(sys.modules.get(name), "__file__", None)
-    if path is None or name.split(".")[0] == _OURS:
-        return False
-    return "site-packages" not in path and not path.startswith(sys.base_prefix)
+    return path is not None and is_own(name, path)
 
 
 @contextlib.contextmanager

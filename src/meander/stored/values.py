@@ -3,8 +3,8 @@
 ``null``, ``true``, ``false``, numbers and text are themselves, and an array is a tuple. An object
 with ``kind`` is one of our descriptions with all its parameters. Everything else is an object with
 one tag, such as ``{"$duration": 1000000}``. Values without a form of their own are a user's:
-``$own`` is an object of a user's class, with its attributes, and ``$code`` a function, a class, or
-any other object.
+``$own`` is an object of a user's class whose attributes have no code of the user's in them, and
+``$code`` a function, a class, or any other object.
 """
 
 from __future__ import annotations
@@ -35,7 +35,11 @@ _OWN_WAYS = ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__g
 
 
 class _NotPlain(Exception):
-    """An object that is not only its attributes: some of them are shared, or it is among them."""
+    """An object that is not only its attributes: some of them are shared, or have code of the user's.
+
+    Every blob that is read has classes of its own. A class and an object that knows it by ``is`` or
+    ``isinstance`` have to be in one blob.
+    """
 
 
 class Writer:
@@ -111,11 +115,10 @@ class Writer:
         return sorted((self.write(item) for item in items), key=repr)
 
     def _of_user(self, value: Any) -> Any:
+        if self._held is not None:
+            raise _NotPlain
         if not _is_plain(value):
             return {"$code": pack(value, self._described_or_none)}
-        if self._held is not None:
-            self._hold(value)
-            return self._own(value)
         self._held = [value]
         try:
             return self._own(value)
@@ -216,6 +219,9 @@ def _is_plain(value: Any) -> bool:
     if isinstance(value, type | types.FunctionType | types.MethodType | functools.partial) or type(kind) not in (type, ABCMeta):
         return False
     if not is_users_own(kind.__module__) or not hasattr(value, "__dict__"):
+        return False
+    make: object = kind.__new__
+    if make is not object.__new__:  # a dict, a text or a number has content beside its attributes
         return False
     return not any(way in vars(one) for one in kind.__mro__[:-1] for way in _OWN_WAYS if _is_of_users(one))
 

@@ -77,7 +77,7 @@ def open_flow(
 
     tenure = Tenure(store, clock, Log.take_over(store, clock, settings.key_groups, join is not None))
     log, given = tenure.log, flow.plan()
-    chosen = choose(tenure, given, at_start(apply, given, request_id or clock.new_id()))
+    chosen = choose(tenure, given, at_start(apply, given, request_id or clock.new_id()), settings.same_code)
     terms = Terms(store.url, log.manifest.generation, settings.strict, digests=join is not None, small_epochs=settings.small_epochs)
     runner = TaskRunner(LocalJobs(worker), dict, chosen.program, terms=terms, clock=clock)
     cohort = None if join is None else join(log)

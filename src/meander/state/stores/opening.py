@@ -50,7 +50,8 @@ def check_format(store: Store) -> bool:
 def put_format(store: Store, clock: Clock) -> None:
     """Have a new store say its format, before anything else is put there. A store that says one must say one that is known here.
 
-    It is put also where it can be read: whoever made it may have died before it was durable, and without it the store would be refused.
+    It is put also where it can be read: the process that made it may have died before the object was durable, and without the object
+    the store would be refused.
     """
     check_format(store)
     for attempt in range(_ATTEMPTS):
