@@ -64,6 +64,8 @@ class Local:
     """As of ``flow.start``; what is asked for is tried with the first step."""
     request_id: str = ""
     """Of that."""
+    same_code: Any = False
+    """As of ``flow.start``."""
     trial: Trial | None = None
     worker: Worker = field(default_factory=Worker)
     """Where its tasks run."""
@@ -77,6 +79,7 @@ class Local:
             small_epochs=self.small,
             work_ahead=self.ahead,
             retain_epochs=4,
+            same_code=self.same_code,
         )
         opened = open_flow(
             self.flow,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,7 +23,7 @@ LONGEST_FILE = 640
 BANNED_NAMES = {"utils", "util", "helpers", "helper", "common", "core", "base", "manager", "misc"}
 
 # A room is a module or a package directly under meander; "meander" itself is the public face.
-GROUND = {"errors", "clock", "durable", "settings", "metrics", "outcomes", "processes", "familiar", "stored"}
+GROUND = {"version", "errors", "clock", "durable", "settings", "metrics", "outcomes", "processes", "familiar", "stored"}
 VOCABULARY = {"aggregates", "sketches", "processor"}
 BELOW_TASK = GROUND | VOCABULARY | {"plan", "state", "connect", "coordinate"}
 BELOW_RUN = BELOW_TASK | {"task", "cache", "worker", "epochs", "control", "modifying", "replicate", "on_spark", "status"}
@@ -31,13 +32,14 @@ EVERYTHING_BUT_THE_TOP = BELOW_FLOW | {"starting", "flow", "testing", "meander"}
 
 # What each room may import beside itself. A room that is not here is a room nobody has thought about.
 MAY_IMPORT: dict[str, set[str]] = {
+    "version": set(),
     "errors": set(),
     "clock": {"errors"},
     "durable": {"clock"},
     "settings": {"errors"},
     "metrics": {"errors", "clock"},
     "outcomes": set(),
-    "processes": set(),
+    "processes": {"errors", "clock"},
     "familiar": set(),  # the names of other libraries, for messages
     "stored": {"errors"},  # how descriptions become data: every room registers its own
     "sketches": GROUND,
@@ -67,9 +69,10 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 # Leaves that import nothing of ours: anyone may use them, whatever room they stand in.
 LEAVES = {
-    "meander.state.hashing", "meander.plan.code", "meander.plan.content", "meander.plan.reach", "meander.plan.schemas",
-    "meander.plan.serial", "meander.plan.syntax",
-}  # fmt: skip
+    *("meander.state.hashing", "meander.state.formats"),
+    *("meander.plan.code", "meander.plan.reach", "meander.plan.syntax", "meander.plan.schemas"),
+    *("meander.plan.content", "meander.plan.serial"),
+}
 PLAN_SEES_OF_CONNECT = {"meander.connect.source", "meander.connect.sink"}
 MAY_IMPORT_SPARK = {"on_spark", "bench"}
 # The oracle knows what a source is, to read what a run took, and nothing else that takes part in an answer.
@@ -216,6 +219,17 @@ def test_every_public_name_is_there_and_no_other() -> None:
     assert (visible | lazy) - {"annotations", "TYPE_CHECKING", "Any", "import_module"} == set(meander.__all__)
 
 
+def test_one_file_asks_the_system_about_processes() -> None:
+    """Two others read what psutil does not know: a file without a name is linked by its descriptor, and a processor has a name."""
+    allowed = {"processes.py", "durable.py", "bench/harness/machine.py"}
+    asking = set()
+    for file in FILES:
+        texts = [str(node.value) for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Constant)]
+        if any(text.startswith("/proc") for text in texts):
+            asking.add(str(file.relative_to(PACKAGE)))
+    assert asking <= allowed
+
+
 @pytest.mark.many
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(PACKAGE)))
 def test_a_file_is_short_enough_to_read(file: Path) -> None:
@@ -230,3 +244,30 @@ def test_modules_are_named_for_ideas() -> None:
 
 def test_the_package_says_that_it_is_typed() -> None:
     assert (PACKAGE / "py.typed").is_file()
+
+
+PACKAGES = sorted(file for file in FILES if file.name == "__init__.py")
+# The docstring of a benchmark is what its command shows as help.
+HELP_TEXTS = {file for file in PACKAGES if file.parent.parent.name == "bench" and file.parent.name not in ("harness", "load")}
+
+
+@pytest.mark.parametrize(
+    "file", [file for file in PACKAGES if file not in HELP_TEXTS], ids=lambda file: str(file.parent.relative_to(PACKAGE))
+)
+def test_a_room_says_what_it_owns_what_it_may_import_and_where_to_begin(file: Path) -> None:
+    text = ast.get_docstring(ast.parse(file.read_text())) or ""
+    owns, may_import, rest = text.partition("May import:")
+    assert len(owns.split()) >= 10, "say what it owns"
+    assert may_import, "say what it may import"
+    rooms, begin, where = rest.partition("Begin with")
+    assert begin, "say where to begin reading"
+    named = re.findall(r"``([\w/.]+)``", where)
+    assert named
+    assert not [name for name in named if not (file.parent / name).exists()], "what is named here is in the room"
+    allowed = MAY_IMPORT.get(room(module_name(file)), set()) | {room(module_name(file))}
+    leaves = {leaf.removeprefix("meander.").replace(".", "/") + ".py" for leaf in LEAVES}
+    words = set(re.findall(r"``([\w/.]+)``", re.split(r"\.\s", rooms)[0])) - leaves
+    said = {name.partition("/")[0].removesuffix(".py") for name in words} & MAY_IMPORT.keys()
+    if "everything but" in rooms:
+        allowed = MAY_IMPORT.keys() - allowed
+    assert said <= allowed, f"the table in this file says otherwise: {sorted(said - allowed)}"

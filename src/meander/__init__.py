@@ -1,28 +1,20 @@
-"""Meander: streams that change course without stopping. Stateful stream processing on Apache Spark, in Python."""
+"""Meander: streams that change course without stopping. Stateful stream processing on Apache Spark, in Python.
+
+This file has the public names and nothing else. Each folder is a room, and its docstring says what it
+owns, what it may import, and where to begin reading. ``docs/architecture.md`` has the map.
+
+May import: the rooms that have public names, and none that imports PySpark before it is needed.
+Begin with ``flow.py``, then ``run.py``.
+"""
 
 from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from meander.aggregates import (
-    Agg,
-    Aggregator,
-    avg,
-    collect,
-    count,
-    count_distinct,
-    first,
-    last,
-    max,
-    mean,
-    min,
-    quantile,
-    std,
-    sum,
-    top_k,
-    var,
-)
+from meander.aggregates import Agg, Aggregator
+from meander.aggregates import kinds as _aggregates
+from meander.aggregates.kinds import *  # noqa: F403  # its __all__ is the one list of aggregates
 from meander.connect.console import console
 from meander.connect.discard import discard
 from meander.connect.files import files
@@ -59,6 +51,7 @@ from meander.run import Run
 from meander.settings import Autoscale, autoscale
 from meander.state.reading import read_dead_letters
 from meander.task.reading import read_state
+from meander.version import VERSION as _VERSION
 
 if TYPE_CHECKING:
     from meander.connect.spark_stream import spark_stream as spark_stream
@@ -66,7 +59,8 @@ if TYPE_CHECKING:
     from meander.epochs.modification import Modified
     from meander.on_spark.session import spark
 
-__version__ = "0.1.0"
+
+__version__ = _VERSION
 
 __all__ = [
     "Agg",
@@ -105,30 +99,20 @@ __all__ = [
     "WindowedStream",
     "aggregate",
     "autoscale",
-    "avg",
-    "collect",
     "console",
-    "count",
-    "count_distinct",
     "count_window",
     "cumulating",
     "discard",
     "files",
     "filter",
-    "first",
     "foreach_batch",
     "generator",
-    "last",
     "list_of",
     "map_batches",
     "map_of",
-    "max",
-    "mean",
     "memory",
-    "min",
     "parquet",
     "process",
-    "quantile",
     "read_dead_letters",
     "read_state",
     "select",
@@ -136,14 +120,11 @@ __all__ = [
     "side",
     "spark",
     "spark_stream",
-    "std",
-    "sum",
-    "top_k",
     "value",
-    "var",
     "watermark",
     "with_columns",
 ]
+__all__ += _aggregates.__all__
 
 
 _LAZY = {

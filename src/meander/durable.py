@@ -87,9 +87,11 @@ def temporary(path: Path, clock: Clock, open_file: Callable[[Path], int]) -> Ite
                 os.close(fd)
 
 
-def sweep(folder: Path) -> None:
-    """Remove the temporary files that processes left in a folder, and in those below it, when they died. One of a live process stays."""
-    for place, _, names in os.walk(folder):
+def sweep(folder: Path, below: bool = True) -> None:
+    """Remove the temporary files that processes left in a folder when they died, and in those ``below`` it. One of a live process stays."""
+    for place, folders, names in os.walk(folder):
+        if not below:
+            folders.clear()
         for name in names:
             if _TEMPORARY.fullmatch(name):
                 with contextlib.suppress(OSError):  # gone, in use, or not ours to remove: the next start looks again

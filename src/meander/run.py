@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from meander.clock import Clock, SystemClock
-from meander.coordinate.migration import check_strategy
+from meander.coordinate.migration import check_strategy, plan_bringing
 from meander.coordinate.routing import check_slots, slots_of
 from meander.errors import ConfigError, Rejected, Retryable
 from meander.familiar.names import RUN
 from meander.modifying import Modifiable, Planned, Wish
 from meander.outcomes import Migrated, Progress, Rescaled
-from meander.plan.change.as_json import changes_told
+from meander.plan.change.as_json import changes_from_json
 from meander.plan.change.effects import Effects
 from meander.plan.change.modify import StateRules
 from meander.plan.schemas import did_you_mean
@@ -39,7 +39,7 @@ _FAILURES = logging.getLogger("meander.failure")
 what is said here to standard error."""
 
 
-_TOLD = ("dry_run", "request_id", "author", "drop_state", "backfill", "timeout")
+_PLAIN = ("dry_run", "request_id", "author", "drop_state", "backfill", "timeout")
 
 
 class Run(Modifiable):
@@ -77,7 +77,7 @@ class Run(Modifiable):
         self._stop = threading.Event()
         self._wake = threading.Event()
         self._failure: BaseException | None = None
-        self._told = False
+        self._failure_raised = False
         """Whether the failure was raised where a caller could see it."""
         self._recent: deque[EpochDone] = deque(maxlen=50)
         self._reported: dict[str, int] = dict(loop.log.manifest.totals)
@@ -97,10 +97,10 @@ class Run(Modifiable):
 
         Example: ``print(run.process_available().rows_in)``.
         """
-        self._turn(self._driver.look)
-        while self._turn(lambda: self._driver.step(everything=True)):
+        self._alone(self._driver.look)
+        while self._alone(lambda: self._driver.step(everything=True)):
             pass
-        while flush and self._turn(lambda: self._driver.step(everything=True, flush=True)):
+        while flush and self._alone(lambda: self._driver.step(everything=True, flush=True)):
             pass
         totals = self._loop.log.manifest.totals
         done = {name: value - self._reported.get(name, 0) for name, value in totals.items()}
@@ -156,16 +156,16 @@ class Run(Modifiable):
             trial = self._between_epochs(lambda: modifier.propose(request), wish.timeout)
             return self._await(trial, limit)
 
-    def modify_as_told(self, told: Mapping[str, Any], code: bytes | None = None) -> dict[str, Any]:
+    def modify_as_data(self, data: Mapping[str, Any], code: bytes | None = None) -> dict[str, Any]:
         """The same for changes as plain data (see ``plan.change.as_json``), or as ``code``; the answer is plain data, too.
 
-        ``code`` is what ``plan.change.code`` packs. It is run: only for callers who may. The HTTP API calls ``run.modify_as_told(told)``.
+        ``code`` is what ``plan.change.code`` packs. It is run: only for callers who may. The HTTP API calls ``run.modify_as_data(data)``.
         """
-        from meander.plan.change.code import Coded, unpack_coded
+        from meander.plan.change.code import WithCode, unpack_changes
 
-        coded = Coded(changes_told(told.get("changes") or ())) if code is None else unpack_coded(code)
-        options = {name: told[name] for name in _TOLD if told.get(name) is not None}
-        done = self.modify(coded.changes, upgrade=coded.upgrade, guard=coded.guard, **options)
+        unpacked = WithCode(changes_from_json(data.get("changes") or ())) if code is None else unpack_changes(code)
+        options = {name: data[name] for name in _PLAIN if data.get(name) is not None}
+        done = self.modify(unpacked.changes, upgrade=unpacked.upgrade, guard=unpacked.guard, **options)
         found: dict[str, Any] = done.to_json() if isinstance(done, Effects) else done._asdict()
         return found
 
@@ -204,7 +204,7 @@ class Run(Modifiable):
             moved = self._migration.migrate(
                 names, str(executor), key_groups, strategy, lambda switch: self._between_epochs(switch, timeout), seconds(timeout) or 3600.0
             )
-        fetched = moved.ordered if strategy == "hybrid" else moved.from_peers + moved.from_store
+        fetched = moved.ordered if plan_bringing(strategy).rest_after else moved.from_peers + moved.from_store
         return Migrated(
             tuple(names), str(executor), moved.groups, moved.epoch, self._clock.monotonic() - began, fetched, tuple(moved.failures)
         )
@@ -308,7 +308,7 @@ class Run(Modifiable):
         Example: ``run.stop()``.
         """
         self._end()
-        if not self._told:
+        if not self._failure_raised:
             self._check()
 
     def __enter__(self) -> Run:
@@ -374,8 +374,8 @@ class Run(Modifiable):
             if self._clock.monotonic() > deadline and self._loop.trials.withdraw(trial):
                 raise Retryable(f"flow '{self.name}': no epoch has come to try the modification in; nothing was changed")
             if self._settings.trigger is None or not self._thread.is_alive():
-                self._turn(self._driver.look)
-                self._turn(lambda: self._driver.step(everything=True))
+                self._alone(self._driver.look)
+                self._alone(lambda: self._driver.step(everything=True))
             self._wake.set()
             self._clock.sleep(0.005)
         result: Modified = trial.done.result()
@@ -413,11 +413,11 @@ class Run(Modifiable):
                 self._wake.wait(pause)
                 self._wake.clear()  # who wants the next pause cut short says so again; who wants the end has said that first
         if self._failure is not None:
-            if not self._told:
+            if not self._failure_raised:
                 _FAILURES.error(_last_words(self.name, self._failure, began_after, self._loop.log.manifest.epoch))
             self._close()
 
-    def _turn(self, work: Callable[[], Result]) -> Result:
+    def _alone(self, work: Callable[[], Result]) -> Result:
         """One piece of work in the caller's thread, when no other is at work."""
         self._check()
         with self._stepping:
@@ -427,7 +427,7 @@ class Run(Modifiable):
             try:
                 return self._guarded(work)
             except BaseException:
-                self._told = True
+                self._failure_raised = True
                 raise
 
     def _guarded(self, work: Callable[[], Result]) -> Result:
@@ -442,7 +442,7 @@ class Run(Modifiable):
 
     def _check(self) -> None:
         if self._failure is not None:
-            self._told = True
+            self._failure_raised = True
             self._close()
             raise self._failure
 

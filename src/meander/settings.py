@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 from meander.errors import ConfigError
 
 Strategy = Literal["eager", "lazy", "prefetch", "hybrid"]
-"""How new owners of key groups come by their state: see ``coordinate.migration``."""
+"""How new owners of key groups come by their state. What each of them does is in ``coordinate.migration.BRINGING``."""
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 StateMode = Literal["hybrid", "local", "remote"]
-"""Where reads of state go: see ``cache.reader``."""
+"""Where reads of state go: see ``cache.reader``. Its ``hybrid`` has nothing to do with the strategy of that name."""
 STATE_MODES: tuple[StateMode, ...] = get_args(StateMode)
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _WORDS = {"millisecond": "ms", "sec": "s", "second": "s", "minute": "min", "hour": "h", "day": "d"}
@@ -30,6 +31,8 @@ class Settings:
     """Stop at the first bad row instead of writing it to the dead letters."""
     takeover: bool = False
     """Take the store from a run that still looks alive."""
+    same_code: bool | Sequence[str] = False
+    """The operators whose changed code does what it did before, by a person's word; True for all."""
     retain_epochs: int = 64
     """How many past epochs stay readable."""
     key_groups: int = 128
@@ -79,6 +82,8 @@ class Settings:
         for name in ("strict", "takeover", "small_epochs", "work_ahead"):
             if not isinstance(value := getattr(self, name), bool):
                 raise ConfigError(f"{name}={value!r}: it must be True or False")
+        if not isinstance(self.same_code, bool) and not all(isinstance(name, str) for name in self.same_code):
+            raise ConfigError(f"same_code={self.same_code!r}: it must be True, or names of operators, such as ['enrich']")
         if not 1 <= self.key_groups <= 1 << 16 or self.key_groups & (self.key_groups - 1):
             raise ConfigError(f"key_groups={self.key_groups}: it must be a power of two up to 65536, such as 128")
         if not 1 <= self.parallelism <= self.key_groups:

@@ -61,6 +61,7 @@ class Startable(Suggests):
         strict: bool = False,
         dead_letters: str | Path | None = None,
         apply: bool | Apply = False,
+        same_code: bool | Sequence[str] = False,
         takeover: bool = False,
         retain_epochs: int = 64,
         key_groups: int = 128,
@@ -90,6 +91,7 @@ class Startable(Suggests):
         strict: bool = False,
         dead_letters: str | Path | None = None,
         apply: bool | Apply = False,
+        same_code: bool | Sequence[str] = False,
         takeover: bool = False,
         retain_epochs: int = 64,
         key_groups: int = 128,
@@ -116,6 +118,7 @@ class Startable(Suggests):
         strict: bool = False,
         dead_letters: str | Path | None = None,
         apply: bool | Apply = False,
+        same_code: bool | Sequence[str] = False,
         takeover: bool = False,
         retain_epochs: int = 64,
         key_groups: int = 128,
@@ -152,6 +155,9 @@ class Startable(Suggests):
           Rejected is raised and the store keeps the flow as it was. A dict has the options of
           ``run.apply``: ``apply={"drop_state": ["totals"]}``. A flow that was in force in this
           store before starts as without this option.
+        - ``same_code`` (False): names of operators whose Python code was changed and does what it did before, or True for all of them.
+          The flow then goes on with its state as it is; the store notes it, and later starts need not say it. Any other difference
+          is refused.
         - ``takeover`` (False): take the store from a run that still looks alive. That run is fenced: it can commit nothing more.
         - ``retain_epochs`` (64): how many past epochs ``md.read_state(..., epoch=n)`` can read.
         - ``key_groups`` (128): the number of parts into which keys are divided, a power of two. It

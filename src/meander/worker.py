@@ -175,8 +175,8 @@ class Worker:
             except (BadInput, Corrupted, FlowError) as error:
                 box.partials.clear()
                 box.carried.clear()
-                told = f"{error}\n{traceback.format_exc()}" if watched else str(error)
-                return replace(seen, error=(type(error).__name__, told))
+                text = f"{error}\n{traceback.format_exc()}" if watched else str(error)
+                return replace(seen, error=(type(error).__name__, text))
             except Exception as error:
                 if not watched or isinstance(error, Retryable | OSError):
                     raise

@@ -14,7 +14,7 @@ import meander as md
 from meander.bench.harness.isolation import Request, run_isolated
 from meander.bench.harness.processes import anonymous_bytes, end_session
 from meander.bench.load.input import Input
-from meander.replicate.process import session_members
+from meander.processes import session_members
 
 linux_only = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at /proc")
 

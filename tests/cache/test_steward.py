@@ -78,10 +78,10 @@ def test_keys_are_answered_at_normal_priority_and_the_rest_at_a_low_one(
     part = peer.part("segments/a", 0b0010)
     assert part is not None
     assert Segment("a", part).frame()["n"].to_list() == list(range(256, 512))
-    (backroom,) = children(steward.pid)
+    (background,) = children(steward.pid)
     ours = os.getpriority(os.PRIO_PROCESS, 0)
     assert os.getpriority(os.PRIO_PROCESS, steward.pid) == ours
-    assert os.getpriority(os.PRIO_PROCESS, backroom) == min(19, ours + 10)
+    assert os.getpriority(os.PRIO_PROCESS, background) == min(19, ours + 10)
     with pytest.raises(Unreachable):
         Peer(address, "another secret").rows(["segments/a"], FRAME[HASH][:1].to_numpy())
 
@@ -89,20 +89,20 @@ def test_keys_are_answered_at_normal_priority_and_the_rest_at_a_low_one(
 @pytest.mark.many
 def test_nobody_is_left_when_the_executor_goes(executor_cache: tuple[subprocess.Popen[bytes], subprocess.Popen[bytes], str]) -> None:
     executor, steward, _ = executor_cache
-    (backroom,) = children(steward.pid)
+    (background,) = children(steward.pid)
     executor.kill()
     executor.wait()
     assert steward.wait(20) == 0
-    assert wait(lambda: is_gone(backroom))
+    assert wait(lambda: is_gone(background))
 
 
 @pytest.mark.many
-def test_a_steward_that_lost_its_backroom_makes_way_for_another(
+def test_a_steward_that_lost_its_background_process_makes_way_for_another(
     executor_cache: tuple[subprocess.Popen[bytes], subprocess.Popen[bytes], str],
 ) -> None:
     _, steward, _ = executor_cache
-    (backroom,) = children(steward.pid)
-    os.kill(backroom, 9)
+    (background,) = children(steward.pid)
+    os.kill(background, 9)
     assert steward.wait(20) == 0
 
 

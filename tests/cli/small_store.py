@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
+from tests.entries import epoch_entry
 
 import meander as md
 from meander.clock import FakeClock
@@ -29,17 +30,14 @@ def make_store(folder: Path, *epochs: dict[str, tuple[int, float]]) -> DirStore:
     for number, updates in enumerate(epochs, start=1):
         ref = _put_segment(store, number, updates)
         log.append(
-            {
-                "kind": "epoch",
-                "epoch": number,
-                "now": 1000.0 + number,
-                "plan": {"flow": "orders", "version": 1, "digest": "d1"},
-                "offsets": {},
-                "routing": {"totals": [group % 2 for group in range(128)]},
-                "tables": {"totals": {"keys": KEYS, "segments": [ref.to_json()]}},
-                "staged": {},
-                "counts": {"epochs": 1, "rows_in": 10, "rows_out": len(updates), "dead_letters": 1, "late_rows": 2, "late_rows.totals": 2},
-            }
+            epoch_entry(
+                number,
+                now=1000.0 + number,
+                plan={"flow": "orders", "version": 1, "digest": "d1"},
+                routing={"totals": [group % 2 for group in range(128)]},
+                tables={"totals": {"keys": KEYS, "segments": [ref.to_json()]}},
+                counts={"epochs": 1, "rows_in": 10, "rows_out": len(updates), "dead_letters": 1, "late_rows": 2, "late_rows.totals": 2},
+            )
         )
     return store
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import runpy
 import signal
 import subprocess
 import sys
@@ -21,8 +20,6 @@ SCRIPTS = {
     "processor.py": ["visits of ann: 3 pages", "visits of bob: 2 pages", "visits of ann: 1 pages", "nothing is remembered"],
     "custom_aggregate.py": ["200,000 rows in 2 epochs", "equal to the geometric mean computed at once"],
 }
-ALONE = {"crash_and_resume.py", "orders.py"}
-"""Scripts that run as a user runs them: one that starts processes of itself, and the first one."""
 FLOW_FILES = {"server_counts.py", "wikipedia.py", "workload.py"}
 TESTS = {"test_orders.py"}
 
@@ -39,23 +36,9 @@ def test_every_example_says_how_to_run_it_and_what_to_expect(name: str) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.usefixtures("spark")
-@pytest.mark.parametrize("name", sorted(SCRIPTS.keys() - ALONE))
-def test_an_example_shows_what_it_promises(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """In this process: its Spark is there already."""
-    monkeypatch.chdir(tmp_path)
-    runpy.run_path(str(EXAMPLES / name), run_name="__main__")
-    shown = capsys.readouterr().out
-    for promise in SCRIPTS[name]:
-        assert promise in shown
-
-
-@pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(ALONE))
-def test_an_example_shows_what_it_promises_as_a_process(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_an_example_shows_what_it_promises(name: str, tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, EXAMPLES / name], capture_output=True, text=True, cwd=tmp_path, timeout=250, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     for promise in SCRIPTS[name]:

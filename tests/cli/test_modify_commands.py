@@ -15,7 +15,7 @@ from meander.clock import SystemClock
 from meander.control.server import Server
 from meander.errors import FlowError, Rejected
 from meander.plan.change.become import Become
-from meander.plan.change.code import unpack_coded
+from meander.plan.change.code import unpack_changes
 from meander.plan.change.modify import Insert, Replace
 
 TOKEN, CODE = "correct-horse-battery", "staple-and-more-than-that"
@@ -125,11 +125,11 @@ def test_code_of_a_file_travels_as_code(server: Server, run: FakeRun, tmp_path: 
     path = write(tmp_path, "flow.py")
     assert main(["replace", "clean", "--code", f"{path}:clean"]) == 0
     ((_, told, code),) = run.asked
-    (change,) = unpack_coded(code).changes
+    (change,) = unpack_changes(code).changes
     assert isinstance(change, Replace)
     assert (change.name, told["changes"], change.op.kind) == ("clean", None, "map_batches")  # type: ignore[union-attr]
     assert main(["insert", "tap", "--parquet", str(tmp_path / "tap"), "--after", "clean"]) == 0
-    (change,) = unpack_coded(run.asked[1][2]).changes
+    (change,) = unpack_changes(run.asked[1][2]).changes
     assert isinstance(change, Insert)
     assert change.after == "clean"
 
@@ -146,7 +146,7 @@ def test_without_the_code_token_code_is_refused(
 def test_apply_sends_the_whole_flow(server: Server, run: FakeRun, tmp_path: Path) -> None:
     assert main(["apply", write(tmp_path, "flow.py"), "--drop-state", "--restart"]) == 0
     ((_, told, code),) = run.asked
-    (change,) = unpack_coded(code).changes
+    (change,) = unpack_changes(code).changes
     assert isinstance(change, Become)
     assert (change.plan.flow, change.resume, told["drop_state"]) == ("orders", False, True)
 

@@ -10,7 +10,7 @@ import pytest
 
 from meander.cli import nexmark as command
 from meander.cli.main import main
-from meander.cli.nexmark_verify import told
+from meander.cli.nexmark_verify import words_of
 from meander.nexmark.queries import FLOWS
 from meander.nexmark.verify import Trial, Verdict
 
@@ -93,7 +93,7 @@ def test_what_cannot_be_verified_is_said_before_anything_runs(words: list[str], 
 
 def test_a_verdict_says_what_happened_on_the_way() -> None:
     trial = Trial("q5", 2, 4, killed=True, events=1000, per_epoch=50, seed=0)
-    assert told(Verdict(trial, 4, 7, 20, 12, None, 9.6)) == (
+    assert words_of(Verdict(trial, 4, 7, 20, 12, None, 9.6)) == (
         "q5   2 slots, killed after epoch 4, 4 slots from epoch 7 on, 20 epochs in all: 12 rows equal (10 s)"
     )
-    assert "DIFFERENT. one row is missing" in told(Verdict(trial, None, None, 20, 12, "one row is missing", 9.6))
+    assert "DIFFERENT. one row is missing" in words_of(Verdict(trial, None, None, 20, 12, "one row is missing", 9.6))

@@ -11,10 +11,11 @@ import meander as md
 from meander.cli.main import main
 from meander.cli.store_view import owner_of
 from meander.errors import ConfigError
+from meander.state.formats import SNAPSHOT
 from meander.state.log import entry_name, read_manifest, readable_epochs
 from meander.state.stores.contract import Lock
 from meander.task.evaluate import DeadLetter
-from meander.task.stage import dead_letter_frame
+from meander.task.stage import dead_letter_frame, encode_dead_letters
 
 ADA, BOB, CLEO = ("ada", (2, 21.5)), ("bob", (1, 5.0)), ("cleo", (1, 300.0))
 
@@ -91,7 +92,7 @@ def test_wrong_questions_get_an_answer_that_helps(store: str, options: list[str]
 def test_an_epoch_whose_log_entries_are_gone_is_not_retained(store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     opened = make_store(tmp_path / "other", dict([ADA]), dict([BOB]), dict([CLEO]))
     base = read_manifest(opened, 2)
-    opened.put(f"manifest/{base.generation:08d}-{base.position:012d}", json.dumps(base.to_json()).encode())
+    opened.put(f"manifest/{base.generation:08d}-{base.position:012d}", SNAPSHOT.write(base.to_json()))
     opened.delete(entry_name(1, 1))
     assert readable_epochs(opened) == range(2, 4)
     assert main(["state", str(tmp_path / "other"), "totals", "--epoch", "1"]) == 2
@@ -168,7 +169,8 @@ def write_letters(store: str, *epochs: int) -> None:
     folder = Path(store) / "dead_letters"
     folder.mkdir()
     for epoch in epochs:
-        dead_letter_frame(epoch, [DeadLetter("parse", f"a.json:{epoch}", "not JSON", '{"a": [')]).write_parquet(folder / f"{epoch}.parquet")
+        letter = DeadLetter("parse", f"a.json:{epoch}", "not JSON", '{"a": [')
+        (folder / f"{epoch}.parquet").write_bytes(encode_dead_letters(dead_letter_frame(epoch, [letter])))
 
 
 def test_dead_letters_are_shown_with_their_reason_the_newest_last(store: str, capsys: pytest.CaptureFixture[str]) -> None:

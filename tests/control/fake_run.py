@@ -56,8 +56,8 @@ class FakeRun:
         self.asked.append(("migrate", list(operators), executor, key_groups, strategy))
         return Migrated(tuple(operators), executor, 21, 14, 0.5)
 
-    def modify_as_told(self, told: Mapping[str, Any], code: bytes | None = None) -> dict[str, Any]:
-        self.asked.append(("modify", dict(told), code))
+    def modify_as_data(self, data: Mapping[str, Any], code: bytes | None = None) -> dict[str, Any]:
+        self.asked.append(("modify", dict(data), code))
         if self.failure is not None:
             raise self.failure
         effects = {
@@ -71,9 +71,9 @@ class FakeRun:
             "go_on": [],
             "chance": {},
         }
-        if told.get("dry_run"):
+        if data.get("dry_run"):
             return effects
-        return {"id": told.get("request_id") or "x1", "version": 2, "epoch": 13, "seconds": 0.25, "effects": effects, "repeated": False}
+        return {"id": data.get("request_id") or "x1", "version": 2, "epoch": 13, "seconds": 0.25, "effects": effects, "repeated": False}
 
     def modifications(self) -> list[dict[str, Any]]:
         effects = {"changes": ["replace 'people' by filter"]}

@@ -21,7 +21,7 @@ def main() -> None:
     kill_as_asked(request)
     settings = Settings(parallelism=2, small_epochs=True, retain_epochs=100_000)
     opened = open_flow(build(request, None), open_store(request["store"]), SystemClock(), settings, dead_letters=request["store"] + "-dead")
-    opened.loop.look()
+    opened.loop.input.look()
     while opened.loop.step(everything=True):
         pass
     print(json.dumps({"epochs": opened.loop.log.manifest.epoch}), flush=True)

@@ -245,7 +245,7 @@ def test_a_store_of_an_older_version_has_to_be_started_as_it_was_once(tmp_path: 
     run_once(tmp_path)
     (started,) = (tmp_path / "state" / "plan").glob("*.started")
     started.unlink()
-    with pytest.raises(md.ConfigError, match=r"does not have the plan that it runs.*start the flow as it was"):
+    with pytest.raises(md.ConfigError, match=r"has lost the plan that it runs.*start the flow as it was"):
         Local(flow_of(tmp_path, 1), tmp_path / "state", apply=True)
 
 

@@ -12,7 +12,7 @@ import pytest
 from tests.local import Local, Script
 
 import meander as md
-from meander.plan.change.code import pack_coded, unpack_coded
+from meander.plan.change.code import pack_changes, unpack_changes
 
 COLUMNS: dict[str, Any] = {"k": pl.Int64(), "v": pl.Int64()}
 SCRIPT = tuple(((0, tuple((key, epoch) for key in range(3))),) for epoch in range(9))
@@ -111,7 +111,7 @@ def test_an_edited_file_is_sent_with_the_functions_that_can_travel(tmp_path: Pat
     events = flow.source("events", Script(COLUMNS, SCRIPT))
     events.sink("locked", md.foreach_batch(lambda frame, epoch: lock.release()))
     events.sink("plain", md.foreach_batch(lambda frame, epoch: None))
-    (change,) = unpack_coded(pack_coded([md.Become(flow.plan())])).changes
+    (change,) = unpack_changes(pack_changes([md.Become(flow.plan())])).changes
     assert isinstance(change, md.Become)
     assert change.plan.digest() == flow.plan().digest()
     assert [change.plan.node(name).op.sink.function is None for name in ("locked", "plain")] == [True, False]  # type: ignore[attr-defined]

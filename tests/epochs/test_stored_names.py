@@ -6,11 +6,13 @@ import json
 import re
 from pathlib import Path
 
-from tests.everything import everything
-from tests.local import Local
+import pytest
+from tests.everything import COLUMNS, SCRIPT, everything
+from tests.local import Local, Script
 from tests.pickles import by_value, code_in, imports_in, texts_in
 
 import meander as md
+from meander.errors import Corrupted
 
 OURS = re.compile(rb"meander\.[a-z_]+")
 """How a module of ours is written. Names of files and versions say ``meander`` in other ways."""
@@ -59,3 +61,22 @@ def test_the_search_would_find_a_name(tmp_path: Path) -> None:
     packed = pickle.dumps(Window(1, 1))
     assert OURS.findall(packed)
     assert imports_in(packed) == {"meander.plan.windows"}
+
+
+def test_a_stored_plan_that_was_changed_is_corrupted(tmp_path: Path) -> None:
+    def flow() -> md.Flow:
+        made = md.Flow("small")
+        made.source("in", Script(COLUMNS, SCRIPT)).filter("v >= 0", name="kept").sink("out", md.memory())
+        return made
+
+    local = Local(flow(), tmp_path, 1)
+    local.step()
+    local.propose(md.Replace("kept", md.filter("v > 3")))
+    local.step()
+    name = local.loop.in_force.plan["packed"]
+    data = local.store.get(name)
+    local.store.put(name, data.replace(b"v > 3", b"v > 4"))
+    with pytest.raises(Corrupted, match=r"packed' is damaged: its content is not the one that its name stands for"):
+        Local(flow(), tmp_path, 1)
+    local.store.put(name, data)
+    assert Local(flow(), tmp_path, 1).modifier.plan.node("kept").op.text == "v > 3"

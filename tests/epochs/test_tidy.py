@@ -37,7 +37,8 @@ def hidden(folder: Path) -> list[str]:
 
 @pytest.mark.many
 @pytest.mark.parametrize(
-    ("nth", "place", "epoch"), [(1, "log/00000000/.", 0), (2, "plan/.", 0), (4, "log/00000001/.", 1), (6, "manifest/.", 3)]
+    ("nth", "place", "epoch"),
+    [(1, ".format.", 0), (2, "log/00000000/.", 0), (3, "plan/.", 0), (5, "log/00000001/.", 1), (7, "manifest/.", 3)],
 )
 def test_the_next_start_removes_what_a_process_killed_inside_a_put_left_behind(tmp_path: Path, nth: int, place: str, epoch: int) -> None:
     driver = start_driver(tmp_path, nth, "kill")
@@ -55,7 +56,7 @@ def test_the_next_start_removes_what_a_process_killed_inside_a_put_left_behind(t
 
 def test_the_temporary_file_of_a_replaced_run_that_still_lives_is_left_to_it(tmp_path: Path) -> None:
     """It stands still inside a put while its successor sweeps. When it wakes up it meets the seal, and removes its file itself."""
-    old = start_driver(tmp_path, 4, "wait")
+    old = start_driver(tmp_path, 5, "wait")
     try:
         assert old.stdout is not None
         assert old.stdout.readline() == "halted\n"

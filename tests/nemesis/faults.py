@@ -111,7 +111,7 @@ class Faults:
             "kill executor": 3.0,
             "kill python_worker": 4.0,
             "kill steward": 2.0,
-            "kill backroom": 1.0,
+            "kill background_steward": 1.0,
             "kill supervisor": 1.5,
             "pause driver": 2.0,
             "pause session": 2.0,

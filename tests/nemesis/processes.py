@@ -82,7 +82,7 @@ def _part(words: list[str], replicas: dict[str, str]) -> tuple[str, str]:
     if "supervise.py" in text:
         return "supervisor", ""
     if "meander.cache.steward" in words:
-        return ("backroom" if "backroom" in words else "steward"), ""
+        return ("background_steward" if "background" in words else "steward"), ""
     if "pyspark.daemon" in words:
         return "python_worker", ""
     return "", ""

@@ -17,6 +17,7 @@ from meander import testing
 from meander.on_spark import opening
 from meander.state.stores.contract import Lock, open_store
 from meander.testing.jobs import LocalJobs
+from meander.worker import Worker
 
 
 @pytest.fixture(autouse=True)
@@ -77,7 +78,7 @@ def test_dead_letters_need_a_folder_that_no_source_reads_and_no_sink_writes(tmp_
 def test_a_start_that_fails_at_its_end_leaves_the_store_to_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     session = SimpleNamespace(sparkContext=SimpleNamespace(applicationId="here"))
     monkeypatch.setattr(opening, "make_session", lambda: session)
-    monkeypatch.setattr(opening, "SparkJobs", lambda context: LocalJobs())
+    monkeypatch.setattr(opening, "SparkJobs", lambda context: LocalJobs(Worker()))
     monkeypatch.setattr(opening, "executors", lambda context: {})
     for name in ("prepare_context", "probe_store"):
         monkeypatch.setattr(opening, name, lambda *_: None)

@@ -8,10 +8,12 @@ import collections
 import dataclasses
 import functools
 import importlib
+import linecache
 import pickle
 import subprocess
 import sys
 import textwrap
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -200,6 +202,18 @@ def test_the_part_that_differs_is_known_by_its_name(modules: Callable[..., Modul
     assert {"by_module()", "helpers.rate()", "helpers.RATE", "helpers.RATES"} <= set(after.parts)
 
 
+def test_a_package_that_pip_has_put_beside_is_not_followed(modules: Callable[..., ModuleType], tmp_path: Path) -> None:
+    """``pip install --target`` makes folders that look like a user's own."""
+
+    def record(flow: ModuleType) -> str:
+        folder = Path(str(flow.helpers.__file__)).parent
+        (folder / "helpers-1.0.dist-info").mkdir()
+        (folder / "helpers-1.0.dist-info" / "RECORD").write_text("helpers.py,sha256=x,1\nhelpers-1.0.dist-info/RECORD,,\n")
+        return code_of(flow.by_module)
+
+    assert record(modules()) == record(modules(("RATE = 0.2", "RATE = 0.3")))
+
+
 # -- what a function carries ------------------------------------------------------------------------------------------
 
 
@@ -291,6 +305,37 @@ def test_a_changed_function_of_a_class_counts_and_one_of_its_base_too() -> None:
         return Derived
 
     assert code_of(kind(1)()) == code_of(kind(1)()) != code_of(kind(2)())
+
+
+def test_the_source_of_a_notebooks_cell_is_known_and_its_names_count_by_value() -> None:
+    def run(*cells: str) -> dict[str, Any]:
+        names: dict[str, Any] = {"__name__": "__main__"}
+        for cell in cells:
+            file = f"<cell {hash(cell)}>"
+            linecache.cache[file] = (len(cell), None, cell.splitlines(keepends=True), file)
+            exec(compile(cell, file, "exec", dont_inherit=True), names)
+        return names
+
+    function = "def f(x):\n    global n\n    n += 1\n    return x * RATE + n\n"
+    one, same = run("RATE = 2", "n = 0", function), run("n = 0\nRATE = 2", "# f\n" + function)
+    assert not read_code(one["f"]).compiled
+    one["f"](1)
+    assert code_of(one["f"]) == code_of(same["f"])
+    assert code_of(one["f"]) != code_of(run("RATE = 3", "n = 0", function)["f"])
+
+
+def test_a_module_in_an_archive_has_its_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def packed(text: str) -> Any:
+        archive = tmp_path / f"{len(list(tmp_path.iterdir()))}.zip"
+        with zipfile.ZipFile(archive, "w") as file:
+            file.writestr("archived_rates.py", text)
+        monkeypatch.syspath_prepend(archive)
+        sys.modules.pop("archived_rates", None)
+        return importlib.import_module("archived_rates").rate
+
+    one, same, other = (packed(f"{comment}RATE = {n}\ndef rate(x): return x * RATE\n") for comment, n in (("", 1), ("# a\n", 1), ("", 2)))
+    assert not read_code(one).compiled
+    assert code_of(one) == code_of(same) != code_of(other)
 
 
 # -- another process -------------------------------------------------------------------------------------------------
@@ -485,6 +530,43 @@ def test_an_operator_that_was_pickled_keeps_the_code_that_it_had_where_it_was_wr
     before = op.code()
     modules(("RATE = 0.2", "RATE = 0.3"))
     assert pickle.loads(packed).code() == before
+
+
+def test_a_plan_is_the_same_in_a_process_that_has_no_source_of_it(tmp_path: Path) -> None:
+    """As a replica has it that was started from Python, an executor, or a driver that is asked for a change."""
+    file = tmp_path / "written.py"
+    file.write_text(
+        "import sys, cloudpickle, meander as md, polars as pl\n"
+        "def rate(x): return x * 2\n"
+        "class Total(md.Aggregator):\n"
+        "    def init(self): return {'s': rate(pl.col('a').sum())}\n"
+        "    def merge(self): return {'s': self.state('s').sum()}\n"
+        "    def finish(self): return self.state('s')\n"
+        "class Last(md.Processor):\n"
+        "    output = {'n': 'int64'}\n"
+        "    def on_events(self, key, rows, state, ctx): yield (rate(1),)\n"
+        "flow = md.Flow('f')\n"
+        "rows = flow.source('in', md.generator('wikipedia')).with_columns(a=pl.lit(1)).map_batches(lambda df: df.with_columns(b=rate(1)))\n"
+        "keyed = rows.key_by('server_name')\n"
+        "keyed.process(Last(), name='last').sink('one', md.console())\n"
+        "keyed.aggregate(Total('a').alias('t'), name='totals').sink('two', md.console())\n"
+        "plan = flow.plan()\n"
+        "open(sys.argv[1], 'wb').write(cloudpickle.dumps(plan))\n"
+        "print(plan.digest())\n"
+    )
+    packed = tmp_path / "packed"
+    own = subprocess.run([sys.executable, str(file), str(packed)], capture_output=True, text=True, check=True).stdout.strip()
+    file.unlink()
+    read = (
+        "import pickle, sys; from meander.plan.graph import Plan\n"
+        "plan = pickle.load(open(sys.argv[1], 'rb'))\n"
+        "again = Plan(2, plan.flow, plan.nodes)\n"
+        "totals = again.node('totals').op.aggs[0]\n"
+        "assert all(node.code == node.op.code() for node in again.nodes)\n"
+        "print(plan.digest(), again.digest(), max(node.code.compiled for node in again.nodes))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", read, str(packed)], capture_output=True, text=True)
+    assert done.stdout.split() == [own, own], done.stderr
 
 
 # -- values, and expressions -----------------------------------------------------------------------------------------

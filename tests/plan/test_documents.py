@@ -127,7 +127,7 @@ def _filter(document: dict[str, Any]) -> Any:
         (lambda d: _filter(d).pop("text"), "operator 'half': filter has no parameter 'text'.*another version"),
         (lambda d: _filter(d).update(text={"$tale": 1}), "operator 'half': .*tale.* is not understood by Meander"),
         (lambda d: _filter(d).update(text={"$type": "int65"}), "operator 'half': .*int65.* is not understood by Meander"),
-        (lambda d: d.update(format=2), "'p' has format 2, and Meander .* reads format 1; it was written by Meander"),
+        (lambda d: d.update(format=2), "'p' has format 2, and this Meander reads format 1: use a newer Meander; it was written by Meander"),
     ],
 )
 def test_a_document_of_a_newer_version_is_refused_with_a_sentence(change: Any, words: str) -> None:
@@ -135,10 +135,15 @@ def test_a_document_of_a_newer_version_is_refused_with_a_sentence(change: Any, w
         read_plan(changed(simple(), change), "'p'")
 
 
-@pytest.mark.parametrize("data", [b"", b"\x80\x05N.", b"[]", b"{}", b"{"])
+@pytest.mark.parametrize("data", [b"", b"\x80\x05N.", b"[]", b"{"])
 def test_what_is_no_document_is_damaged(data: bytes) -> None:
     with pytest.raises(Corrupted, match="the plan is damaged"):
         read_plan(data, "the plan")
+
+
+def test_an_object_without_a_format_is_refused() -> None:
+    with pytest.raises(ConfigError, match="the plan does not say its format: it was written before format 1"):
+        read_plan(b"{}", "the plan")
 
 
 def with_function(function: Any) -> Plan:

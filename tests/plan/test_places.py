@@ -43,27 +43,27 @@ def test_what_was_changed_goes_on_where_the_file_is_the_old_one_or_says_somethin
     for given in (old, plan_of(md.parquet(tmp_path / "elsewhere" / "old"))):
         settled = settle(brought, new, given)
         assert (folder(given.with_ends(settled.ends)), settled.brought) == ("new", brought)
-        assert "in force is parquet" in settled.told[0]
-        assert "`meander apply FLOW.py`" in settled.told[0]
+        assert "in force is parquet" in settled.notices[0]
+        assert "`meander apply FLOW.py`" in settled.notices[0]
 
 
 def test_a_file_that_says_what_is_in_force_counts_again_and_its_folder_may_move(tmp_path: Path, old: Plan) -> None:
     new, brought = changed(old, md.parquet(tmp_path / "new"), {}, old)
     edited = settle(brought, new, plan_of(md.parquet(tmp_path / "new")))
-    assert (edited.ends, edited.told) == ({}, ())
+    assert (edited.ends, edited.notices) == ({}, ())
     moved = settle(edited.brought, new, plan_of(md.parquet(tmp_path / "moved")))
-    assert (moved.ends, moved.told) == ({}, ())
+    assert (moved.ends, moved.notices) == ({}, ())
     outdated = settle(moved.brought, new, old)
     assert folder(old.with_ends(outdated.ends)) == "new"
-    assert outdated.told
+    assert outdated.notices
 
 
 def test_what_is_changed_back_is_what_the_file_says(tmp_path: Path, old: Plan) -> None:
     new, brought = changed(old, md.parquet(tmp_path / "new"), {}, old)
     back, brought = changed(new, md.parquet(tmp_path / "old"), brought, old)
     assert brought["out"]["agreed"]
-    assert settle(brought, back, old).told == ()
-    assert settle(brought, back, plan_of(md.parquet(tmp_path / "new"))).told
+    assert settle(brought, back, old).notices == ()
+    assert settle(brought, back, plan_of(md.parquet(tmp_path / "new"))).notices
 
 
 def test_functions_are_told_apart_by_their_code_and_not_by_what_they_have_collected() -> None:

@@ -27,6 +27,7 @@ def main() -> None:
     while True:
         number += 1
         said = {
+            "format": 1,
             "name": name,
             "number": number,
             "epoch": int(time.time() % 100_000 * 10),

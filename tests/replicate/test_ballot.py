@@ -35,6 +35,7 @@ def process(logs: Path) -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.spark  # of Spark it needs the jars alone, and a Java
 def test_one_that_dies_is_started_again_where_it_was_and_the_same_replicas_elect_anew(tmp_path: Path) -> None:
     address, close = find_zookeeper("leader", None, tmp_path)
     assert address is not None
@@ -56,6 +57,7 @@ def test_one_that_dies_is_started_again_where_it_was_and_the_same_replicas_elect
     assert not (tmp_path / "zookeeper.json").exists()
 
 
+@pytest.mark.spark
 def test_the_next_supervisor_takes_it_up_and_brings_it_back_as_well(tmp_path: Path) -> None:
     words = "import os, sys; from pathlib import Path; from meander.replicate.ballot import find_zookeeper as find; "
     words += "print(find('leader', None, Path(sys.argv[1]))[0], flush=True); os._exit(0)"  # killed, as far as anybody can see

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -23,6 +22,7 @@ from meander.epochs import compaction as compaction_module
 from meander.epochs.compaction import still_holds
 from meander.epochs.loop import Loop
 from meander.replicate.follow import Follower
+from meander.state.formats import DIGESTS
 from meander.state.stores.contract import DirStore
 
 COLUMNS = {"k": pl.Int64(), "v": pl.Int64(), "ts": pl.Datetime("us")}
@@ -308,7 +308,9 @@ def test_of_three_the_one_stops_that_two_contradict(tmp_path: Path, monkeypatch:
             c.step()
 
     def b_objects(entry: Any, digests: Any) -> None:
-        b.store.put(b.cohort._objection(entry["epoch"], "b"), json.dumps(digests).encode())  # in life it waits in a process of its own
+        b.store.put(
+            b.cohort._objection(entry["epoch"], "b"), DIGESTS.write({"digests": digests})
+        )  # in life it waits in a process of its own
         said.set()
 
     with during_its_run(a, others):

@@ -275,10 +275,10 @@ def test_it_is_asked_through_the_store(stage: Stage) -> None:
 
 
 WRONG = {
-    "count": b'{"do": "add", "count": "x"}',
-    "no name": b'{"do": "drain"}',
-    "no sense": b'{"do": ["add"], "count": {}}',
-    "half": b'{"do": "add", "cou',
+    "count": b'{"format": 1, "do": "add", "count": "x"}',
+    "no name": b'{"format": 1, "do": "drain"}',
+    "no sense": b'{"format": 1, "do": ["add"], "count": {}}',
+    "half": b'{"format": 1, "do": "add", "cou',
     "list": b"[1]",
     "empty": b"",
 }
@@ -290,7 +290,9 @@ def test_a_wish_that_makes_no_sense_is_refused_and_the_next_one_is_fulfilled(sta
         stage.store.put(f"replicas/asked/{identity}", wish)
     until(supervisor, lambda: len(stage.store.list("replicas/answered/")) == len(WRONG))
     said = [json.loads(stage.store.get(name) or b"") for name in stage.store.list("replicas/answered/")]
-    assert all(one["kind"] == "ConfigError" and "does not understand" in one["error"] for one in said)
+    refusals = {"ConfigError": "does not understand", "Corrupted": "does not say its format"}
+    assert {one["kind"] for one in said} == {*refusals}
+    assert all(refusals[one["kind"]] in one["error"] for one in said)
     until(supervisor, lambda: stage.store.list("replicas/asked/") == [])
     asking = threading.Thread(target=ask, args=(stage.store, SystemClock(), "add", 20.0), kwargs={"count": 1})
     asking.start()

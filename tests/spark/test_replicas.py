@@ -212,7 +212,11 @@ if __name__ == "__main__":
         assert Client(server.url).status()["operators"]["counts"]["parallelism"] == 3
         until(lambda: all(f'replica="{one}"' in Client(server.url).metrics() for one in "ab"))
         assert [one["verdict"] for one in run.modifications()] == ["in force"], run.modifications()
-        run.evacuate("driver", replica="b")
+        try:
+            run.evacuate("driver", replica="b")
+            raise AssertionError("a local Spark has one executor")
+        except md.ConfigError as error:
+            assert "executor 'driver' is the last one" in str(error), error
     print("ok", md.read_state(sys.argv[2], "counts").to_pydict())
 """
 
@@ -232,9 +236,7 @@ def test_a_handle_changes_all_its_replicas(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_the_code_token_of_the_command_line_reaches_replicas(tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    pl.DataFrame({"id": range(100), "key": [0] * 100}).write_parquet(tmp_path / "in" / "first.parquet")
+def test_the_code_token_of_the_command_line_reaches_replicas(tmp_path: Path, feeder: Feeder) -> None:
     flow, store, secret = tmp_path / "flow.py", str(tmp_path / "state"), "secret-code-token"
     flow.write_text(FLOW.format(input=str(tmp_path / "in"), out=str(tmp_path / "out")))
     (tmp_path / "fixes.py").write_text("def same(frame):\n    return frame\n")

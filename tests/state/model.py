@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+from tests.entries import epoch_entry
 from tests.memory_store import MemoryStore
 
 from meander import aggregates
@@ -183,8 +184,7 @@ class Modelled:
 
     def _append_epoch(self, segments: list[SegmentRef]) -> None:
         tables = {"t": {"keys": tuple(self.keys), "segments": [s.to_json() for s in segments]}}
-        entry = {"kind": "epoch", "epoch": self.manifest.epoch + 1, "plan": {}, "offsets": {}, "tables": tables}
-        self._apply({**entry, "routing": {"t": self.routing}, "staged": {}, "counts": {}, "now": 0.0})
+        self._apply(epoch_entry(self.manifest.epoch + 1, tables=tables, routing={"t": self.routing}))
 
     def _apply(self, entry: Json) -> None:
         self.manifest = self.manifest.apply({**entry, "generation": 1, "position": self.manifest.position + 1})

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.entries import epoch_entry
 from tests.memory_store import MemoryStore
 
 from meander.epochs.compaction import finished_merge, merge_entry, still_holds
@@ -327,20 +328,9 @@ class Kept:
         if rows:
             ref, self.data[f"e{number}"] = stored(f"e{number}", rows, number)
             segments = [ref.to_json()]
-        entry = {
-            "kind": "epoch",
-            "epoch": number,
-            "plan": plan or {},
-            "offsets": {},
-            "tables": {"t": {"keys": ["k", "at"], "time": "at", "segments": segments}} if segments else {},
-            "floors": {} if floor is None else {"t": floor},
-            "drops": ["t"] if drop else [],
-            "routing": {},
-            "staged": {},
-            "counts": {},
-            "now": 0.0,
-        }
-        self._append(entry)
+        tables = {"t": {"keys": ["k", "at"], "time": "at", "segments": segments}} if segments else {}
+        floors = {} if floor is None else {"t": floor}
+        self._append(epoch_entry(number, plan=plan or {}, tables=tables, floors=floors, drops=["t"] if drop else []))
 
     def merged(self, merge: Merge) -> Json:
         self.number += 1

@@ -7,18 +7,20 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests import entries
 from tests.memory_store import MemoryStore
 
 from meander.clock import FakeClock
 from meander.errors import ConfigError, Corrupted, Fenced, Retryable
 from meander.state import log as log_module
+from meander.state.formats import SNAPSHOT
 from meander.state.log import Log, entry_name, newest_generation, read_manifest
 from meander.state.manifest import Manifest
+from meander.state.stores.opening import NAME, check_format
 
 
 def epoch_entry(number: int) -> dict[str, Any]:
-    fields = {"kind": "epoch", "epoch": number, "now": 0.0, "plan": {}, "offsets": {"s": {"next": number}}, "tables": {}, "routing": {}}
-    return {**fields, "staged": {}, "counts": {"epochs": 1}}
+    return entries.epoch_entry(number, offsets={"s": {"next": number}})
 
 
 class Scripted(MemoryStore):
@@ -113,7 +115,7 @@ def test_a_newcomer_that_read_the_log_while_it_was_collected_does_not_become_an_
     def move_on() -> None:
         for number in (2, 3):
             first.append(epoch_entry(number))
-        first._store.put_if_absent(log_module.snapshot_name(1, 3), json.dumps(first.manifest.to_json()).encode())
+        first._store.put_if_absent(log_module.snapshot_name(1, 3), SNAPSHOT.write(first.manifest.to_json()))
         for position in (1, 2, 3):
             store.delete(entry_name(1, position))
 
@@ -153,6 +155,44 @@ def test_an_unclear_answer_to_a_replaced_owner_is_a_fence() -> None:
         first.append(epoch_entry(1))
 
 
+class Died(BaseException):
+    """A process was killed."""
+
+
+class Disk(MemoryStore):
+    """A store in which a name can be seen before it is durable, as in a folder that is not synced yet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.durable: dict[str, bytes] = {}
+        self.dies_at: str | None = None
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        created = name not in self.objects
+        self.objects.setdefault(name, data)
+        if name == self.dies_at:
+            self.dies_at = None
+            raise Died
+        folder = name.rpartition("/")[0]
+        self.durable.update({other: there for other, there in self.objects.items() if other.rpartition("/")[0] == folder})
+        return created
+
+
+@pytest.mark.parametrize("dies_at", [NAME, entry_name(0, 0), entry_name(1, 2)])
+def test_what_a_start_has_left_that_was_killed_before_it_was_durable_is_so_after_the_next(dies_at: str) -> None:
+    store = Disk()
+    if dies_at == entry_name(1, 2):
+        take_over(store, 1).append(epoch_entry(1))
+    store.dies_at = dies_at
+    with pytest.raises(Died):
+        take_over(store, 2)
+    owner = take_over(store, 3)
+    owner.append(epoch_entry(owner.manifest.epoch + 1))
+    store.objects = store.durable  # the power is cut
+    assert check_format(store)
+    assert read_manifest(store) == owner.manifest
+
+
 def test_every_epoch_is_readable_as_it_was() -> None:
     store = MemoryStore()
     owner = take_over(store, 1)
@@ -169,7 +209,7 @@ def test_an_epoch_that_was_collected_is_named_as_such() -> None:
     owner = take_over(store, 1)
     for number in (1, 2, 3):
         owner.append(epoch_entry(number))
-    store.put_if_absent(log_module.snapshot_name(1, 3), json.dumps(owner.manifest.to_json()).encode())
+    store.put_if_absent(log_module.snapshot_name(1, 3), SNAPSHOT.write(owner.manifest.to_json()))
     for position in (1, 2, 3):
         store.delete(entry_name(1, position))
     with pytest.raises(ConfigError, match="epoch 2 is not retained any more; epoch 3 can be read"):

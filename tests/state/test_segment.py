@@ -28,7 +28,7 @@ def test_a_segment_is_readable_with_plain_pyarrow() -> None:
     assert table.schema.types == [pa.uint64(), pa.large_string(), pa.int64()]
     assert table.to_pylist() == rows.to_dicts()
     index = json.loads(table.schema.metadata[b"meander"])
-    assert index == {"format": 2, "rows": 3, "firsts": ["1", "ffffffffffffffff"]}
+    assert index == {"format": 1, "rows": 3, "firsts": ["1", "ffffffffffffffff"]}
 
 
 @settings(max_examples=60, deadline=None)
@@ -57,11 +57,11 @@ def test_a_broken_segment_is_corruption_and_named(data: bytes) -> None:
 
 def test_a_segment_of_a_newer_format_is_refused() -> None:
     table = frame([1]).to_arrow()
-    schema = table.schema.with_metadata({"meander": json.dumps({"format": 3, "rows": 1, "firsts": ["1"]})})
+    schema = table.schema.with_metadata({"meander": json.dumps({"format": 2, "rows": 1, "firsts": ["1"]})})
     out = pa.BufferOutputStream()
     with pa.ipc.new_file(out, schema) as writer:
         writer.write_table(table.cast(schema))
-    with pytest.raises(Corrupted, match="format 3, this version reads 2: use the Meander that wrote it"):
+    with pytest.raises(Corrupted, match="segment 's' has format 2, and this Meander reads format 1: use a newer Meander"):
         Segment("s", out.getvalue())
 
 

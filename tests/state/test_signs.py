@@ -134,7 +134,7 @@ def test_a_supervisor_whose_words_cannot_be_read_is_waited_for_as_long_as_any_ot
         def sleep(self, seconds: float) -> None:
             super().sleep(seconds)
             if self.monotonic() > 1.0 and speaks:
-                store.put(SUPERVISOR, b'{"process": 7, "host": "here", "number": 3}')
+                store.put(SUPERVISOR, b'{"format": 1, "process": 7, "host": "here", "number": 3}')
 
     store, speaks = MemoryStore(), False
     store.put(SUPERVISOR, data)

@@ -27,7 +27,8 @@ from tests.servers import BUCKET
 from meander.errors import Busy, ConfigError, Retryable, Unavailable
 from meander.state.stores.contract import DirStore, Lock, Store, open_store, sweep_temporary
 
-KINDS = ["memory", "folder", "redis", "s3"]
+KINDS = ["memory", "folder", "redis", "s3", *os.environ.get("MEANDER_TEST_STORE", "").split()]
+"""The variable has the address of a store that is being added: see docs/extending.md."""
 
 
 def environment() -> dict[str, str]:
@@ -40,7 +41,7 @@ def make_url(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return f"{request.getfixturevalue('redis_url')}/tests/{tmp_path.name}"
     if kind == "s3":
         return f"s3://{BUCKET}/tests/{tmp_path.name}?endpoint={request.getfixturevalue('s3_bucket')}"
-    return str(tmp_path / "deep" / "store")
+    return kind.format(folder=tmp_path) if "://" in kind else str(tmp_path / "deep" / "store")
 
 
 @pytest.fixture(params=KINDS)

@@ -69,7 +69,7 @@ def test_the_counter_does_not_keep_what_left_the_cache(tmp_path: Path) -> None:
         peer = Peer(steward.address, "secret")
         (rows,) = peer.rows(["segments/t/one"], np.arange(2, dtype=np.uint64))
         assert rows is not None
-        cache.drop("segments/t/one")  # by the backroom, which is another process
+        cache.drop("segments/t/one")  # by the background process, which is another process
         steward.close_dropped()
         assert peer.rows(["segments/t/one"], np.arange(2, dtype=np.uint64)) == [None]
     finally:

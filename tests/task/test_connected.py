@@ -269,7 +269,7 @@ def test_cuts_and_parallelism_do_not_matter_to_what_does_not_ask_for_the_order(t
         assert sorted(read(main, "k", "v", "paid", pl.col("on").dt.epoch("s")), key=repr) == wanted
 
 
-class Told(md.Processor):
+class EpochListener(md.Processor):
     """What a call is told."""
 
     output = {"by": "string", "time": "timestamp", "mark": "timestamp", "id": "string", "names": "string"}
@@ -290,7 +290,7 @@ def at(second: int) -> datetime:
 
 def test_each_side_has_its_own_rows_and_time_and_ids_and_the_mark_is_the_smaller_one(tmp_path: Path) -> None:
     epochs = [(((1, 1, 20 * SECOND),), ((1, 1, 7 * SECOND),)), (((1, 1, 30 * SECOND),), ((1, 1, 8 * SECOND),))]
-    flow, main, _ = flow_of(epochs, Told)
+    flow, main, _ = flow_of(epochs, EpochListener)
     Local(flow, tmp_path).run()
     assert read(main, "by", "time", "mark", "names") == [
         ("left", at(20), None, "k v ts"),
@@ -315,13 +315,13 @@ def test_a_side_that_is_silent_holds_timers_back_for_its_idle_time(tmp_path: Pat
 
 @pytest.mark.parametrize("timed", [(True, False), (False, True), (False, False)])
 def test_there_is_an_event_time_only_where_both_sides_have_one(tmp_path: Path, timed: tuple[bool, bool]) -> None:
-    flow, main, _ = flow_of([(((1, 1, 0),), ((1, 1, 0),))], Told, timed)
+    flow, main, _ = flow_of([(((1, 1, 0),), ((1, 1, 0),))], EpochListener, timed)
     clock = FakeClock(1_000.0)
     local = Local(flow, tmp_path, clock=clock)
     local.run()
     assert [(by, mark) for by, mark in read(main, "by", "mark")] == [("left", None), ("right", None)]
     assert all(time.year == 1970 and time >= at(1_000) for (time,) in read(main, "time"))
-    forgetful = type("Forgetful", (Told,), {"ttl_clock": "event", "n": md.value("int64", ttl="1h")})
+    forgetful = type("Forgetful", (EpochListener,), {"ttl_clock": "event", "n": md.value("int64", ttl="1h")})
     without = "right" if timed[0] else "left"
     with pytest.raises(FlowError, match=f"ttl_clock='event' after '{without}': its rows have no event time"):
         Local(flow_of([], forgetful, timed)[0], tmp_path / "forgetful")
@@ -568,9 +568,9 @@ class WithOther(Alone):
 
 def test_timers_do_not_change_their_clock_where_the_second_stream_has_no_time() -> None:
     flow = md.Flow("p")
-    timed = type("Timed", (Alone,), {"on_timer": Told.on_timer})
+    timed = type("Timed", (Alone,), {"on_timer": EpochListener.on_timer})
     flow.source("left", scripts([])[0]).watermark("ts", name="left_time").key_by("k").process(timed, name="p").sink("main", md.memory())
-    both = type("Timed", (WithOther,), {"on_timer": Told.on_timer})
+    both = type("Timed", (WithOther,), {"on_timer": EpochListener.on_timer})
     with pytest.raises(FlowError, match=r"process 'p' cannot go on with its state: its time was ts of left_time.* and would be none"):
         modify(flow.plan(), [Become(plan_of(both, timed=(True, False)))])
 

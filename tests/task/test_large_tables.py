@@ -21,7 +21,7 @@ from meander.cache.disk import Cache
 from meander.cache.tables import OpenTables, lookups_of
 from meander.errors import Corrupted, FlowError
 from meander.plan import tables as plan_tables
-from meander.plan.change.code import pack_coded, unpack_coded
+from meander.plan.change.code import pack_changes, unpack_changes
 from meander.plan.content import content_digest
 from meander.state import lookups
 from meander.state.manifest import Manifest
@@ -117,7 +117,7 @@ def test_a_stored_table_gives_what_a_frame_gives_row_for_row(seed: int, tmp_path
     found = pickle.loads(pickle.dumps(stored))
     assert found.frame is None
     pieces = [*lookups.encode_pieces(table.select(found.kept), keys, matching.nulls_equal)]
-    found.find = lookups.LookupTable(pieces, {c: table.schema[c] for c in found.kept}).find
+    found.find = lookups.LookupTable("tables/x", pieces, {c: table.schema[c] for c in found.kept}).find
     at = 0
     while at < rows.height:
         size = rng.randrange(0, 12)
@@ -391,7 +391,7 @@ def test_a_change_that_is_sent_brings_no_large_table_but_knows_one_in_force(tmp_
     local.step()
 
     def sent(table: pl.DataFrame, how: str) -> Any:
-        (change,) = unpack_coded(pack_coded([md.Become(flow_of(table, 12, how).plan())])).changes
+        (change,) = unpack_changes(pack_changes([md.Become(flow_of(table, 12, how).plan())])).changes
         return change
 
     with pytest.raises(FlowError, match=r"join_static 'cities': its table .3 rows, .* too large to be sent"):

@@ -264,7 +264,7 @@ def test_input_whose_turn_comes_after_an_epoch_without_input_is_of_no_earlier_ti
     local = Local(flow, tmp_path, clock=clock, ahead=False)
     assert local.step()
     clock.at = 1_009.9
-    batch = local.loop.decide(local.manifest.epoch + 1, everything=True)
+    batch = local.loop.decisions.from_input(local.manifest.epoch + 1, everything=True)
     assert batch is not None
     clock.at = 1_020.1
     assert local.step(), "the first window closes"

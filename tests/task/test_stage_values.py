@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.entries import epoch_entry
 from tests.local import ReadOnly
 
 import meander as md
@@ -26,11 +27,11 @@ from meander.state.log import Log
 from meander.state.manifest import Manifest
 from meander.state.segment import Segment, SegmentRef, ends_of
 from meander.state.stores.contract import DirStore
+from meander.task.exchange import _cut
 from meander.task.messages import Common, Control, Report, SplitTask
 from meander.task.operators.contract import Partial
 from meander.task.physical import compile_plan
 from meander.task.stage import Outbox, StageTask
-from meander.worker import _cut
 
 KEY_GROUPS = 8
 NAN = float("nan")
@@ -90,8 +91,7 @@ class Slots:
             for name, ref in report.segments.items():
                 known = tables.setdefault(name, {"keys": self.compiled.keyed["op"].tables()[name].keys, "segments": []})
                 known["segments"].append(ref.to_json())
-        entry = {"kind": "epoch", "epoch": number, "now": 0.0, "plan": plan, "offsets": {}, "routing": {"op": self.routing}}
-        self.log.append({**entry, "tables": tables, "staged": {}, "counts": {}})
+        self.log.append(epoch_entry(number, plan=plan, routing={"op": self.routing}, tables=tables))
         staged = [report.staged["out"]["name"] for report in reports if "out" in report.staged]
         frames = [pl.read_ipc(self.store.get(name) or b"") for name in staged]
         return pl.concat(frames) if frames else pl.DataFrame()

@@ -10,14 +10,13 @@ aggregates are refused.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import polars as pl
 
 from meander import sketches
-from meander.aggregates.contract import OF_A_COLUMN, Agg, Part
-from meander.aggregates.kinds import ApproximateCountDistinct, Collect, Count, CountDistinct, Extreme, Mean, Quantile, Sum, TopK, Var
-from meander.errors import FlowError
+from meander.aggregates.contract import OF_A_COLUMN, Agg, Part, Way
+from meander.aggregates.kinds import Mean, Sum
 from meander.plan.code import Code
 from meander.stored import stored
 
@@ -126,47 +125,18 @@ class Bag(OverChanges):
 
     def of_values(self) -> pl.Expr:
         """The result, from a group's values (in ``value``, ascending) and their numbers (in ``n``)."""
-        values, numbers = self._state("value"), self._state("n")
-        if isinstance(self.of, Extreme):
-            # NaN only if there is nothing else, as min and max of Polars have it.
-            return (values.min() if self.of.fold == "min" else values.max()).alias(self.name)
-        if isinstance(self.of, TopK):
-            k = self.of.k
-            return values.repeat_by(numbers.clip(upper_bound=k)).explode().sort(descending=True).head(k).implode().alias(self.name)
-        return pl.len().cast(_INT).alias(self.name)
+        return self.of.fold_values(self._state("value"), self._state("n")).alias(self.name)
 
-    def of_none(self, dtype: pl.DataType) -> pl.Expr:
-        """The result where a group has no values."""
-        if isinstance(self.of, CountDistinct):
-            return pl.lit(0, dtype)
-        return pl.lit(pl.Series([[]], dtype=dtype)).first() if isinstance(self.of, TopK) else pl.lit(None, dtype)
+    def fold_none(self, dtype: pl.DataType) -> pl.Expr:
+        return self.of.fold_none(dtype)
 
     def _finish(self) -> pl.Expr:
         return pl.col(self.name)
 
 
+_WAYS: dict[Way, type[OverChanges]] = {"counted": Counting, "summed": Summing, "in buckets": Ranking, "as a bag": Bag}
+
+
 def over_changes(agg: Agg, schema: pl.Schema) -> OverChanges:
     """The aggregate as it is over changes; FlowError with the reason where it cannot be exact there."""
-    given: dict[str, Any] = {"column": agg.column, "label": agg.label, "of": agg}
-    if isinstance(agg, Count):
-        return Counting(**given)
-    if isinstance(agg, Sum | Mean):
-        if agg.column is not None and agg.column in schema and schema[agg.column].is_float():
-            raise FlowError(
-                f"{agg.call()}: over changes, floats cannot be subtracted without a rest, which would depend on the epochs; "
-                "cast them to integers (cents) or to a decimal first"
-            )
-        return Summing(**given)
-    if isinstance(agg, Quantile):
-        return Ranking(**given)
-    if isinstance(agg, CountDistinct | TopK) or (isinstance(agg, Extreme) and agg.fold in ("min", "max")):
-        return Bag(**given)
-    if isinstance(agg, Var):
-        why = "its state is floats, from which nothing can be subtracted without a rest"
-    elif isinstance(agg, ApproximateCountDistinct):
-        why = "a sketch of hashes cannot forget; use count_distinct(...) without approximate=True"
-    elif isinstance(agg, Extreme | Collect):
-        why = "changes have no order of arrival that does not depend on the epochs; use min, max or top_k"
-    else:
-        why = "an aggregator of your own has no way to take rows back"
-    raise FlowError(f"{agg.call()}: it cannot be kept over changes: {why}")
+    return _WAYS[agg.over_changes(schema)](column=agg.column, label=agg.label, of=agg)

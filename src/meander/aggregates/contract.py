@@ -11,7 +11,7 @@ import dataclasses
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import polars as pl
 
@@ -21,6 +21,9 @@ from meander.plan.code import NO_CODE, Code
 
 OF_A_COLUMN: Mapping[str, Any] = {"called": {"expr": "expression"}, "sql": "column"}
 """How aggregates are stored: ``@stored("sum", **OF_A_COLUMN)``. What they are of may have been written as SQL."""
+
+Way = Literal["counted", "summed", "in buckets", "as a bag"]
+"""How an aggregate's state is kept over a stream of changes: see ``changing``."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,6 +121,21 @@ class Agg:
     def code(self) -> Code:
         """The Python code that decides its results beside ``describe``; none for a built-in one. For digests."""
         return NO_CODE
+
+    def over_changes(self, schema: pl.Schema) -> Way:
+        """How its state is kept over a stream of changes; FlowError with the reason where that cannot be exact."""
+        raise self._cannot_forget("an aggregator of your own has no way to take rows back")
+
+    def fold_values(self, values: pl.Expr, numbers: pl.Expr) -> pl.Expr:
+        """For ``"as a bag"``: the result, from a group's different values, ascending, and their numbers."""
+        raise NotImplementedError
+
+    def fold_none(self, dtype: pl.DataType) -> pl.Expr:
+        """For ``"as a bag"``: the result where a group has no values."""
+        return pl.lit(None, dtype)
+
+    def _cannot_forget(self, why: str) -> FlowError:
+        return FlowError(f"{self.call()}: it cannot be kept over changes: {why}")
 
     def _finish(self) -> pl.Expr:
         raise NotImplementedError

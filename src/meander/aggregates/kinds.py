@@ -1,4 +1,6 @@
-"""The kinds of aggregates there are: the state each keeps, and its expressions.
+"""The kinds of aggregates there are: the state each keeps, its expressions, and the function that makes one.
+
+To add one, write its class and its function, and put the function's name into ``__all__``: see docs/extending.md.
 
 Merging is associative for all of them, except that sums, means and variances of floats round differently in
 another order: that order is what the engine fixes. Integers wrap at 64 bits, as everywhere in Arrow.
@@ -12,11 +14,19 @@ from typing import ClassVar
 import polars as pl
 
 from meander import sketches
-from meander.aggregates.contract import OF_A_COLUMN, Agg, Part
+from meander.aggregates.contract import OF_A_COLUMN, Agg, Part, Way
+from meander.errors import FlowError
 from meander.stored import stored
+
+__all__ = [
+    "avg", "collect", "count", "count_distinct", "first", "last", "max", "mean", "min",
+    "quantile", "std", "sum", "top_k", "var",
+]  # fmt: skip
+"""The functions that users call, below the classes: ``md.sum`` and the JSON and SQL names of changes follow from this list."""
 
 _INT = pl.Int64()
 _FLOAT = pl.Float64()
+_NO_ORDER = "changes have no order of arrival that does not depend on the epochs; use min, max or top_k"
 
 
 def _numeric(dtype: pl.DataType) -> bool:
@@ -43,6 +53,16 @@ def _anything(dtype: pl.DataType) -> bool:
     return not isinstance(dtype, pl.Null)
 
 
+def _summed(agg: Agg, schema: pl.Schema) -> Way:
+    """Over changes, what is summed must be exact."""
+    if agg.column is not None and agg.column in schema and schema[agg.column].is_float():
+        raise FlowError(
+            f"{agg.call()}: over changes, floats cannot be subtracted without a rest, which would depend on the epochs; "
+            "cast them to integers (cents) or to a decimal first"
+        )
+    return "summed"
+
+
 def _sum_or_null(values: pl.Expr) -> pl.Expr:
     """Polars' sum of nulls is 0; SQL's is null, and so is ours."""
     return pl.when(values.count() > 0).then(values.sum())
@@ -61,6 +81,9 @@ class Count(Agg):
 
     def output(self, schema: pl.Schema) -> pl.DataType:
         return _INT
+
+    def over_changes(self, schema: pl.Schema) -> Way:
+        return "counted"
 
     def _finish(self) -> pl.Expr:
         return self._state("n")
@@ -85,6 +108,9 @@ class Sum(Agg):
         if isinstance(dtype, pl.Decimal):
             return pl.Decimal(38, dtype.scale)
         return _FLOAT if dtype.is_float() else dtype
+
+    def over_changes(self, schema: pl.Schema) -> Way:
+        return _summed(self, schema)
 
     def _finish(self) -> pl.Expr:
         return self._state("sum")
@@ -117,6 +143,14 @@ class Extreme(Agg):
             return self._dtype(schema, _anything, "a type")
         return self._dtype(schema, _orderable, "something that has an order")
 
+    def over_changes(self, schema: pl.Schema) -> Way:
+        if self.fold in ("first", "last"):
+            raise self._cannot_forget(_NO_ORDER)
+        return "as a bag"
+
+    def fold_values(self, values: pl.Expr, numbers: pl.Expr) -> pl.Expr:
+        return values.min() if self.fold == "min" else values.max()  # NaN only if there is nothing else
+
     def _finish(self) -> pl.Expr:
         return self._state("value")
 
@@ -142,6 +176,9 @@ class Mean(Agg):
     def output(self, schema: pl.Schema) -> pl.DataType:
         return _FLOAT
 
+    def over_changes(self, schema: pl.Schema) -> Way:
+        return _summed(self, schema)
+
     def _finish(self) -> pl.Expr:
         return self._state("sum").cast(_FLOAT) / self._state("n")
 
@@ -166,6 +203,9 @@ class Var(Agg):
 
     def output(self, schema: pl.Schema) -> pl.DataType:
         return _FLOAT
+
+    def over_changes(self, schema: pl.Schema) -> Way:
+        raise self._cannot_forget("its state is floats, from which nothing can be subtracted without a rest")
 
     def _finish(self) -> pl.Expr:
         value = pl.when(self._state("n") > 1).then(self._state("m2") / (self._state("n") - 1))
@@ -196,6 +236,15 @@ class CountDistinct(Agg):
     def output(self, schema: pl.Schema) -> pl.DataType:
         return _INT
 
+    def over_changes(self, schema: pl.Schema) -> Way:
+        return "as a bag"
+
+    def fold_values(self, values: pl.Expr, numbers: pl.Expr) -> pl.Expr:
+        return pl.len().cast(_INT)
+
+    def fold_none(self, dtype: pl.DataType) -> pl.Expr:
+        return pl.lit(0, dtype)
+
     def _finish(self) -> pl.Expr:
         return self._state("n")
 
@@ -213,6 +262,9 @@ class ApproximateCountDistinct(Agg):
 
     def call(self) -> str:
         return f"count_distinct({self.column}, approximate=True)"
+
+    def over_changes(self, schema: pl.Schema) -> Way:
+        raise self._cannot_forget("a sketch of hashes cannot forget; use count_distinct(...) without approximate=True")
 
     def _finish(self) -> pl.Expr:
         return sketches.kmv_estimate(self._state("hashes"))
@@ -235,6 +287,9 @@ class Quantile(Agg):
     def memory(self) -> str:
         return f"quantiles({self.column})"
 
+    def over_changes(self, schema: pl.Schema) -> Way:
+        return "in buckets"
+
     def _finish(self) -> pl.Expr:
         return sketches.buckets_quantile(self._state("buckets"), self.q)
 
@@ -253,6 +308,15 @@ class TopK(Agg):
 
     def output(self, schema: pl.Schema) -> pl.DataType:
         return pl.List(self._dtype(schema, _orderable, "something that has an order"))
+
+    def over_changes(self, schema: pl.Schema) -> Way:
+        return "as a bag"
+
+    def fold_values(self, values: pl.Expr, numbers: pl.Expr) -> pl.Expr:
+        return values.repeat_by(numbers.clip(upper_bound=self.k)).explode().sort(descending=True).head(self.k).implode()
+
+    def fold_none(self, dtype: pl.DataType) -> pl.Expr:
+        return pl.lit(pl.Series([[]], dtype=dtype)).first()
 
     def _finish(self) -> pl.Expr:
         return self._state("values")
@@ -273,5 +337,101 @@ class Collect(Agg):
     def output(self, schema: pl.Schema) -> pl.DataType:
         return pl.List(self._dtype(schema, _flat, "a flat type"))
 
+    def over_changes(self, schema: pl.Schema) -> Way:
+        raise self._cannot_forget(_NO_ORDER)
+
     def _finish(self) -> pl.Expr:
         return self._state("values")
+
+
+# -- what users call ----------------------------------------------------------------------------------------------
+
+
+def count(column: str | pl.Expr | None = None, where: str | pl.Expr | None = None) -> Agg:
+    """Rows, or with a column those where it is not null, or those for which a condition holds: ``count(where="amount > 10")``.
+
+    Example: ``md.count().alias("n")``.
+    """
+    if where is not None:
+        if column is not None:
+            raise FlowError(f"count({column}, where={where}): give one of them; where={where!r} may say that the column is not null")
+        column = pl.when(where).then(1) if isinstance(where, pl.Expr) else f"CASE WHEN {where} THEN 1 END"
+    return Count() if column is None else Count.of(column)
+
+
+def sum(column: str | pl.Expr) -> Agg:
+    """Int64 of signed integers, UInt64 of unsigned, Float64 of floats; null if there is nothing but nulls.
+
+    Example: ``md.sum("amount").alias("total")``, ``md.sum("price * quantity")``.
+    """
+    return Sum.of(column)
+
+
+def min(column: str | pl.Expr) -> Agg:
+    """The smallest value; NaN only if there is nothing else: ``md.min("amount")``."""
+    return Extreme.of(column, fold="min")
+
+
+def max(column: str | pl.Expr) -> Agg:
+    """The largest value; NaN only if there is nothing else: ``md.max("amount")``."""
+    return Extreme.of(column, fold="max")
+
+
+def mean(column: str | pl.Expr) -> Agg:
+    """The arithmetic mean, Float64: ``md.mean("amount")``."""
+    return Mean.of(column)
+
+
+def avg(column: str | pl.Expr) -> Agg:
+    """The same as ``mean``, under the name that it has in SQL.
+
+    Example: ``md.avg("amount")``.
+    """
+    return Mean.of(column)
+
+
+def var(column: str | pl.Expr) -> Agg:
+    """Sample variance (n - 1); null below two values: ``md.var("amount")``."""
+    return Var.of(column)
+
+
+def std(column: str | pl.Expr) -> Agg:
+    """Sample standard deviation; null below two values: ``md.std("amount")``."""
+    return Var.of(column, root=True)
+
+
+def first(column: str | pl.Expr) -> Agg:
+    """The first value that is not null, in the order of rows: ``md.first("amount")``."""
+    return Extreme.of(column, fold="first")
+
+
+def last(column: str | pl.Expr) -> Agg:
+    """The last value that is not null, in the order of rows: ``md.last("amount")``."""
+    return Extreme.of(column, fold="last")
+
+
+def count_distinct(column: str | pl.Expr, approximate: bool = False) -> Agg:
+    """Different values. Exact keeps every one of them; approximate keeps 1,024 hashes and errs by some 3%.
+
+    Example: ``md.count_distinct("customer", approximate=True)``.
+    """
+    return ApproximateCountDistinct.of(column) if approximate else CountDistinct.of(column)
+
+
+def quantile(column: str | pl.Expr, q: float) -> Agg:
+    """The value at rank q, within 1% of it, from a sketch of bounded size. NaN counts for nothing: ``md.quantile("amount", 0.99)``."""
+    if not 0.0 <= q <= 1.0:
+        raise FlowError(f"quantile({column}): q is {q}; it must be between 0 and 1")
+    return Quantile.of(column, q=float(q))
+
+
+def top_k(column: str | pl.Expr, k: int) -> Agg:
+    """The k largest values, largest first: ``md.top_k("amount", 3)``."""
+    if k < 1:
+        raise FlowError(f"top_k({column}): k is {k}; it must be at least 1")
+    return TopK.of(column, k=k)
+
+
+def collect(column: str | pl.Expr) -> Agg:
+    """All values that are not null, in the order of rows. Grows without bound: ``md.collect("product")``."""
+    return Collect.of(column)

@@ -53,14 +53,14 @@ def padded(size: int) -> int:
     return (size + 63) & ~63
 
 
-def backroom_of(address: str) -> str:
-    """Where a steward does what takes long. Its address names the port of its counter, and then that of its backroom.
+def background_of(address: str) -> str:
+    """Where a steward does what takes long. Its address names the port of its foreground, and then that of its background.
 
-    >>> backroom_of("127.0.0.1:4001/4002")
+    >>> background_of("127.0.0.1:4001/4002")
     '127.0.0.1:4002'
     """
-    counter, _, port = address.partition("/")
-    return f"{counter.rpartition(':')[0]}:{port}" if port else counter
+    foreground, _, port = address.partition("/")
+    return f"{foreground.rpartition(':')[0]}:{port}" if port else foreground
 
 
 class Peer:
@@ -77,8 +77,8 @@ class Peer:
 
     def __init__(self, address: str, secret: str) -> None:
         self.address = address
-        self._counter = flight.FlightClient(f"grpc://{address.partition('/')[0]}")
-        self._backroom = flight.FlightClient(f"grpc://{backroom_of(address)}")
+        self._foreground = flight.FlightClient(f"grpc://{address.partition('/')[0]}")
+        self._background = flight.FlightClient(f"grpc://{background_of(address)}")
         self._headers = [(b"authorization", f"Bearer {secret}".encode())]
         self._silent_until = 0.0
 
@@ -119,7 +119,7 @@ class Peer:
         if _CLOCK.monotonic() < self._silent_until:
             raise Unreachable(self.address)
         options = flight.FlightCallOptions(timeout=patience, headers=self._headers)
-        client = self._counter if what == "rows" else self._backroom
+        client = self._foreground if what == "rows" else self._background
         try:
             pieces = [r.body for r in client.do_action(flight.Action(what, b"".join(join(header, body))), options)]
         except (flight.FlightError, pa.ArrowException, OSError) as error:

@@ -56,7 +56,7 @@ class Notices:
         while self._wait():
             with self._changed:
                 due = {address: [*names] for address, names in self._owed.items()}
-            failed = [address for address, names in due.items() if not self._has_told(address, names)]
+            failed = [address for address, names in due.items() if not self._has_notified(address, names)]
             with self._changed:
                 if failed and not self._closed:
                     self._changed.wait(_AGAIN)
@@ -67,14 +67,14 @@ class Notices:
             self._changed.wait_for(lambda: self._closed or self._owed)
             return not self._closed
 
-    def _has_told(self, address: str, names: list[str]) -> bool:
+    def _has_notified(self, address: str, names: list[str]) -> bool:
         try:
             self._tell(address, names)
         except Unreachable:
             return False
-        told = {*names}
+        notified = {*names}
         with self._changed:
-            left = [name for name in self._owed.pop(address, ()) if name not in told]
+            left = [name for name in self._owed.pop(address, ()) if name not in notified]
             if left:
                 self._owed[address] = deque(left, maxlen=self._kept)
         return True

@@ -34,6 +34,7 @@ from meander.cache.disk import Cache
 from meander.cache.open_segments import OpenSegments
 from meander.cache.ranges import SMALL, open_by_ranges, read_whole
 from meander.clock import Clock
+from meander.processes import parent_of, words_of
 from meander.state.hashing import Hashes
 from meander.state.parts import encode_part
 from meander.state.segment import HASH, Segment, SegmentRef, encode_segment
@@ -363,11 +364,8 @@ def this_executor() -> str | None:
 
 def _executor_id(process: int | None) -> str:
     """The id that Spark knows an executor by: its command line has it. A local executor is the driver."""
-    with contextlib.suppress(OSError):
-        words = Path(f"/proc/{process}/cmdline").read_bytes().decode(errors="replace").split("\0")
-        if "--executor-id" in words:
-            return words[words.index("--executor-id") + 1]
-    return "driver"
+    words = [] if process is None else words_of(process)
+    return words[words.index("--executor-id") + 1] if "--executor-id" in words else "driver"
 
 
 def _executor_process() -> int | None:
@@ -375,7 +373,4 @@ def _executor_process() -> int | None:
     daemon's parent is the executor. None where the system does not tell. Then there is no steward,
     since it could not end with its executor, and segments that are not in the cache are read from
     the store."""
-    try:
-        return int(Path(f"/proc/{os.getppid()}/stat").read_text().rsplit(")", 1)[1].split()[1])
-    except OSError:
-        return None
+    return parent_of(os.getppid())

@@ -1,10 +1,10 @@
 """The steward: two helper processes beside each executor. They answer for the executor's cache.
 
-At the *counter*, of normal priority, since an epoch is waiting:
+At the *foreground*, of normal priority, since an epoch is waiting:
 
 - ``rows``: some segments' rows of some hashes. How a new owner fetches single keys from the one before it.
 
-In the *backroom*, of low priority, since it must not take the cores from the epochs:
+In the *background*, of low priority, since it must not take the cores from the epochs:
 
 - ``part``: a segment's rows of some key groups. How a new owner fetches all there is to move.
 - ``fetch``: bring parts of segments into this cache, from another steward or from the store, in the background; ``fetched`` says how far.
@@ -35,10 +35,11 @@ import pyarrow as pa
 import pyarrow.compute  # otherwise the first question would wait for it
 from pyarrow import flight
 
-from meander.cache.client import Peer, Unreachable, backroom_of, join, padded, split
+from meander.cache.client import Peer, Unreachable, background_of, join, padded, split
 from meander.cache.disk import Cache
 from meander.cache.ranges import SMALL, open_by_ranges, read_whole
 from meander.clock import Clock, SystemClock
+from meander.processes import born
 from meander.state.compaction import Merge, run_merge
 from meander.state.parts import encode_part, pieces_of
 from meander.state.segment import Segment, SegmentRef, encode_batch, ends_of, rows_of_hashes
@@ -191,7 +192,7 @@ class Steward(flight.FlightServerBase):  # type: ignore[misc]
         return name in self._gone
 
     def _from_peer(self, name: str, groups: int, holder: str | None) -> pa.Buffer | None:
-        if holder is None or backroom_of(holder) == self.address:
+        if holder is None or background_of(holder) == self.address:
             return None
         try:
             data = Peer.at(holder, self._secret).part(name, groups)
@@ -256,41 +257,41 @@ def main() -> None:
     folder = Path(sys.argv[1])
     orders = json.loads(sys.stdin.readline())
     if len(sys.argv) > 2:
-        _work_in_backroom(folder, orders)
+        _work_in_background(folder, orders)
     else:
-        _stand_at_counter(folder, orders)
+        _serve_in_foreground(folder, orders)
     os._exit(0)  # gRPC's threads would keep the process
 
 
-def _stand_at_counter(folder: Path, orders: dict[str, Any]) -> None:
-    command = [sys.executable, "-m", "meander.cache.steward", str(folder), "backroom"]
-    backroom = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert backroom.stdin is not None
-    assert backroom.stdout is not None
-    backroom.stdin.write(json.dumps({**orders, "counter": os.getpid()}).encode() + b"\n")
-    backroom.stdin.close()
+def _serve_in_foreground(folder: Path, orders: dict[str, Any]) -> None:
+    command = [sys.executable, "-m", "meander.cache.steward", str(folder), "background"]
+    background = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert background.stdin is not None
+    assert background.stdout is not None
+    background.stdin.write(json.dumps({**orders, "foreground": os.getpid()}).encode() + b"\n")
+    background.stdin.close()
     steward = _open(folder, orders)
-    port = backroom.stdout.readline().decode().strip()
+    port = background.stdout.readline().decode().strip()
     if port:
         staged = folder / ".steward.json"
         staged.write_text(json.dumps({"address": f"{steward.address}/{port}", "process": os.getpid()}))
         os.replace(staged, folder / "steward.json")
     clock, is_alive = SystemClock(), _watch(orders["executor"])
-    while is_alive() and backroom.poll() is None:
+    while is_alive() and background.poll() is None:
         clock.sleep(_WATCH_EVERY)
         steward.close_dropped()
     if not is_alive():
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _work_in_backroom(folder: Path, orders: dict[str, Any]) -> None:
+def _work_in_background(folder: Path, orders: dict[str, Any]) -> None:
     os.nice(10)
     steward = _open(folder, orders)
     sys.stdout.write(f"{steward.port}\n")
     sys.stdout.flush()
     clock = SystemClock()
     is_alive, evicted = _watch(orders["executor"]), clock.monotonic()
-    while is_alive() and os.getppid() == orders["counter"]:
+    while is_alive() and os.getppid() == orders["foreground"]:
         clock.sleep(_WATCH_EVERY)
         if clock.monotonic() - evicted > _EVICT_EVERY:
             steward._cache.evict(orders["limit"])
@@ -303,16 +304,8 @@ def _open(folder: Path, orders: dict[str, Any]) -> Steward:
 
 def _watch(process: int) -> Callable[[], bool]:
     """Whether a process is still there: the same one, and not another of its number."""
-    born = _born(process)
-    return lambda: born is not None and _born(process) == born
-
-
-def _born(process: int) -> str | None:
-    """When a process was started, in the system's own terms: tells it from another one of the same number. None where it is gone."""
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[19]
-    except (OSError, IndexError):
-        return None
+    began = born(process)
+    return lambda: began != "" and born(process) == began
 
 
 if __name__ == "__main__":

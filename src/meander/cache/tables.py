@@ -68,7 +68,7 @@ class OpenTables:
     def _opened(self, name: str, mark: Json, lookup: StoredLookup, store: Store, executor_cache: ExecutorCache | None) -> LookupTable:
         key = (store.url, mark["object"])
         found = self._open.get(key)
-        table = LookupTable(_pieces(name, mark, store, executor_cache), _schema(lookup)) if found is None else found[0]
+        table = LookupTable(mark["object"], _pieces(name, mark, store, executor_cache), _schema(lookup)) if found is None else found[0]
         self._open[key] = (table, self._tasks)
         return table
 

@@ -71,8 +71,8 @@ def diff(arguments: argparse.Namespace) -> int:
 def apply(arguments: argparse.Namespace) -> int:
     from meander.cli.flow_file import load_flow
     from meander.plan.change.become import Become
-    from meander.plan.change.code import pack_coded
+    from meander.plan.change.code import pack_changes
 
     plan = load_flow(arguments.file).plan()
-    body = {"code": base64.b64encode(pack_coded([Become(plan, arguments.resume)])).decode()}
+    body = {"code": base64.b64encode(pack_changes([Become(plan, arguments.resume)])).decode()}
     return send(arguments, body, None)

@@ -157,20 +157,20 @@ def _add_operator(parser: Parser) -> None:
 
 
 def replace(arguments: argparse.Namespace) -> int:
-    told = {"change": "replace", "name": arguments.operator}
-    return _change(arguments, told, lambda op: _md().Replace(arguments.operator, op, arguments.resume))
+    change = {"change": "replace", "name": arguments.operator}
+    return _change(arguments, change, lambda op: _md().Replace(arguments.operator, op, arguments.resume))
 
 
 def insert(arguments: argparse.Namespace) -> int:
-    told = {"change": "insert", "name": arguments.operator, "after": arguments.after, "before": arguments.before}
-    return _change(arguments, told, lambda op: _md().Insert(arguments.operator, op, arguments.after, arguments.before))
+    change = {"change": "insert", "name": arguments.operator, "after": arguments.after, "before": arguments.before}
+    return _change(arguments, change, lambda op: _md().Insert(arguments.operator, op, arguments.after, arguments.before))
 
 
 def remove(arguments: argparse.Namespace) -> int:
     return send(arguments, {"changes": [{"change": "remove", "name": arguments.operator}]}, [arguments.operator])
 
 
-def _change(arguments: argparse.Namespace, told: dict[str, Any], make: Any) -> int:
+def _change(arguments: argparse.Namespace, change: dict[str, Any], make: Any) -> int:
     kinds = ("filter", "select", "with_columns", "aggregate", "watermark", "parquet", "code")
     given = [kind for kind in kinds if getattr(arguments, kind) is not None]
     if len(given) != 1:
@@ -181,12 +181,12 @@ def _change(arguments: argparse.Namespace, told: dict[str, Any], make: Any) -> i
     (kind,) = given
     body: dict[str, Any]
     if kind in ("parquet", "code"):
-        from meander.plan.change.code import pack_coded
+        from meander.plan.change.code import pack_changes
 
         op = _md().parquet(arguments.parquet) if kind == "parquet" else _object_of(arguments.code, arguments.by)
-        body = {"code": base64.b64encode(pack_coded([make(op)])).decode()}
+        body = {"code": base64.b64encode(pack_changes([make(op)])).decode()}
     else:
-        body = {"changes": [{**told, "operator": _operator(arguments, kind)}]}
+        body = {"changes": [{**change, "operator": _operator(arguments, kind)}]}
     if arguments.backfill:
         body["backfill"] = {arguments.operator: {name: _number(value) for name, value in _pairs("--backfill", arguments.backfill).items()}}
     return send(arguments, body, [arguments.operator])

@@ -87,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
                 with doing, tempfile.TemporaryDirectory(prefix=f"{trial.query}-", dir=folder) as place:
                     verdict = verify(trial, session, Path(place), known)
                 verdicts.append(verdict)
-                console.print(told(verdict), soft_wrap=True, style=None if verdict.difference is None else "bold red")
+                console.print(words_of(verdict), soft_wrap=True, style=None if verdict.difference is None else "bold red")
         finally:
             session.stop()
     wrong = [verdict for verdict in verdicts if verdict.difference is not None]
@@ -98,7 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if wrong else 0
 
 
-def told(verdict: Verdict) -> str:
+def words_of(verdict: Verdict) -> str:
     """A verdict in a line."""
     trial = verdict.trial
     on_the_way = [

@@ -55,7 +55,9 @@ def be_replica(
     ``said`` is what is written down of its end.
     """
     from meander.run import start
+    from meander.state.stores.opening import checked_store
 
+    checked_store(store)
     stop, session = Stop(), make_session()
     try:
         run = start(flow, store, spark=session, replica=name, **options)

@@ -72,11 +72,9 @@ def read(url: str) -> dict[str, Any]:
     from meander.clock import SystemClock
     from meander.replicate.requests import SUPERVISOR
     from meander.replicate.roster import read_roster
-    from meander.state.stores.contract import open_store
-    from meander.state.stores.folder import refuse_file
+    from meander.state.stores.opening import checked_store
 
-    store = open_store(url)
-    refuse_file(store)
+    store = checked_store(url)
     if store.get(SUPERVISOR) is None:
         from meander.cli.store_view import open_existing
 
@@ -87,11 +85,9 @@ def read(url: str) -> dict[str, Any]:
 def _ask(arguments: argparse.Namespace, verb: str, url: str) -> int:
     from meander.clock import SystemClock
     from meander.replicate.requests import ask
-    from meander.state.stores.contract import open_store
-    from meander.state.stores.folder import refuse_file
+    from meander.state.stores.opening import checked_store
 
-    store = open_store(url)
-    refuse_file(store)
+    store = checked_store(url)
     more = {"count": arguments.count} if verb == "add" else {"name": arguments.name}
 
     def tell(text: str) -> None:

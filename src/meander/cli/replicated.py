@@ -33,16 +33,14 @@ def command(arguments: argparse.Namespace) -> int:
     from meander.clock import SystemClock
     from meander.replicate.ballot import find_zookeeper
     from meander.replicate.supervisor import Orders, Supervisor
-    from meander.state.stores.contract import open_store
-    from meander.state.stores.folder import refuse_file
+    from meander.state.stores.opening import checked_store
 
     check(arguments)
     flow = load_flow(arguments.file)
     flow.plan()  # what is wrong with it is said before a process is started
     start_options(arguments)
     url = arguments.store or f"meander-state/{flow.name}"
-    store = open_store(url)
-    refuse_file(store)
+    store = checked_store(url)
     if not arguments.takeover:
         _refuse_a_run_of_its_own(store, url)
     console, stop, clock = make_console(arguments.json, arguments.no_color), Stop(), SystemClock()
@@ -113,6 +111,7 @@ def child(arguments: argparse.Namespace, store: str, name: str, first: bool) -> 
     if arguments.http is not None:
         words += ["--http", str(arguments.http and arguments.http + place_of(name)), "--host", arguments.host]
     words += [f"--{flag}" for flag in ("strict", "once", "apply") if getattr(arguments, flag)]
+    words += [f"--same-code={name}" if name is not True else "--same-code" for name in arguments.same_code or ()]
     words += [f"--drop-state={name}" if name is not True else "--drop-state" for name in arguments.drop_state or ()]
     words += {None: [], True: ["--resume"], False: ["--restart"]}[arguments.resume]
     if arguments.takeover and first:  # a replica that comes back must not take the store from a run that has replaced it

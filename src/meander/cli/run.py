@@ -79,6 +79,14 @@ def add_flow_options(parser: Parser) -> None:
     edited.add_argument(
         "--apply", action="store_true", help="where the store holds an older version of the flow, change it into this one, on probation"
     )
+    edited.add_argument(
+        "--same-code",
+        metavar="OPERATOR",
+        nargs="?",
+        const=True,
+        action="append",
+        help="the changed code of this operator does what it did; may be repeated; without a name: that of all operators",
+    )
     add_drop_state(edited)
     add_resume(edited)
     parser.add_argument("--latency-file", metavar="F", help="write ingestion time and latency of every event there, in milliseconds")
@@ -182,10 +190,12 @@ def run_flow(arguments: argparse.Namespace, flow: Flow, port: int | None, make_s
     """Run a flow until its end or a signal, on the session that is made for it; served on a port where one is given."""
     from meander.cli.progress import Lines, Meter, StatusLine, make_console, waiting, watch
     from meander.cli.store_view import refuse_busy
+    from meander.state.stores.opening import checked_store
 
     options = start_options(arguments)
     flow.plan()  # what is wrong with it is said before Spark is waited for
     store = arguments.store or f"meander-state/{flow.name}"
+    checked_store(store)
     if not arguments.takeover:
         refuse_busy(store)
     console = make_console(arguments.json, arguments.no_color)
@@ -230,6 +240,8 @@ def start_options(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.once and arguments.trigger is not None:
         raise ConfigError("--once and --trigger contradict each other: leave one out")
     options: dict[str, Any] = {"strict": arguments.strict, "takeover": arguments.takeover, **_applied(arguments)}
+    if arguments.same_code:
+        options["same_code"] = True in arguments.same_code or arguments.same_code
     if arguments.parallelism is not None:
         options["parallelism"] = arguments.parallelism
     if arguments.autoscale is not None:

@@ -13,9 +13,9 @@ from meander.clock import SystemClock
 from meander.errors import Busy, ConfigError
 from meander.state.log import newest_generation, read_manifest
 from meander.state.manifest import Manifest
-from meander.state.stores.contract import Store, open_store
-from meander.state.stores.folder import refuse_file
+from meander.state.stores.contract import Store
 from meander.state.stores.lease import live_owner
+from meander.state.stores.opening import checked_store
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,7 @@ class Owner:
 
 def open_existing(url: str) -> tuple[Store, Manifest]:
     """A store that holds a flow, and its newest manifest."""
-    store = open_store(url)
-    refuse_file(store)
+    store = checked_store(url)
     manifest = read_manifest(store)
     if manifest.position < 0:
         folder = store.local("")
@@ -75,8 +74,7 @@ def owner_of(store: Store) -> Owner:
 
 def refuse_busy(url: str) -> None:
     """Busy where a live run holds the store: a look that takes no time, before Spark is waited for."""
-    store = open_store(url)
-    refuse_file(store)
+    store = checked_store(url)
     if (owner := owner_of(store)).live:
         raise Busy(
             f"store {store.url} is in use by a live run ({owner.name or 'unknown process'}); nothing was touched. "

@@ -9,8 +9,9 @@ _OPTIONS = (
     (re.compile(r"resume=True"), "--resume"),
     (re.compile(r"resume=False"), "--restart"),
     (re.compile(r"apply=True"), "--apply"),
+    (re.compile(r"same_code=True"), "--same-code"),
 )
-_NAMED = re.compile(r"drop_state=\[((?:'[^']*'(?:, )?)+)\]")
+_NAMED = re.compile(r"(drop_state|same_code)=\[((?:'[^']*'(?:, )?)+)\]")
 
 
 def count(number: float) -> str:
@@ -62,13 +63,20 @@ def ago(seconds: float) -> str:
     return "just now" if seconds < 1 else f"{duration(seconds)} ago"
 
 
+def _one_option_per_name(found: re.Match[str]) -> str:
+    option = found.group(1).replace("_", "-")
+    return " ".join(f"--{option} {name}" for name in re.findall(r"'([^']*)'", found.group(2)))
+
+
 def as_options(message: str) -> str:
     """Python's arguments, written as options of a command line.
 
     >>> as_options("give drop_state=['totals', 'best'], or drop_state=True; resume=False begins anew")
     'give --drop-state totals --drop-state best, or --drop-state; --restart begins anew'
+    >>> as_options("start this one with same_code=['clean']")
+    'start this one with --same-code clean'
     """
-    message = _NAMED.sub(lambda found: " ".join(f"--drop-state {name}" for name in re.findall(r"'([^']*)'", found.group(1))), message)
+    message = _NAMED.sub(_one_option_per_name, message)
     for argument, option in _OPTIONS:
         message = argument.sub(option, message)
     return message

@@ -105,10 +105,10 @@ class Discovery:
 
     def grown(self) -> list[Grown]:
         """Files that have changed in size since they were taken; each change is reported once."""
-        told = []
+        taken = []
         while self._grown:
-            told.append(self._grown.popleft())
-        return told
+            taken.append(self._grown.popleft())
+        return taken
 
     def forget(self, name: str) -> None:
         """Forget a file that was removed before it was taken: a later file of the same name is a

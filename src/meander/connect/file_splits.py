@@ -143,8 +143,8 @@ class FilesCursor:
         mine = set() if given is None else set(_names(given))
         if given is not None:
             self._partial, grown = self._before
-            told = set() if agreed is None else {split.payload["path"] for split in agreed.splits if "taken_with" in split.payload}
-            self._grown = [one for one in grown if one.name not in told] + self._grown
+            known = set() if agreed is None else {split.payload["path"] for split in agreed.splits if "taken_with" in split.payload}
+            self._grown = [one for one in grown if one.name not in known] + self._grown
             chosen = {split.payload["path"]: split.payload for split in given.splits}
             for name in mine - taken - ({self._partial["name"]} if self._partial else set()):
                 # As it was: a file that has changed or gone meanwhile is found out when it is its turn. Nothing can fail here.
@@ -172,7 +172,7 @@ class FilesCursor:
 
     def _fill(self, ready: Iterator[Found]) -> Choice | None:
         """Files and parts of files up to the limits."""
-        splits: list[Split] = [self._told(grown) for grown in self._grown]
+        splits: list[Split] = [self._as_split(grown) for grown in self._grown]
         done: list[str] = []
         rows = size = 0
         while not (splits and self._limits.files is not None and len(done) >= self._limits.files):
@@ -188,7 +188,7 @@ class FilesCursor:
             self._discovery.took(file)
         return self._chosen(splits, done, None, 0) if splits else None
 
-    def _told(self, grown: Grown) -> Split:
+    def _as_split(self, grown: Grown) -> Split:
         """A split without rows that becomes a dead letter: data appended to a taken file is not
         read, and the user must see that."""
         payload = {"path": grown.name, "size": grown.size, "mtime_ns": grown.mtime_ns, "taken_with": grown.before}

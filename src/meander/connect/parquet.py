@@ -72,12 +72,12 @@ class ParquetSink:
         return "parquet"
 
 
-def encode_parquet(frame: pl.DataFrame) -> bytes:
-    """The frame as the bytes of one Parquet file."""
+def encode_parquet(frame: pl.DataFrame, metadata: dict[str, str] | None = None) -> bytes:
+    """The frame as the bytes of one Parquet file, with more ``metadata`` than its columns."""
     # Measured on one core: Polars writes 1M rows in about half of pyarrow's time, and lz4 costs a third less than zstd
     # for files that are an eighth larger.
     out = io.BytesIO()
-    frame.write_parquet(out, compression="lz4")
+    frame.write_parquet(out, compression="lz4", metadata=metadata)
     return out.getvalue()
 
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import errno
 import io
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -30,6 +29,7 @@ from meander.connect.sink import Staged
 from meander.durable import sync_folder
 from meander.errors import ConfigError, Corrupted, FlowError
 from meander.familiar.values import no_path
+from meander.state.formats import PARTITIONED
 from meander.stored import stored
 
 _NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -84,7 +84,7 @@ class PartitionedParquetSink(ParquetSink):
         pieces = [encode_parquet(pl.concat(part).drop(self.partition_by)) for part in parts.values()]
         values = arrow_ipc.encode(pl.concat(part[0].select(self.partition_by).head(1) for part in parts.values()))
         index = {"pieces": [(folder, len(data)) for folder, data in zip(parts, pieces, strict=True)], "values": len(values)}
-        described = json.dumps(index).encode()
+        described = PARTITIONED.write(index)
         return b"".join([*pieces, values, described, len(described).to_bytes(_LENGTH, "big")])
 
     def publish(self, epoch: int, files: list[Staged]) -> None:
@@ -110,7 +110,7 @@ class PartitionedParquetSink(ParquetSink):
 
     def _pieces(self, staged: Staged) -> list[tuple[str, Staged]]:
         try:
-            return [(folder, _piece(staged, data)) for folder, data in _split(staged.get())[0]]
+            return [(folder, _piece(staged, data)) for folder, data in _split(staged.get(), staged.file.name)[0]]
         except ValueError as error:
             raise Corrupted(f"staged file '{staged.file.name}' is cut off: {error}; report this") from error
 
@@ -167,20 +167,20 @@ def is_partitioned(data: bytes) -> bool:
 
 def read_partitioned(data: bytes) -> pl.DataFrame:
     """The rows of a staged file, each with the values that its folder stands for."""
-    pieces, encoded = _split(data)
+    pieces, encoded = _split(data, "of an epoch that is tried")
     values = arrow_ipc.decode(encoded)
     frames = [pl.read_parquet(io.BytesIO(piece)) for _, piece in pieces]
     return pl.concat(frame.join(values[number], how="cross") for number, frame in enumerate(frames))
 
 
-def _split(data: bytes) -> tuple[list[tuple[str, bytes]], bytes]:
+def _split(data: bytes, name: str) -> tuple[list[tuple[str, bytes]], bytes]:
     """The folders and their files, and the values that each folder stands for. ValueError where something is missing."""
     view = memoryview(data)
     end = len(view) - _LENGTH
     described = end - int.from_bytes(view[max(end, 0) :], "big")
     if end < 0 or described < 0:
         raise ValueError(f"{len(view)} bytes")
-    index = json.loads(bytes(view[described:end]))
+    index = PARTITIONED.read(bytes(view[described:end]), name)
     found, at = [], 0
     for folder, size in index["pieces"]:
         found.append((folder, bytes(view[at : at + size])))

@@ -168,7 +168,7 @@ def make_app(
         if (body.changes is None) == (body.code is None):
             raise Problem("ConfigError", 400, "give either changes or code. GET /docs says what a request looks like")
         code = None if body.code is None else _code(body.code, may_run_code(policy, request.headers))
-        done = run.modify_as_told(body.model_dump(exclude={"code"}), code)
+        done = run.modify_as_data(body.model_dump(exclude={"code"}), code)
         if not body.dry_run:
             exposition.recorder.add(metrics.MODIFICATIONS, 1)
         return {"dry_run": body.dry_run, **done}

@@ -48,9 +48,9 @@ class Client:
         """The body is that of POST /modify."""
         return self._ask("POST", "/modify", body, timeout=2 * float(body.get("timeout", 60.0)) + 30.0)
 
-    def modify_as_told(self, told: Mapping[str, Any], code: bytes | None = None) -> dict[str, Any]:
-        """``Running.modify_as_told``, in the process of the flow. ``code`` needs the code token."""
-        body = {name: value for name, value in told.items() if value is not None}
+    def modify_as_data(self, data: Mapping[str, Any], code: bytes | None = None) -> dict[str, Any]:
+        """``Running.modify_as_data``, in the process of the flow. ``code`` needs the code token."""
+        body = {name: value for name, value in data.items() if value is not None}
         if code is not None:
             body["code"] = base64.b64encode(code).decode()
         return self.modify(body)

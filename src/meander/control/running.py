@@ -25,7 +25,7 @@ class Running(Protocol):
     ) -> Any:
         """Returns a named tuple when it is in force."""
 
-    def modify_as_told(self, told: Mapping[str, Any], code: bytes | None = None) -> dict[str, Any]:
+    def modify_as_data(self, data: Mapping[str, Any], code: bytes | None = None) -> dict[str, Any]:
         """Change it while it runs, by plain data or by ``code``, which is run; returns plain data:
         the result once the change is in force, or the effects that it would have."""
 

@@ -33,41 +33,42 @@ def check_strategy(name: str) -> Strategy:
 
 @dataclass(frozen=True)
 class Bringing:
-    """When caches are filled around one switch to one executor."""
+    """When caches are filled around a switch."""
 
     before: Literal["nothing", "small segments", "everything"] = "nothing"
     wait_after: bool = False
     """Epochs wait until everything is there."""
     rest_after: bool = False
     """The rest is fetched little by little, beside the epochs."""
+    hot_first: bool = False
+    """A rescaling has two switches: the hot key groups at once, the others when their caches are filled."""
 
 
-_BRINGING: dict[Strategy, Bringing] = {
+BRINGING: Mapping[Strategy, Bringing] = {
     "eager": Bringing(wait_after=True),
     "lazy": Bringing(),
     "prefetch": Bringing("everything"),
     # A question about a small segment costs as much as one about a large one, so that small ones are brought before.
-    "hybrid": Bringing("small segments", rest_after=True),
+    "hybrid": Bringing("small segments", rest_after=True, hot_first=True),
 }
+"""All that a strategy is: nothing else asks which strategy it is."""
 
 
 def plan_bringing(strategy: Strategy) -> Bringing:
     """How whole operators, or chosen key groups, come to an executor: one switch for all of them.
 
     >>> plan_bringing("hybrid")
-    Bringing(before='small segments', wait_after=False, rest_after=True)
+    Bringing(before='small segments', wait_after=False, rest_after=True, hot_first=True)
     """
-    check_strategy(strategy)
-    return _BRINGING[strategy]
+    return BRINGING[check_strategy(strategy)]
 
 
 @dataclass(frozen=True)
 class Step:
-    """One part of a migration: fill caches before the table is in force, or after it and before the next epoch, or not at all."""
+    """One switch of a rescaling, and how caches are filled around it."""
 
     table: list[int]
-    warm_first: bool = False
-    wait_after: bool = False
+    how: Bringing
 
 
 def plan_migration(before: Sequence[int], after: Sequence[int], strategy: Strategy, load: Sequence[float] | None = None) -> list[Step]:
@@ -76,21 +77,16 @@ def plan_migration(before: Sequence[int], after: Sequence[int], strategy: Strate
     >>> [step.table for step in plan_migration([0, 0, 0, 0], [0, 0, 1, 1], "hybrid", [1, 1, 9, 1])]
     [[0, 0, 1, 0], [0, 0, 1, 1]]
     """
-    check_strategy(strategy)
-    final = list(after)
-    if strategy == "eager":
-        return [Step(final, wait_after=True)]
-    if strategy == "lazy":
-        return [Step(final)]
-    if strategy == "prefetch":
-        return [Step(final, warm_first=True)]
+    how, final = plan_bringing(strategy), list(after)
+    if not how.hot_first:
+        return [Step(final, how)]
     hot = hot_groups([group for group, (a, b) in enumerate(zip(before, after, strict=True)) if a != b], load)
     first = [after[group] if group in hot else slot for group, slot in enumerate(before)]
     # A slot in the middle of a table must not be left without key groups; and a shrinking stage is
     # switched as a whole.
     if first == final or slots_of(final) < slots_of(before) or set(first) != set(range(slots_of(first))):
-        return [Step(final, warm_first=slots_of(final) < slots_of(before))]
-    return [Step(first), Step(final, warm_first=True)]
+        return [Step(final, BRINGING["prefetch" if slots_of(final) < slots_of(before) else "lazy"])]
+    return [Step(first, BRINGING["lazy"]), Step(final, BRINGING["prefetch"])]
 
 
 def hot_groups(moved: Sequence[int], load: Sequence[float] | None) -> set[int]:

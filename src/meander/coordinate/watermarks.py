@@ -75,7 +75,7 @@ def advance(
 
 def _advance(before: Json, rule: Rule, heard: Mapping[str, int], now: float, started: float) -> Json:
     known: dict[str, list[Any]] = {partition: list(value) for partition, value in before.get("heard", {}).items()}
-    since = now if heard else before.get("since", max((at for _, at in known.values()), default=now))
+    since = now if heard else before.get("since", now)
     for partition, largest in heard.items():
         known[partition] = [max(largest, known.get(partition, [NEVER])[0]), now]
     mark = before.get("mark", NEVER)

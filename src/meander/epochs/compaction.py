@@ -101,8 +101,8 @@ def finished_merge(merge: Merge, name: str, rows: int, size: int, ends: Sequence
 
 def merge_entry(merges: Iterable[Json]) -> Json:
     """The log entry of finished merges, which must have no input in common."""
-    told: list[Json] = [{part: merge[part] for part in ("table", "inputs", "output", "ends") if part in merge} for merge in merges]
-    return {"kind": "compaction", **told[0]} if len(told) == 1 else {"kind": "compactions", "merges": told}
+    entries: list[Json] = [{part: merge[part] for part in ("table", "inputs", "output", "ends") if part in merge} for merge in merges]
+    return {"kind": "compaction", **entries[0]} if len(entries) == 1 else {"kind": "compactions", "merges": entries}
 
 
 def is_overdue(output: str, manifest: Manifest) -> bool:

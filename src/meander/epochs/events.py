@@ -57,7 +57,7 @@ class Listeners(LoopEvents):
             listener.idle()
 
 
-class Told(LoopEvents):
+class EpochListener(LoopEvents):
     """A function that is called after every epoch."""
 
     def __init__(self, listener: Callable[[EpochDone], None]) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from meander.cache.client import GENTLY, Peer, Unreachable
 from meander.clock import Clock
-from meander.coordinate.migration import plan_bringing, plan_fetches, plan_migration
+from meander.coordinate.migration import Bringing, plan_bringing, plan_fetches, plan_migration
 from meander.coordinate.routing import rebalance, slots_of
 from meander.epochs.loop import Loop
 from meander.epochs.runner import Cluster
@@ -69,18 +69,7 @@ class Migration:
         steps = plan_migration(before, after, strategy if self._needs_fetching else "lazy", load)
         fetching = _Fetching(moved, self._clock.monotonic() + patience)
         for step in steps:
-            table = step.table
-            if step.warm_first:
-                self._warm({operator: table}, fetching, GENTLY, _ROUNDS)
-
-            def switch(table: list[int] = table, wait: bool = step.wait_after) -> int:
-                if wait:
-                    self._loop.housekeeping.finish_merges(fetching.deadline - self._clock.monotonic())
-                    self._warm({operator: table}, fetching, 1.0, 1)
-                self._loop.reroute(operator, table)
-                return self._loop.log.manifest.epoch + 1
-
-            moved.epoch = between(switch)
+            moved.epoch = self._switch({operator: step.table}, step.how, fetching, between)
         return moved
 
     def migrate(
@@ -97,25 +86,32 @@ class Migration:
         tables = {operator: self._towards(operator, executor, groups) for operator in operators}
         moved = Moved(sum(a != b for name, table in tables.items() for a, b in zip(before[name], table, strict=True)))
         fetching = _Fetching(moved, self._clock.monotonic() + patience)
-        bringing = plan_bringing(strategy if self._needs_fetching else "lazy")
-        if bringing.before == "everything":
+        moved.epoch = self._switch(tables, plan_bringing(strategy if self._needs_fetching else "lazy"), fetching, between)
+        return moved
+
+    def _switch(
+        self, tables: Mapping[str, list[int]], how: Bringing, fetching: _Fetching, between: Callable[[Callable[[], int]], int]
+    ) -> int:
+        """Put tables in force, all between the same two epochs, with caches filled around it. The first epoch under them."""
+        old = {name: self._loop.routing[name] for name in tables}
+        if how.before == "everything":
             self._warm(tables, fetching, GENTLY, _ROUNDS)
-        elif bringing.before == "small segments":
+        elif how.before == "small segments":
             self._warm(tables, fetching, _BRISKLY, _BRISK_ROUNDS, _SMALL)
 
         def switch() -> int:
-            if bringing.wait_after:
+            if how.wait_after:
                 self._loop.housekeeping.finish_merges(fetching.deadline - self._clock.monotonic())
                 self._warm(tables, fetching, 1.0, 1)
             for name, table in tables.items():
                 self._loop.reroute(name, table)
             return self._loop.log.manifest.epoch + 1
 
-        moved.epoch = between(switch)
-        if bringing.rest_after:
+        epoch = between(switch)
+        if how.rest_after:
             for name, table in tables.items():
-                self._order(name, before[name], table, fetching, GENTLY)
-        return moved
+                self._order(name, old[name], table, fetching, GENTLY)
+        return epoch
 
     def _towards(self, operator: str, executor: str, groups: Sequence[int] | None) -> list[int]:
         """An operator's table with some key groups, or all, in slots of an executor's; a slot more where it has none."""
@@ -144,12 +140,12 @@ class Migration:
         """Have the new owners' stewards fetch the moving key groups, and wait. Then again for what
         epochs wrote meanwhile, which is less each time."""
         for _ in range(rounds):
-            told: set[str] = set()
+            asked: set[str] = set()
             for operator, table in tables.items():
-                told |= self._order(operator, self._loop.routing[operator], table, fetching, share, largest)
-            for address in sorted(told):
+                asked |= self._order(operator, self._loop.routing[operator], table, fetching, share, largest)
+            for address in sorted(asked):
                 self._wait(address, fetching)
-            if not told:
+            if not asked:
                 return
 
     def _order(
@@ -166,7 +162,7 @@ class Migration:
         wanted = plan_fetches(old, table, segments, self._runner.holders(name for name, _, _ in segments))
         level = self._runner.level_of(operator)
         places = self._runner.placement.plan(level, slots_of(table))
-        told: set[str] = set()
+        asked: set[str] = set()
         for slot, fetches in wanted.items():
             address = self._runner.stewards.get(places[slot]) if slot < len(places) else None
             if address is None:  # nobody is there yet: its slot fetches what it needs itself
@@ -175,11 +171,11 @@ class Migration:
             if fresh:
                 if address not in fetching.already:  # once: its failures are told once
                     fetching.already[address] = self._fetched(address)
-                told.add(address)
+                asked.add(address)
                 self._ask(address, [[f.name, f.bytes, f"{f.groups:x}", f.holder] for f in fresh], fetching.moved, share)
                 fetching.asked.update((address, f.name, f.groups) for f in fresh)
                 fetching.moved.ordered += sum(f.bytes for f in fresh)
-        return told
+        return asked
 
     def _ask(self, address: str, items: list[list[object]], moved: Moved, share: float) -> None:
         try:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import inspect
-import json
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -26,10 +25,11 @@ from meander.epochs.maintenance import Housekeeping
 from meander.epochs.options import Tenure
 from meander.epochs.parts import Parts, in_force
 from meander.epochs.probation import Trial, Trials
-from meander.epochs.resumption import adopt_plan, packed_name, put_known, put_plan
+from meander.epochs.resumption import adopt_plan, put_known, put_plan
 from meander.epochs.runner import Program
 from meander.epochs.setup import Rewritten, Setup
 from meander.epochs.siblings import Siblings
+from meander.epochs.stored_plans import packed_name
 from meander.epochs.tables import Wanted
 from meander.epochs.upgrade import rewrite_tables
 from meander.errors import ConfigError, FlowError, Rejected, Retryable
@@ -45,7 +45,8 @@ from meander.plan.graph import Plan
 from meander.plan.joins import JoinLatest
 from meander.plan.operators import MapBatches, SourceOp
 from meander.settings import seconds
-from meander.state.history import read_history, read_record
+from meander.state.formats import REQUEST, REVERSAL, VERDICT, Format
+from meander.state.history import read_history, read_record, record_name
 from meander.state.log import Log
 from meander.state.manifest import Json, Manifest, operator_of
 from meander.task.physical import Compiled, compile_plan
@@ -66,6 +67,10 @@ class Request:
     author: str = ""
     guard: Guard | None = None
     patience: float = 60.0
+
+    def of(self, plan: Plan) -> Request:
+        """The same, with the flow as the store knows it."""
+        return replace(self, changes=tuple(replace(c, plan=plan) if isinstance(c, Become) else c for c in self.changes))
 
 
 def at_start(apply: bool | Mapping[str, Any], plan: Plan, identity: str) -> Request | None:
@@ -149,12 +154,12 @@ class Modifier(LoopEvents):
         """What has become of a request of this id, where that is known. Rejected where it was rejected."""
         if not _ID.fullmatch(request_id):
             raise ConfigError(f"request_id={request_id!r}: use letters, digits, '_', '-' and '.', up to 100 of them")
-        verdict = read_record(self._store, _verdict(request_id))
+        verdict = read_record(self._store, VERDICT, request_id)
         if verdict is None:
             return None
         if verdict["verdict"] != "in force":
             raise Rejected(f"modification '{request_id}' was rejected before: {verdict['why']}")
-        request = read_record(self._store, _request(request_id)) or {}
+        request = read_record(self._store, REQUEST, request_id) or {}
         effects = request.get("effects", {})
         return Modified(request_id, verdict["version"], verdict["epoch"], verdict["seconds"], effects, repeated=True)
 
@@ -242,11 +247,11 @@ class Modifier(LoopEvents):
         self._store.put_if_absent(packed, planned.packed)
         put_plan(self._store, planned.program.compiled)
         record = {
-            "id": request.id, "author": request.author, "at": self._clock.now(), "epoch": epoch, "effects": planned.effects.to_json(),
+            "id": request.id, "author": str(request.author), "at": self._clock.now(), "epoch": epoch, "effects": planned.effects.to_json(),
             "from": self.plan.digest(), "to": planned.program.compiled.digest, "packed": packed,
             "code": _code(planned.plan, planned.effects),
         }  # fmt: skip
-        self._store.put_if_absent(_request(request.id), _json(record))
+        self._store.put_if_absent(record_name(REQUEST, request.id), REQUEST.write(record))
         parts = replace(asked.parts, plan={**asked.parts.plan, **({"tables": tables} if tables else {})})
         return parts, replace(planned.program, tables=tables)
 
@@ -263,7 +268,7 @@ class Modifier(LoopEvents):
 
     def _accept(self, asked: _Requested, epoch: int, seconds: float) -> Modified:
         identity, plan = asked.request.id, asked.planned.plan
-        self._note(_verdict(identity), verdict="in force", version=plan.version, epoch=epoch, seconds=round(seconds, 3))
+        self._note(VERDICT, identity, verdict="in force", version=plan.version, epoch=epoch, seconds=round(seconds, 3))
         if in_force(self._loop.in_force.plan) == in_force(asked.parts.plan):  # otherwise a sibling's change has come on top of it by now
             self._in_force(plan, asked.planned.program.compiled)
         return Modified(identity, plan.version, epoch, round(seconds, 3), asked.planned.effects.to_json())
@@ -302,8 +307,8 @@ class Modifier(LoopEvents):
 
     def _give_verdict(self, plan: Json) -> None:
         """What is in force by the log has its verdict."""
-        if "modification" in plan and read_record(self._store, _verdict(plan["modification"])) is None:
-            self._note(_verdict(plan["modification"]), verdict="in force", version=plan["version"], epoch=plan["since"], seconds=None)
+        if "modification" in plan and read_record(self._store, VERDICT, plan["modification"]) is None:
+            self._note(VERDICT, plan["modification"], verdict="in force", version=plan["version"], epoch=plan["since"], seconds=None)
 
     def history(self) -> list[Json]:
         """All modifications, the oldest first: who asked for what, and what has become of it."""
@@ -370,7 +375,7 @@ class Modifier(LoopEvents):
         former, kept = self._adopt(was, apart)
         compiled = compile_plan(former)
         parts = replace(self._make_parts(compiled), plan={**was, **kept})
-        lasting, sooner = frozenset(marks["unproven"].get("lasting", watched)), frozenset(marks["unproven"]["sooner"])
+        lasting, sooner = frozenset(marks["unproven"]["lasting"]), frozenset(marks["unproven"]["sooner"])
         trial = Trial(parts, None, watched, way_back=_WayBack(self, marks["modification"]), lasting=lasting, sooner=sooner)
         trial.former = self._loop.in_force.setup_of(parts, Program.of(compiled, was))
         trial.earlier = self._unproven(was, apart) if was.get("unproven") else None
@@ -403,15 +408,15 @@ class Modifier(LoopEvents):
 
     def _take_back(self, request_id: str, epoch: int, why: str) -> None:
         former, _ = self._adopt(self._loop.in_force.plan)
-        self._note(f"modifications/{request_id}.reversal", verdict="taken back", epoch=epoch, why=why)
+        self._note(REVERSAL, request_id, verdict="taken back", epoch=epoch, why=why)
         self._in_force(former, compile_plan(former))
         _LOG.error(f"modification '{request_id}' failed on the first rows that came, in epoch {epoch}, and was taken back: {why}")
 
     def _refuse(self, request_id: str, epoch: int, why: str) -> None:
         if self._edited and self.plan.digest() == self._given.digest():  # a sibling that was started with the same file was faster
-            self._note(_verdict(request_id), verdict="in force", version=self.plan.version, epoch=epoch, seconds=None)
+            self._note(VERDICT, request_id, verdict="in force", version=self.plan.version, epoch=epoch, seconds=None)
         else:
-            self._note(_verdict(request_id), verdict="rejected", epoch=epoch, why=why)
+            self._note(VERDICT, request_id, verdict="rejected", epoch=epoch, why=why)
 
     def _gone(self, effects: Effects, parts: Parts) -> Callable[[Manifest], tuple[str, ...]]:
         known = parts.tables()
@@ -424,10 +429,10 @@ class Modifier(LoopEvents):
         for listener in self.listeners:
             listener(compiled)
 
-    def _note(self, name: str, **facts: Any) -> None:
+    def _note(self, format: Format, identity: str, **facts: Any) -> None:
         """A record of what has happened anyway: that it cannot be written now must not undo it."""
         with contextlib.suppress(Retryable):
-            self._store.put_if_absent(name, _json({**facts, "decided": self._clock.now()}))
+            self._store.put_if_absent(record_name(format, identity), format.write({**facts, "decided": self._clock.now()}))
 
 
 @dataclass(frozen=True)
@@ -513,15 +518,3 @@ def _code(plan: Plan, effects: Effects) -> dict[str, Json]:
         digest = node.code.digest or hashlib.sha256(op.canonical().encode()).hexdigest()[:32]
         found[name] = {"kind": op.kind, "source": source, "hash": digest}
     return found
-
-
-def _request(request_id: str) -> str:
-    return f"modifications/{request_id}.request"
-
-
-def _verdict(request_id: str) -> str:
-    return f"modifications/{request_id}.verdict"
-
-
-def _json(record: Json) -> bytes:
-    return json.dumps(record, default=str).encode()

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 
@@ -18,6 +18,7 @@ from meander.epochs.modification import Modifier, Request
 from meander.epochs.options import LoopOptions, Tenure
 from meander.epochs.parts import Parts
 from meander.epochs.probation import Trial
+from meander.epochs.recognition import recognise
 from meander.epochs.resumption import plan_before, put_plan, put_started, resume_plan
 from meander.epochs.runner import Program
 from meander.epochs.siblings import Siblings
@@ -60,9 +61,14 @@ class OpenLoop:
     """The edited file that was started, to be tried with the first epoch."""
 
 
-def choose(tenure: Tenure, given: Plan, edited: Request | None) -> Chosen:
-    """The plan to go on with: the flow that was given, or what modifications have made of it. ``edited`` where it may be another one."""
+def choose(tenure: Tenure, given: Plan, edited: Request | None, same_code: bool | Sequence[str] = False) -> Chosen:
+    """The plan to go on with: the flow that was given, or what modifications have made of it.
+
+    ``edited`` where it may be another one; ``same_code`` names operators whose changed code does what it did.
+    """
     store, manifest = tenure.store, tenure.log.manifest
+    given = recognise(store, manifest, given, same_code, edited is not None)
+    edited = None if edited is None else edited.of(given)
     before = None if edited is None else plan_before(store, manifest, given)
     plan, marks = before or resume_plan(store, manifest, given)
     written: set[str] = set()

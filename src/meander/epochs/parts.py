@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -14,6 +13,7 @@ from meander.coordinate.routing import rebalance, slots_of, spread
 from meander.coordinate.watermarks import Rule, advance
 from meander.errors import ConfigError
 from meander.plan.change.diff import explain_difference
+from meander.state.formats import RECORD
 from meander.state.manifest import Json, Manifest
 from meander.state.reading import plan_record_name
 from meander.state.stores.contract import Store
@@ -96,14 +96,29 @@ def check_continuity(store: Store, manifest: Manifest, parts: Parts) -> None:
                 "give the operator another name, or use another store"
             )
     if manifest.plan and manifest.plan["digest"] != parts.plan["digest"]:
-        stored = store.get(plan_record_name(manifest.plan["digest"]))
-        difference = explain_difference(json.loads(stored), parts.record) if stored is not None else "in what, the store does not say"
+        name = plan_record_name(manifest.plan["digest"])
+        found = store.get(name)
+        stored = None if found is None else RECORD.read(found, name)
+        difference = "in what, the store does not say" if stored is None else explain_difference(stored, parts.record)
+        offer = "" if stored is None else _offer_same_code(stored, parts.record)
         raise ConfigError(
             f"the store holds flow '{manifest.plan['flow']}' as it was (plan {manifest.plan['digest'][:12]}), this one differs "
             f"(plan {parts.plan['digest'][:12]}): {difference}. Start the flow that made the store, or use another store. "
             "To change it into this one, start this one with apply=True, or, while it runs as it was: `meander apply FLOW.py`, or "
-            "run.apply(flow)."
+            f"run.apply(flow).{offer}"
         )
+
+
+def _offer_same_code(before: Json, after: Json) -> str:
+    """What to say where changed code does what it did: for the operators whose code is another one."""
+    old, new = before["operators"], after["operators"]
+    names = [name for name, op in new.items() if name in old and op["code"] and old[name]["code"] and op["code"] != old[name]["code"]]
+    if not names:
+        return ""
+    return (
+        f" Where the changed code does what it did, start this one with same_code=[{', '.join(map(repr, names))}]; "
+        "'What counts as code' in docs/modifications.md says which changes are seen."
+    )
 
 
 def share_of_input(runs: int) -> float:

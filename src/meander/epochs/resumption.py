@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
 from meander.connect.spark_stream import SparkStreamSource
-from meander.epochs.parts import in_force
+from meander.epochs.stored_plans import find_packed, is_known, known_name, read_packed, started_name
 from meander.errors import ConfigError, Corrupted
 from meander.plan.change.layout import owing
 from meander.plan.change.places import elsewhere, is_alike, settle
-from meander.plan.documents import read_plan, write_plan
+from meander.plan.documents import write_plan
 from meander.plan.graph import Plan
 from meander.plan.operators import Operator, SinkOp, SourceOp
+from meander.state.formats import RECORD
 from meander.state.manifest import Json, Manifest
 from meander.state.reading import plan_name, plan_record_name
 from meander.state.stores.contract import Store
@@ -33,7 +32,7 @@ class Resumed(NamedTuple):
     plan: Plan
     marks: Json
     """What log entries say of it beside flow, version and digest."""
-    told: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
     """Sources and sinks of which the flow that was given says something else than what is in force."""
 
 
@@ -41,17 +40,17 @@ def put_plan(store: Store, compiled: Compiled) -> None:
     """What readers, and flows that differ, need to know of a plan."""
     readers = {name: keyed.reader() for name, keyed in compiled.keyed.items()}
     store.put_if_absent(plan_name(compiled.digest), write_readers(compiled.plan.flow, readers))
-    store.put_if_absent(plan_record_name(compiled.digest), json.dumps(compiled.plan.record()).encode())
+    store.put_if_absent(plan_record_name(compiled.digest), RECORD.write(compiled.plan.record()))
 
 
 def put_known(store: Store, plan: Plan) -> None:
     """This plan was started on a store, or in force there: whatever modifications make of it, its file can be started."""
-    store.put_if_absent(_known(plan.digest()), plan.flow.encode())
+    store.put_if_absent(known_name(plan.digest()), plan.flow.encode())
 
 
 def put_started(store: Store, plan: Plan, stored: Json) -> None:
     """The plan that goes on, with the folders that it has now: the next start may be that of a file that was edited meanwhile."""
-    store.put(_started(stored), write_plan(plan, "stored", plan.schemas))
+    store.put(started_name(stored), write_plan(plan, "stored", plan.schemas))
 
 
 def plan_before(store: Store, manifest: Manifest, given: Plan) -> tuple[Plan, Json] | None:
@@ -60,18 +59,15 @@ def plan_before(store: Store, manifest: Manifest, given: Plan) -> tuple[Plan, Js
     The second result as in ``resume_plan``.
     """
     stored = manifest.plan
-    if not stored or given.digest() == stored["digest"] or store.get(_known(given.digest())) is not None:
+    if not stored or given.digest() == stored["digest"] or is_known(store, given.digest()):
         return None
     as_it_was = "start the flow as it was, and apply the edited file while it runs: `meander apply FLOW.py`, or run.apply(flow)"
-    name = _started(stored)
-    data = store.get(name)
-    if data is None and "packed" in stored:
-        name, data = stored["packed"], store.get(stored["packed"])
-    if data is None:
-        raise ConfigError(f"store {store.url} does not have the plan that it runs, since an older Meander has started it: {as_it_was}")
+    found = find_packed(store, stored)
+    if found is None:
+        raise ConfigError(f"store {store.url} has lost the plan that it runs, or was changed from outside: {as_it_was}")
     try:
-        modified = owing(read_packed(store, name, data), stored.get("owes", ()))
-        plan = _graft(modified, given, elsewhere(modified, given))
+        modified = owing(read_packed(store, *found), stored.get("owes", ()))
+        plan = _graft(modified, given, elsewhere(modified, given)).known_as(stored["digest"])
     except Exception as error:
         raise ConfigError(
             f"store {store.url}: the plan that it runs cannot be read here ({type(error).__name__}: {error}); with the versions and the "
@@ -95,7 +91,7 @@ def resume_plan(store: Store, manifest: Manifest, given: Plan) -> tuple[Plan, Js
     log entries say of the plan beside flow, version and digest.
     """
     stored, digest = manifest.plan, given.digest()
-    if "packed" not in stored or (digest != stored["digest"] and store.get(_known(digest)) is None):
+    if "packed" not in stored or (digest != stored["digest"] and not is_known(store, digest)):
         version = stored["version"] if stored and stored["digest"] == digest else given.version
         return replace(given, version=version), {}
     found = adopt_plan(store, stored, given)
@@ -105,7 +101,7 @@ def resume_plan(store: Store, manifest: Manifest, given: Plan) -> tuple[Plan, Js
             f"flow '{given.flow}' was modified while it ran and goes on so, with plan version {stored['version']} "
             f"({which}); run.modifications() has the history"
         )
-    for words in found.told:
+    for words in found.notices:
         _LOG.warning(f"flow '{given.flow}': {words}")
     return found.plan, found.marks
 
@@ -117,7 +113,7 @@ def adopt_plan(store: Store, stored: Json, given: Plan, apart: Collection[str] =
     """
     if "packed" not in stored and given.digest() == stored["digest"]:  # never modified
         return Resumed(replace(given, version=stored["version"]), {"tables": stored["tables"]} if "tables" in stored else {})
-    name = stored["packed"] if "packed" in stored else _started(stored)
+    name = stored["packed"] if "packed" in stored else started_name(stored)
     data = store.get(name)
     if data is None:
         raise Corrupted(f"store {store.url}: the plan '{name}' is in force by the log and missing")
@@ -129,8 +125,8 @@ def adopt_plan(store: Store, stored: Json, given: Plan, apart: Collection[str] =
     ends = {**settled.ends, **{node.name: node.op for node in modified.nodes if node.name in apart}}
     if given.digest() == stored["digest"]:  # the flow was modified into this one, and is started as it is now
         plan = replace(given, version=stored["version"], retired=modified.retired)
-        return Resumed(plan.with_ends({**_gone_on(plan, modified), **ends}), kept, settled.told)
-    return Resumed(_graft(modified, given, ends), kept, settled.told)
+        return Resumed(plan.with_ends({**_gone_on(plan, modified), **ends}), kept, settled.notices)
+    return Resumed(_graft(modified, given, ends).known_as(stored["digest"]), kept, settled.notices)
 
 
 def _graft(modified: Plan, given: Plan, ends: Mapping[str, Operator]) -> Plan:
@@ -154,23 +150,3 @@ def _gone_on(given: Plan, modified: Plan) -> dict[str, Operator]:
     """The sources of the flow that was given, where those of the stored plan have come to."""
     stored = {node.name: node.op for node in modified.nodes if isinstance(node.op, SourceOp)}
     return {n.name: n.op.gone_on(stored[n.name]) for n in given.nodes if isinstance(n.op, SourceOp) and n.name in stored}
-
-
-def packed_name(plan: bytes) -> str:
-    """Where the store keeps the document of a plan that a modification has made, or will go back to."""
-    return f"plan/{hashlib.sha256(plan).hexdigest()[:32]}.packed"
-
-
-def read_packed(store: Store, name: str, data: bytes) -> Plan:
-    """The plan of a stored document; Corrupted where it is not the one that was stored under this name."""
-    if name.endswith(".packed") and packed_name(data) != name:
-        raise Corrupted(f"store {store.url}: the plan '{name}' is damaged: its content is not the one that its name stands for")
-    return read_plan(data, f"store {store.url}: '{name}'")
-
-
-def _known(digest: str) -> str:
-    return f"plan/{digest}.known"
-
-
-def _started(stored: Json) -> str:
-    return f"plan/{'.'.join(filter(None, in_force(stored)))}.started"

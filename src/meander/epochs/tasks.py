@@ -30,6 +30,7 @@ from meander.epochs.placement import Executor, Placement
 from meander.epochs.runner import Program
 from meander.errors import Retryable
 from meander.plan.windows import NEVER
+from meander.settings import StateMode
 from meander.state.manifest import Json, Manifest, operator_of
 from meander.task.messages import Common, Control, Report, Seen, SplitTask, Task
 
@@ -49,7 +50,7 @@ class Terms:
     generation: int
     """It is in the name of everything that tasks write."""
     strict: bool = False
-    mode: str = "hybrid"
+    mode: StateMode = "hybrid"
     """Where reads of state go: see ``cache.reader``."""
     digests: bool = False
     """Whether tasks say what they have computed in a number, for replicas to compare."""
@@ -199,8 +200,8 @@ class TaskRunner(LoopEvents):
     def introduction(self, key_groups: int) -> Common:
         """The message to an executor that is introduced to this run: all that does not change from epoch to epoch."""
         terms, program = self._terms, self._program
-        told = Common(0, terms.generation, terms.store, program.packed, key_groups, {}, (), tables=program.tables)
-        return replace(told, strict=terms.strict, mode=terms.mode, secret=self.secret)
+        common = Common(0, terms.generation, terms.store, program.packed, key_groups, {}, (), tables=program.tables)
+        return replace(common, strict=terms.strict, mode=terms.mode, secret=self.secret)
 
     def met(self, executor: str, steward: str) -> None:
         """An executor has a steward: it can be sent state before it runs its first task. It is told what went before it was known."""

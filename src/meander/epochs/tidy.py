@@ -198,7 +198,7 @@ class Tidy:
                 if name not in needed and self._is_left_behind(name):
                     self._due.append(name)
         self._remove()
-        for folder in _WRITTEN:
+        for folder in ("", *_WRITTEN):
             sweep_temporary(self._store, folder)
 
     def _is_left_behind(self, name: str) -> bool:

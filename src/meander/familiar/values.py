@@ -62,7 +62,7 @@ def no_aggregate(given: object) -> str:
     """
     text = f"{named(given)} is not an aggregate"
     usual = "use md.count(), md.sum('amount'), ... or an instance of a subclass of md.Aggregator"
-    if _is_function(given) and getattr(given, "__module__", "") == "meander.aggregates":
+    if _is_function(given) and getattr(given, "__module__", "").startswith("meander.aggregates"):
         return f"{text}; call it: md.{getattr(given, '__name__', '')}(...)"
     if isinstance(given, type):
         return f"{text}; make an instance of it: {given.__name__}('amount')"

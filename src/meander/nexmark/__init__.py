@@ -2,6 +2,10 @@
 
 ``source`` and ``write_files`` give the events, ``queries`` has the flows, ``answer`` computes with DuckDB what a query must come to, and
 ``compare`` says where two results differ. ``docs/nexmark.md`` has every query in words.
+
+May import: everything but ``bench`` and ``cli``. The oracle (``answers.py``, ``oracle.py``, ``comparison.py``) imports nothing that
+takes part in an answer.
+Begin with ``stream.py``, then ``queries/``.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from meander.nexmark.oracle import Table, answer, latest, with_processing_time
 from meander.nexmark.queries.q10 import PARTITIONS
 from meander.state.log import entries_after
 from meander.state.manifest import Manifest
-from meander.state.stores.contract import open_store
+from meander.state.stores.opening import checked_store
 
 
 def output(query: str, folder: str | os.PathLike[str]) -> Sink:
@@ -51,5 +51,5 @@ def check(query: str, folder: str | os.PathLike[str], tables: Mapping[str, Table
 
 def taken_by(store: str | os.PathLike[str], source: str, read: Source) -> pl.DataFrame:
     """A source's rows with the times at which a run took them, from its log; the run must have retained all of its epochs."""
-    epochs = [entry for entry in entries_after(open_store(os.fspath(store)), Manifest()) if entry["kind"] == "epoch"]
+    epochs = [entry for entry in entries_after(checked_store(os.fspath(store)), Manifest()) if entry["kind"] == "epoch"]
     return with_processing_time(read, [(e["now"], [payload for name, payload in e["splits"] if name == source]) for e in epochs])

@@ -18,7 +18,7 @@ from meander.connect.source import Split
 from meander.connect.spark_stream import SparkStreamSource
 from meander.epochs.compaction import Compactor, ProcessCompactor
 from meander.epochs.decision import EpochDone
-from meander.epochs.events import Listeners, Told
+from meander.epochs.events import EpochListener, Listeners
 from meander.epochs.folders import check_folders
 from meander.epochs.migration import Migration
 from meander.epochs.modification import Modifier, Request
@@ -45,9 +45,9 @@ from meander.replicate.follow import Follower
 from meander.replicate.membership import Cohort
 from meander.settings import Settings
 from meander.state.log import Log, newest_generation, read_manifest
-from meander.state.stores.contract import Lock, Store, open_store
-from meander.state.stores.folder import refuse_file
+from meander.state.stores.contract import Lock, Store
 from meander.state.stores.lease import Lease, refuse_beside_live
+from meander.state.stores.opening import checked_store, put_format
 from meander.task.physical import Compiled, compile_plan
 
 
@@ -84,8 +84,7 @@ def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: 
         _check_can_be_replicated(compiled, settings)
     ship_user_modules([node.op for node in compiled.plan.nodes])
     pack_plan(plan)  # a function that cannot travel is named here
-    store = open_store(store_url)
-    refuse_file(store)
+    store = checked_store(store_url)
     letters = _dead_letters(store, settings)
     check_folders(compiled, letters)
     seen = newest_generation(store)
@@ -93,6 +92,7 @@ def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: 
     previous = _lock(store, clock, settings.takeover, shared)
     close: list[Callable[[], None]] = []
     try:
+        put_format(store, clock)
         made: Any = None if own is None else make_session(**own)
         context: SparkContext = (session if own is None else made).sparkContext
         prepare_context(context)
@@ -109,7 +109,7 @@ def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: 
             cohort.start()
             close.append(cohort.close)
         tenure = Tenure(store, clock, log)
-        chosen = choose(tenure, plan, edited)
+        chosen = choose(tenure, plan, edited, settings.same_code)
         terms = Terms(store.url, generation, settings.strict, settings.state_mode, cohort is not None, settings.small_epochs)
         runner = TaskRunner(SparkJobs(context), lambda: executors(context), chosen.program, terms=terms, clock=clock)
         helper = ProcessCompactor(store.url, clock, generation, log.manifest.key_groups)
@@ -118,7 +118,7 @@ def open_flow(plan: Plan, store_url: str, session: Any, clock: Clock, settings: 
         deletions = None if store.local("") is not None else ThreadPoolExecutor(1, thread_name_prefix="meander-deletions")
         if deletions is not None:  # what is not removed by then, the next start sweeps
             close.insert(0, lambda: deletions.shutdown(wait=True, cancel_futures=True))
-        events = Listeners([runner, Told(lambda done: _tell(listeners, done))])
+        events = Listeners([runner, EpochListener(lambda done: _tell(listeners, done))])
         opened = open_loop(
             tenure,
             chosen,

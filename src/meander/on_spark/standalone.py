@@ -26,7 +26,7 @@ from pyspark.find_spark_home import _find_spark_home
 from meander.clock import Clock
 from meander.errors import ConfigError
 from meander.on_spark.session import executors, is_local
-from meander.processes import ProcessId
+from meander.processes import ProcessId, words_below
 
 _MASTER, _WORKER = "org.apache.spark.deploy.master.Master", "org.apache.spark.deploy.worker.Worker"
 _PATIENCE = 60.0
@@ -133,7 +133,7 @@ class Worker(SparkProcess):
         shutil.rmtree(self._scratch, ignore_errors=True)
 
     def _executor_processes(self) -> dict[int, list[str]]:
-        return {pid: words for pid, words in _command_lines_below(self.process.pid).items() if "--executor-id" in words}
+        return {pid: words for pid, words in words_below(self.process.pid).items() if "--executor-id" in words}
 
 
 def wait_for_executors(context: SparkContext, clock: Clock, check: Callable[[], None] = lambda: None) -> None:
@@ -182,31 +182,11 @@ def _dying_with_parent(number: signal.Signals) -> Callable[[], None] | None:
 def _last_words(log: Path) -> str:
     with contextlib.suppress(OSError):
         lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-        told = [line for line in lines if "Exception" in line or "Error" in line or "ERROR" in line]
+        errors = [line for line in lines if "Exception" in line or "Error" in line or "ERROR" in line]
         if lines:
-            return (told or lines)[-1][:300]
+            return (errors or lines)[-1][:300]
     return "without a word"
 
 
 def _after(option: str, words: list[str]) -> str:
     return words[words.index(option) + 1] if option in words else ""
-
-
-def _command_lines_below(process: int) -> dict[int, list[str]]:
-    """The command lines of all processes that descend from one."""
-    parents: dict[int, int] = {}
-    lines: dict[int, list[str]] = {}
-    for path in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError, IndexError, ValueError):
-            parents[int(path.name)] = int((path / "stat").read_text().rsplit(")", 1)[1].split()[1])
-            lines[int(path.name)] = (path / "cmdline").read_bytes().decode(errors="replace").split("\0")
-    if not parents:  # no /proc: macOS
-        listed = subprocess.run(["ps", "-axo", "pid=,ppid=,args="], capture_output=True, text=True, check=False).stdout
-        for line in listed.splitlines():
-            pid, parent, *words = line.split()
-            parents[int(pid)], lines[int(pid)] = int(parent), words
-    below, found = {process}, True
-    while found:
-        more = {pid for pid, parent in parents.items() if parent in below} - below
-        below, found = below | more, bool(more)
-    return {pid: lines[pid] for pid in below - {process} if pid in lines}

@@ -104,68 +104,68 @@ def check_changes(node: Node, found: Mapping[str, Changes], schemas: Mapping[str
             _check_table(node, node.op.sink, changes)
         if changes is None or not (node.op.stateful or isinstance(node.op, Changelog)) or _looks_up(node.op, side, changes):
             continue
-        told = (
+        opening = (
             f"{node.op.kind} {node.name!r}: its input {name!r} is a stream of changes: {changes.origin!r} {changes.why}, and a new row "
             f"replaces the old one{_by(changes)}"
         )
         if not needs_signs(node.op) or isinstance(node.op, JoinLatest):
             raise FlowError(
-                f"{told}. {node.op.kind} would take them all for rows of their own, and its result would "
+                f"{opening}. {node.op.kind} would take them all for rows of their own, and its result would "
                 f"depend on how the input is cut into epochs; {changes.instead}, or end the stream in a sink, which gets the log of changes"
             )
         if changes.unsaid:
-            raise FlowError(f"{told}. {node.op.kind} needs removals, but {changes.unsaid}")
+            raise FlowError(f"{opening}. {node.op.kind} needs removals, but {changes.unsaid}")
         if isinstance(node.op, Top):
-            _check_top(node.op, told, schemas[name])
+            _check_top(node.op, opening, schemas[name])
         if isinstance(node.op, ChangeJoin):
             for one in node.inputs:
-                _check_columns(node.op.kind, told, schemas[one])
+                _check_columns(node.op.kind, opening, schemas[one])
         if isinstance(node.op, Aggregate):
-            _check_aggregate(node.op, told, with_computed(schemas[name], node.op.aggs))
+            _check_aggregate(node.op, opening, with_computed(schemas[name], node.op.aggs))
 
 
 def _check_table(node: Node, sink: ShowsTable, changes: Changes) -> None:
     """A sink that shows a table finds the row that a change is about: by all its columns, or by a key that no two rows have."""
     key = sink.table_key
-    told = f"sink {node.name!r}: its input {node.inputs[0]!r} is a stream of changes: {changes.origin!r} {changes.why}"
+    opening = f"sink {node.name!r}: its input {node.inputs[0]!r} is a stream of changes: {changes.origin!r} {changes.why}"
     if key is None:
         if changes.unsaid:
-            raise FlowError(f"{told}. A table of them needs removals, but {changes.unsaid}")
+            raise FlowError(f"{opening}. A table of them needs removals, but {changes.unsaid}")
         return
     if changes.key is None or not set(changes.key) <= set(key):
         why, hint = "the key of a new row is not known here", "keep the key's columns as they are up to the sink"
         if changes.key is not None:
             why, hint = f"a new row replaces the old one{_by(changes)}", f"give key={list(changes.key)!r}"
-        raise FlowError(f"{told}, and {why}. Two rows of the table could have the same {', '.join(key)}; {hint}")
+        raise FlowError(f"{opening}, and {why}. Two rows of the table could have the same {', '.join(key)}; {hint}")
     if changes.unsaid and (changes.vanishes or set(changes.key) != set(key)):
-        raise FlowError(f"{told}. Rows of them can go without another in their place, and {changes.unsaid}")
+        raise FlowError(f"{opening}. Rows of them can go without another in their place, and {changes.unsaid}")
 
 
-def _check_top(op: Top, told: str, schema: pl.Schema) -> None:
+def _check_top(op: Top, opening: str, schema: pl.Schema) -> None:
     """Over changes rows are identified, and ranked, by all of their columns."""
     if op.ties == "last":
         raise FlowError(
-            f"{told}. It has no order of arrival that does not depend on the epochs: leave ties='last' out, and rank by a column"
+            f"{opening}. It has no order of arrival that does not depend on the epochs: leave ties='last' out, and rank by a column"
         )
-    _check_columns("top", told, schema)
+    _check_columns("top", opening, schema)
 
 
-def _check_columns(kind: str, told: str, schema: pl.Schema) -> None:
+def _check_columns(kind: str, opening: str, schema: pl.Schema) -> None:
     for column, dtype in schema.items():
         if dtype.is_nested() or isinstance(dtype, pl.Object):
             raise FlowError(
-                f"{told}. {kind} tells its rows apart by all columns, and {column!r} is {dtype}: leave it out with select first"
+                f"{opening}. {kind} tells its rows apart by all columns, and {column!r} is {dtype}: leave it out with select first"
             )
 
 
-def _check_aggregate(op: Aggregate, told: str, schema: pl.Schema) -> None:
+def _check_aggregate(op: Aggregate, opening: str, schema: pl.Schema) -> None:
     for agg in op.aggs:
         if agg.keeps and not op.keys:
-            raise FlowError(f"{told}. {agg.call()} keeps values by key, and there is none: key_by a column that is the same in all rows")
+            raise FlowError(f"{opening}. {agg.call()} keeps values by key, and there is none: key_by a column that is the same in all rows")
         try:
             over_changes(agg, schema)
         except FlowError as error:
-            raise FlowError(f"{told}. {error}") from error
+            raise FlowError(f"{opening}. {error}") from error
 
 
 def needs_signs(op: Operator) -> bool:

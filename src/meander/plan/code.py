@@ -1,4 +1,6 @@
-"""What counts as the code of an operator, and a digest of it: the same code, the same digest, in every process and version.
+"""What counts as the code of an operator, and a digest of it.
+
+The same code has the same digest in every process and in every version of Python.
 
 A function is its source as a syntax tree (``plan.syntax``), and the values that it carries: defaults, closure, what a partial or a
 bound method holds. What it reaches by name counts too, and what that reaches: functions and classes of the user's own modules
@@ -56,7 +58,7 @@ class Code:
     digest: str = ""
     """Empty where there is no code."""
     parts: Mapping[str, str] = field(default_factory=dict, compare=False)
-    """Digests of the functions, classes and names that it consists of: to say which of them is another one."""
+    """Digests of its functions, classes and names, by which a message says what was changed."""
     compiled: str = field(default="", compare=False)
     """The version of Python, where some of it is known by its bytecode alone."""
 
@@ -72,7 +74,7 @@ NO_CODE = Code()
 
 
 def code_of(value: Any) -> str:
-    """A short hex text over what ``value`` (a function, an object with ``__call__``, or a list of such) would execute."""
+    """A short hex text over what a function, a callable object, or a list of these would run."""
     return read_code(value).digest
 
 
@@ -231,7 +233,7 @@ class _Reading:
             return ["method", value.__qualname__, self.value(value.__self__, space)]
         if isinstance(value, operator.itemgetter | operator.attrgetter | operator.methodcaller):
             return [kind, self.value(value.__reduce__()[1], space)]
-        wrapped = value.pyfunc if isinstance(value, np.vectorize) else getattr(value, "__wrapped__", None)
+        wrapped = value.pyfunc if isinstance(value, np.vectorize) else _wrapped(value)
         if wrapped is not None and callable(value):  # such as that of lru_cache
             return ["wrapper", kind, self.value(wrapped, space)]
         if isinstance(kind, _Ref):
@@ -282,23 +284,23 @@ class _Reading:
         return self._part(function, f"{self._prefix(space)}{_shown(code.co_qualname)}()", describe)
 
     def _strange(self, function: types.FunctionType, space: Space) -> Any:
-        """A function of somebody else's: its name, and what it was given of the user's own, such as the function that it wraps."""
+        """An installed function: its name, and the user's functions that it was given to wrap."""
         given = [value for cell in function.__closure__ or () if _is_given(value := _content(cell))]
         if hasattr(function, "registry") and hasattr(function, "dispatch"):  # functools.singledispatch
             given = sorted(function.registry.values(), key=lambda one: str(getattr(one, "__qualname__", "")))
-        wrapped = getattr(function, "__wrapped__", None)
+        wrapped = _wrapped(function)
         held = [self.value(one, space) for one in (*given, *([] if wrapped is None else [wrapped]))]
         return ["named", space.package, function.__code__.co_qualname, held]
 
     def _text(self, code: types.CodeType, space: Space | None) -> tuple[Any, ast.AST | None]:
-        node = definition_of(code, None if space is None else space.file)
+        node = definition_of(code, {} if space is None else space.names)
         if node is not None:
             return text_of(node), node
         self.compiled = True
         return _bytecode(code), None
 
     def _carried(self, name: str, value: Any, changed: set[str], space: Space) -> Any:
-        """A value that a function carries; where the function itself changes it, its type: it is not what it was written as."""
+        """A value that a function carries, without the content of one that the function changes."""
         is_changed = name in changed or any(path.startswith(f"{name}.") for path in changed)
         by_itself = isinstance(value, _CONTAINERS) or (hasattr(value, "__dict__") and not callable(value))
         if f"nonlocal {name}" in changed or (is_changed and by_itself):
@@ -349,7 +351,7 @@ class _Reading:
     # -- names that are neither functions nor classes ----------------------------------------------------------------
 
     def _constant(self, name: str, value: Any, space: Space, rebound: bool) -> Any:
-        """What a module calls by a name, by the statements that bind it there: its value may be another one in each process."""
+        """A name of a module, by the statements that bind it: each process may have another value."""
         text = space.text()
         statements = [] if text is None else text.binding(name)
         for statement in statements:
@@ -423,7 +425,7 @@ class _Reading:
         for base in kind.__mro__:
             for name, member in vars(base).items():
                 if isinstance(member, types.FunctionType) and name not in _MAKERS and member.__code__.co_argcount:
-                    node = definition_of(member.__code__, member.__globals__.get("__file__"))
+                    node = definition_of(member.__code__, member.__globals__)
                     own = f"{member.__code__.co_varnames[0]}."
                     changed = set() if node is None else reach.changed_in(node)
                     found |= {path.removeprefix(own) for path in changed if path.startswith(own)}
@@ -458,9 +460,9 @@ def _roots(value: Any) -> Iterator[Space]:
         for one in value:
             yield from _roots(one)
     elif isinstance(value, types.FunctionType):
-        yield from _roots(value.__wrapped__) if hasattr(value, "__wrapped__") else [Space(value.__globals__)]
-    elif hasattr(value, "__wrapped__"):
-        yield from _roots(value.__wrapped__)
+        yield from [Space(value.__globals__)] if _wrapped(value) is None else _roots(_wrapped(value))
+    elif (wrapped := _wrapped(value)) is not None:
+        yield from _roots(wrapped)
     elif isinstance(value, type) or hasattr(value, "__dict__"):
         kind = value if isinstance(value, type) else type(value)
         if kind.__module__ != "builtins":
@@ -473,6 +475,15 @@ def _frame(frame: pl.DataFrame) -> Any:
     return ["frame", str(frame.schema), content_digest(frame) if is_read else frame.height]
 
 
+def _wrapped(value: Any) -> Any:
+    """The function that a decorator has wrapped. Proxies answer to every name, so attributes are not asked for."""
+    try:
+        attributes = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return None
+    return attributes.get("__wrapped__")
+
+
 def _key(key: Any) -> Any:
     return key if isinstance(key, tuple) else id(key)
 
@@ -482,7 +493,7 @@ def _shown(qualname: str) -> str:
 
 
 def _package(thing: Any) -> str:
-    """Where a thing of somebody else's is from: inside a package things move from version to version."""
+    """The package of an installed thing. Versions move things between the modules of a package."""
     return str(getattr(thing, "__module__", None) or "").partition(".")[0]
 
 
@@ -503,11 +514,11 @@ def _content(cell: types.CellType) -> Any:
 
 def _is_code(value: Any) -> bool:
     kinds = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, type, functools.partial)
-    return isinstance(value, kinds) or (callable(value) and hasattr(value, "__wrapped__"))
+    return isinstance(value, kinds) or (callable(value) and _wrapped(value) is not None)
 
 
 def _is_given(value: Any) -> bool:
-    """What a function of somebody else's was given when it was made, and not what it keeps for itself."""
+    """Whether an installed function was given this when it was made, and does not keep it itself."""
     return _is_code(value) or isinstance(value, bool | int | float | str | bytes)
 
 
@@ -524,7 +535,9 @@ def _is_fixed(value: Any) -> bool:
 
 
 def _is_stale(statements: list[ast.stmt], name: str, value: Any, tree: ast.Module) -> bool:
-    """Whether a text says another value than the module has: it was edited since. Names that functions rebind may have any."""
+    """Whether a text says another value than the module has, because it was edited since.
+
+    A name that functions rebind may have any value."""
     (first, *more) = statements
     if more or not isinstance(first, ast.Assign | ast.AnnAssign) or first.value is None or not _is_fixed(value):
         return False

@@ -22,11 +22,11 @@ def explain(plan: Plan) -> str:
                 lines.append(f"      columns: {show_schema(plan.schema(name))}")
             rows = plan.changes.get(name)
             if rows is not None:
-                lines.append(f"      rows: {_told(node.op)}{rows.describe()}")
+                lines.append(f"      rows: {_table_or_log(node.op)}{rows.describe()}")
     return "\n".join(lines)
 
 
-def _told(op: Operator) -> str:
+def _table_or_log(op: Operator) -> str:
     """Whether a sink gets the table or the log of a stream of changes, in words."""
     if not isinstance(op, SinkOp):
         return ""

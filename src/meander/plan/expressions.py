@@ -14,6 +14,8 @@ from meander.familiar.values import no_expression
 Expression = pl.Expr | str
 _CLOCK = re.compile(r"\b(now\s*\(|current_(timestamp|date|time)\b)", re.IGNORECASE)
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
+_PARTS = re.compile(r"('[^']*'|\"[^\"]*\")")
+_SPACES = re.compile(r"\s+")
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -59,6 +61,15 @@ def flat(given: Iterable[Any]) -> Iterator[Any]:
 def is_name(text: str) -> bool:
     """Whether a text is the name of one column, and no expression. A column may have other names, too."""
     return _PLAIN.fullmatch(text) is not None
+
+
+def one_space(sql: str) -> str:
+    """The text with one space for any number of them, but in what is quoted.
+
+    >>> one_space("a  >\\n 1 AND s = 'x  y'")
+    "a > 1 AND s = 'x  y'"
+    """
+    return "".join(_SPACES.sub(" ", part) if n % 2 == 0 else part for n, part in enumerate(_PARTS.split(sql)))
 
 
 def text_of(exprs: tuple[Expression | Sequence[Expression], ...], named: Mapping[str, Expression]) -> str:

@@ -22,7 +22,7 @@ from meander.errors import FlowError
 from meander.familiar.values import named
 from meander.plan.changes import Changes, check_changes, find_changes
 from meander.plan.code import NO_CODE, Code
-from meander.plan.operators import MapBatches, Operator, SinkOp, SourceOp
+from meander.plan.operators import MapBatches, Operator, SinkOp, SourceOp, sql_text
 from meander.plan.processing import columns_of
 from meander.plan.schemas import did_you_mean
 
@@ -48,6 +48,8 @@ class Plan:
     """In topological order, whatever the order given; ties keep the order given."""
     retired: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Per stateful operator, what old segments still have: state columns that it had once, whose names are not used again; ``UNTOLD``."""
+    digest_in_store: str | None = None
+    """The digest by which a store knows this plan, where another version of Polars would write it otherwise."""
     _schemas: dict[str, pl.Schema] = field(init=False, repr=False)
     changes: Mapping[str, Changes] = field(init=False, repr=False)
     """The operators whose rows replace rows that came before. All other streams only grow."""
@@ -106,6 +108,20 @@ class Plan:
         object.__setattr__(made, "retired", retired)
         return made
 
+    def with_code(self, codes: Mapping[str, Code]) -> Plan:
+        """The same plan, with code under some names that a person says does the same."""
+        made = copy.copy(self)
+        object.__setattr__(made, "nodes", tuple(replace(n, code=codes.get(n.name, n.code)) for n in self.nodes))
+        return made
+
+    def known_as(self, digest: str) -> Plan:
+        """The same plan, under the digest by which a store and its other replicas know it."""
+        if digest == self.digest():
+            return self
+        made = copy.copy(self)
+        object.__setattr__(made, "digest_in_store", digest)
+        return made
+
     def record(self) -> dict[str, Any]:
         """The plan as plain data (JSON), from sources to sinks: what its digest is made of, and what ``diff`` needs to say what changed."""
         return {
@@ -115,6 +131,7 @@ class Plan:
                 node.name: {
                     "kind": node.op.kind,
                     "text": node.op.describe(),
+                    "sql": sql_text(node.op),
                     "does": hashlib.sha256(node.op.canonical().encode()).hexdigest(),
                     **node.code.record(),
                     "inputs": list(node.inputs),
@@ -126,6 +143,8 @@ class Plan:
 
     def digest(self) -> str:
         """Hex over everything that decides the output: names, inputs, operators, schemas, code; not the version, and no places."""
+        if self.digest_in_store is not None:
+            return self.digest_in_store
         operators = sorted(self.record()["operators"].items())
         content = [[name, *(op[part] for part in ("kind", "does", "code", "inputs", "columns"))] for name, op in operators]
         return hashlib.sha256(json.dumps([self.flow, content]).encode()).hexdigest()

@@ -20,6 +20,7 @@ from meander.connect.source import Batch, ChangesColumns, Source
 from meander.errors import FlowError
 from meander.plan.code import NO_CODE, Code, read_code, together
 from meander.plan.computed import check_row_local
+from meander.plan.expressions import one_space, parse
 from meander.plan.rowlocal import batch_dependence
 from meander.plan.schemas import KEY_TYPES, is_key_type, missing_column, show_schema
 from meander.plan.serial import functions_of, text_of_expression
@@ -416,6 +417,24 @@ def _check(exprs: tuple[pl.Expr, ...], schema: pl.Schema, kind: str, name: str, 
 
 def _first_line(error: Exception) -> str:
     return str(error).split("\n", 1)[0].strip().rstrip(".;")
+
+
+def sql_text(op: Operator) -> str | None:
+    """The SQL of all its expressions, with their names; None where some of them were not written so.
+
+    It stays when another version of Polars makes other expressions of it.
+    """
+    if isinstance(op, Filter):
+        try:
+            is_sql = op.text is not None and _serial((parse(op.text),)) == _serial((op.predicate,))
+        except FlowError:
+            is_sql = False
+        return one_space(op.text) if op.text is not None and is_sql else None
+    if not isinstance(op, Select | WithColumns) or len(op.sql) != len(op.exprs):
+        return None
+    texts = [one_space(text) for text in op.sql if text is not None]
+    names = [expr.meta.output_name() for expr in op.exprs]
+    return ", ".join(f"{text} as {name}" for text, name in zip(texts, names, strict=True)) if len(texts) == len(names) else None
 
 
 def _serial(exprs: tuple[pl.Expr, ...]) -> str:

@@ -5,17 +5,16 @@ Unpickling runs code. Whoever calls ``unpickle`` trusts where the bytes come fro
 
 from __future__ import annotations
 
+import io
 import pickle
 from collections.abc import Collection, Sequence
 from typing import Any
-
-import cloudpickle
 
 from meander.connect.sink import for_tasks
 from meander.errors import FlowError
 from meander.plan.graph import Plan
 from meander.plan.operators import MapBatches, Operator, SinkOp
-from meander.stored.code import ship
+from meander.stored.code import ByValue, ship
 
 
 def pack_plan(plan: Plan) -> bytes:
@@ -62,8 +61,9 @@ def _pack(plan: Plan, purpose: str) -> bytes:
 
 def pickled(thing: object) -> bytes:
     """With the code of what cannot be imported elsewhere."""
-    packed: bytes = cloudpickle.dumps(thing)
-    return packed
+    out = io.BytesIO()
+    ByValue(out).dump(thing)
+    return out.getvalue()
 
 
 def ship_user_modules(operators: Sequence[Any]) -> None:

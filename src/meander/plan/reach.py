@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import dis
+import functools
 import importlib
 import importlib.util
 import sys
@@ -48,7 +49,7 @@ class Space:
         return self.module.partition(".")[0]
 
     def text(self) -> Text | None:
-        return text_in(self.file) if self.file and self.file.endswith(".py") else None
+        return text_in(self.file, self.names) if self.file and self.file.endswith(".py") else None
 
     def is_own(self) -> bool:
         """Whether the user has written it."""
@@ -67,11 +68,26 @@ def is_own(module: str, file: str | None) -> bool:
         return False
     if file is None:
         return package not in sys.stdlib_module_names and package != "builtins"
-    return not file.startswith(_STDLIB) and _INSTALLED.isdisjoint(Path(file).parts)
+    if file.startswith(_STDLIB) or not _INSTALLED.isdisjoint(Path(file).parts):
+        return False
+    above = Path(file).parents
+    depth = 0 if module == "__main__" else module.count(".") + (Path(file).name == "__init__.py")
+    return package not in _installed_in(str(above[min(depth, len(above) - 1)]))
+
+
+@functools.lru_cache(maxsize=256)
+def _installed_in(folder: str) -> frozenset[str]:
+    """The packages that ``pip install --target`` has put into a folder, by their records."""
+    found: set[str] = set()
+    for record in Path(folder).glob("*.dist-info/RECORD"):
+        lines = record.read_text(errors="replace").splitlines()
+        found.update(line.partition(",")[0].partition("/")[0].removesuffix(".py") for line in lines)
+    return frozenset(found)
 
 
 def space_of(kind: type, hint: Space | None) -> Space:
-    """The names of the module that a class is from: ``hint`` is where it was met, for a module that was not imported by its name."""
+    """The module of a class. ``hint`` is the one in which it was found: flow files are not imported
+    by name."""
     for member in vars(kind).values():
         function = getattr(member, "__func__", getattr(member, "fget", member))
         if isinstance(function, types.FunctionType) and function.__module__ == kind.__module__ == function.__globals__.get("__name__"):
@@ -116,7 +132,7 @@ def chains_of(code: types.CodeType) -> Iterator[tuple[str, ...]]:
 
 
 def chains_in(node: ast.AST) -> Iterator[tuple[str, ...]]:
-    """Names with the attributes that are taken of them: ``helpers.rate(x)`` has ``("helpers", "rate")`` and ``("x",)``."""
+    """Names with their attributes: ``("helpers", "rate")`` and ``("x",)`` of ``helpers.rate(x)``."""
     if isinstance(node, ast.Name):
         yield (node.id,)
         return
@@ -133,7 +149,8 @@ def chains_in(node: ast.AST) -> Iterator[tuple[str, ...]]:
 
 
 def imported_in(node: ast.AST, space: Space) -> dict[str, tuple[types.ModuleType, str]]:
-    """What a function imports itself of the user's own modules, by the name that it has there: a module, or a module and a name in it.
+    """The imports within a function from the user's own modules, by the names that they have there:
+    a module, or a module and a name in it.
 
     They are imported for that, as they are when the function runs.
     """
@@ -176,7 +193,8 @@ def own_module(name: str) -> types.ModuleType | None:
 
 
 def changed_in(node: ast.AST) -> set[str]:
-    """Names whose values code changes: ``cache`` for ``cache[k] = v``, ``self.seen`` for ``self.seen.add(x)``, ``nonlocal n``."""
+    """Names whose values code changes: ``cache`` of ``cache[k] = v``, ``self.n`` of ``self.n += 1``,
+    ``nonlocal n``."""
     found: set[str] = set()
     for one in ast.walk(node):
         if isinstance(one, ast.Nonlocal):

@@ -1,4 +1,4 @@
-"""The source of code that runs, as a syntax tree in a form that every version of Python gives alike.
+"""The source of code that runs, as a syntax tree that is written alike by every version of Python.
 
 Owned here: finding the definition that a code object was compiled from, and writing a tree as text. Called by ``plan.code``.
 A definition is only given where compiling the file's text makes the very bytecode that runs: a file that was edited
@@ -15,7 +15,7 @@ import functools
 import json
 import linecache
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,7 +57,7 @@ class Text:
         return found[0] if len(found) == 1 else None
 
     def binding(self, name: str) -> list[ast.stmt]:
-        """The statements of the module's level that give a name its value, or change what it is the name of."""
+        """The statements at module level that bind a name or change its value."""
         return [statement for statement in _of_level(self.tree.body) if name in _bound(statement)]
 
     @functools.cached_property
@@ -81,23 +81,27 @@ class Text:
         return nodes[0] if len(nodes) == 1 else None
 
 
-def definition_of(code: types.CodeType, file: str | None = None) -> Definition | None:
-    """The definition that the code was compiled from; None where there is no text that makes this very code."""
+def definition_of(code: types.CodeType, names: Mapping[str, Any]) -> Definition | None:
+    """The definition that the code was compiled from; None where no text makes this very code.
+
+    ``names`` are those of its module, which know the file and who loaded it.
+    """
+    file = names.get("__file__")
     for name in dict.fromkeys([code.co_filename, *([file] if file else [])]):
-        found = text_in(name, code.co_flags & _FUTURE)
+        found = text_in(name, names, code.co_flags & _FUTURE)
         node = None if found is None else found.definition(code)
         if node is None and linecache.cache.get(name) is not None:  # what was read before may be older than the code
             linecache.checkcache(name)
-            found = text_in(name, code.co_flags & _FUTURE)
+            found = text_in(name, names, code.co_flags & _FUTURE)
             node = None if found is None else found.definition(code)
         if node is not None:
             return node
     return None
 
 
-def text_in(file: str, flags: int = 0) -> Text | None:
-    """The text of a file, or of a notebook's cell; None where it cannot be had."""
-    lines = linecache.getlines(file)
+def text_in(file: str, names: Mapping[str, Any], flags: int = 0) -> Text | None:
+    """The text of a file, a notebook's cell, or a module in an archive; None where there is none."""
+    lines = linecache.getlines(file, dict(names) if "__loader__" in names else None)
     return _compiled("".join(lines), file, flags) if lines else None
 
 
@@ -153,7 +157,7 @@ def _named(node: ast.AST, prefix: str) -> Iterator[tuple[str, ast.ClassDef]]:
 
 
 def _of_level(body: Sequence[ast.AST]) -> Iterator[ast.stmt]:
-    """The statements that run when a module is imported, those within ``if``, ``try``, ``with`` and loops one by one."""
+    """The statements that run on import, also those within ``if``, ``try``, ``with`` and loops."""
     for node in body:
         if isinstance(node, ast.If | ast.Try | ast.TryStar | ast.With | ast.While | ast.ExceptHandler):
             for block in ("body", "handlers", "orelse", "finalbody"):
@@ -163,7 +167,7 @@ def _of_level(body: Sequence[ast.AST]) -> Iterator[ast.stmt]:
 
 
 def _bound(statement: ast.stmt) -> set[str]:
-    """The names that a statement binds, or whose values it changes as far as it shows: ``a = 1``, ``a["k"] = 1``, ``a.update(b)``."""
+    """The names that a statement binds or changes: ``a = 1``, ``a["k"] = 1``, ``a.update(b)``."""
     if isinstance(statement, ast.Import | ast.ImportFrom):
         return {alias.asname or alias.name.split(".")[0] for alias in statement.names}
     if isinstance(statement, ast.For):
@@ -192,7 +196,7 @@ def _targets(node: ast.expr) -> Iterator[str]:
 
 
 def text_of(node: ast.AST) -> str:
-    """A tree as text. Of a function what it takes and does: its name, decorators and defaults are looked at where it stands.
+    """A tree as text. Of a function it has the arguments and the body, without name and decorators.
 
     >>> [short] = ast.parse("def f(x: int) -> int:\\n    'Doubles it.'\\n    return (x * 2)  # twice").body
     >>> text_of(short) == text_of(ast.parse("lambda x: x * 2", mode="eval").body)

@@ -19,12 +19,11 @@ from meander.connect.memory import MemorySink
 from meander.connect.sink import shows_table
 from meander.connect.spool import SpoolSink, empty_spool
 from meander.coordinate.migration import check_strategy
-from meander.epochs.modification import Modified
 from meander.errors import ConfigError, Retryable
 from meander.familiar.names import RUN
 from meander.modifying import Modifiable, Planned, Wish
 from meander.outcomes import Migrated, Rescaled
-from meander.plan.change.code import pack_coded
+from meander.plan.change.code import pack_changes
 from meander.plan.change.effects import Effects
 from meander.plan.graph import Plan
 from meander.plan.operators import SinkOp
@@ -36,12 +35,13 @@ from meander.replicate.signals import UNTIL_SIGNALLED
 from meander.replicate.supervisor import Orders, Supervisor
 from meander.settings import Settings, Strategy, seconds
 from meander.state.log import read_manifest
-from meander.state.stores.contract import Store, open_store
-from meander.state.stores.folder import refuse_file
+from meander.state.stores.contract import Store
+from meander.state.stores.opening import checked_store
 
 if TYPE_CHECKING:
     from meander.control.push import Pusher
     from meander.control.server import Server
+    from meander.epochs.modification import Modified
 
 _LOG = logging.getLogger("meander")
 _LOOK_EVERY = 0.05
@@ -70,7 +70,7 @@ class Replicas(Modifiable):
         self._pusher: Pusher | None = None
         self._store, self._supervisor, self._clock, self._at_end = store, supervisor, clock, at_end
         self._halt = threading.Event()
-        self._told = False
+        self._failure_raised = False
         self._thread = threading.Thread(target=supervisor.run, args=(self._halt,), name=f"meander-replicas-{name}", daemon=True)
         self._thread.start()
         atexit.register(self._end)
@@ -136,9 +136,11 @@ class Replicas(Modifiable):
         return self._asked().modifications()
 
     def _modify(self, wish: Wish) -> Modified | Effects:
-        code = pack_coded(wish.changes, wish.upgrade, wish.guard)
+        from meander.epochs.modification import Modified  # much that writing a flow does not need
+
+        code = pack_changes(wish.changes, wish.upgrade, wish.guard)
         drops = wish.drop_state if isinstance(wish.drop_state, bool) else names_of(wish.drop_state)
-        told = {
+        data = {
             "dry_run": wish.dry_run,
             "request_id": wish.request_id or self._clock.new_id(),
             "author": wish.author,
@@ -146,7 +148,7 @@ class Replicas(Modifiable):
             "backfill": {name: dict(values) for name, values in wish.backfill.items()},
             "timeout": seconds(wish.timeout) or 3600.0,
         }
-        done = self._asked().modify_as_told(told, code)
+        done = self._asked().modify_as_data(data, code)
         return Effects.from_json(done) if wish.dry_run else Modified(**done)
 
     def serve(
@@ -203,7 +205,7 @@ class Replicas(Modifiable):
         Example: ``replicas.stop()``.
         """
         self._end()
-        if not self._told:
+        if not self._failure_raised:
             self._check()
 
     def __enter__(self) -> Replicas:
@@ -255,7 +257,7 @@ class Replicas(Modifiable):
     def _check(self) -> None:
         failure = self._supervisor.failure()
         if failure is not None:
-            self._told = True
+            self._failure_raised = True
             self._end()
             raise failure
 
@@ -284,8 +286,7 @@ def start_replicas(
         raise ConfigError(f"replicas={replicas!r}: a whole number from 1 up is needed")
     session, settings = _session(spark), _settings(options)
     _check_apply(settings, flow.plan())
-    place, timekeeper = open_store(store), clock or SystemClock()
-    refuse_file(place)
+    place, timekeeper = checked_store(store), clock or SystemClock()
     plan, memories = _spooled(flow.plan(), place)
     logs = place.local("logs") or Path("meander-logs") / flow.name
     with carrying_tables():
@@ -295,8 +296,15 @@ def start_replicas(
 
     def prepare(adopting: bool) -> Callable[[], None]:
         chosen, let_go = find_zookeeper(settings.get("replication", ""), settings.get("zookeeper"), logs)
-        told = settings if chosen is None else {**settings, "zookeeper": chosen}
-        content = {"flow": flow.name, "store": place.url, "plan": plan_bytes, "options": told, "spark": session, "path": _path()}
+        passed = settings if chosen is None else {**settings, "zookeeper": chosen}
+        content = {
+            "flow": flow.name,
+            "store": place.url,
+            "plan": plan_bytes,
+            "options": passed,
+            "spark": session,
+            "path": _path(),
+        }
         content["tokens"] = str(tokens)
         packed.write_bytes(pickle.dumps(content))
         for sink, folder in memories:

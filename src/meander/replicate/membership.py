@@ -21,7 +21,6 @@ take themselves for the first, no harm is done. Signs that cannot be read age li
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import threading
 from collections.abc import Iterator, Mapping
@@ -34,6 +33,7 @@ from meander.coordinate.marks import Marks
 from meander.epochs.decision import Decision
 from meander.errors import Divergent, Retryable
 from meander.processes import ProcessId
+from meander.state.formats import DECISION, DIGESTS
 from meander.state.manifest import Json
 from meander.state.signs import LONGEST_LOOK, SILENT_AFTER, Said, Sign, place_of, read_signs
 from meander.state.stores.contract import Store
@@ -82,7 +82,7 @@ def choices(splits: tuple[tuple[str, Split], ...], offsets: Mapping[str, Json], 
     }
 
 
-def told(theirs: Mapping[str, str], ours: Mapping[str, str]) -> str:
+def difference(theirs: Mapping[str, str], ours: Mapping[str, str]) -> str:
     """The operators whose output differs, in the order of the plan, as text.
 
     >>> told({"clean": "1", "out": "2"}, {"clean": "3", "out": "4"})
@@ -183,13 +183,14 @@ class Cohort:
 
     def agreed(self, epoch: int) -> Decision | None:
         """An epoch's input, if it is decided."""
-        data = self._store.get(decision_name(self._generation, epoch))
-        return None if data is None else from_json(json.loads(data))
+        name = decision_name(self._generation, epoch)
+        data = self._store.get(name)
+        return None if data is None else from_json(DECISION.read(data, name))
 
     def agree(self, mine: Decision) -> Decision | None:
         """Decide an epoch's input, unless another replica has. Returns the decision that counts;
         None if it was removed already, because the epoch is long over."""
-        data = json.dumps(to_json(mine), separators=(",", ":")).encode()
+        data = DECISION.write(to_json(mine))
         try:
             if self._store.put_if_absent(decision_name(self._generation, mine.epoch), data):
                 return mine
@@ -227,19 +228,19 @@ class Cohort:
         has not objected agrees with the committer.
         """
         epoch = entry["epoch"]
-        self._store.put_if_absent(self._objection(epoch, self.name), json.dumps(digests).encode())  # put-if-absent: readers see it whole
+        # put-if-absent: readers see it whole
+        self._store.put_if_absent(self._objection(epoch, self.name), DIGESTS.write({"digests": digests}))
         until = self._clock.monotonic() + DEAD_AFTER
         others = {one.name for one in self.siblings()} - {entry["by"]}
         while others and self._clock.monotonic() < until:
             for name in sorted(others):
-                said = self._store.get(self._objection(epoch, name))
-                if said is not None and json.loads(said) == dict(digests):
+                if self._objected(self._objection(epoch, name)) == dict(digests):
                     return  # two against one: the committer finds out, and stops
             self._clock.sleep(0.05)
         self._store.delete(self._objection(epoch, self.name))
         raise Divergent(
             f"replica '{self.name}' has computed something else than '{entry['by']}' in epoch {epoch}: "
-            f"{told(entry['digests'], digests)}. What '{entry['by']}' has computed is published; this replica has stopped. "
+            f"{difference(entry['digests'], digests)}. What '{entry['by']}' has computed is published; this replica has stopped. "
             "Code that goes by chance, the clock or the order of a set does that; a processor's ctx.now, ctx.random and ctx.uuid do not"
         )
 
@@ -248,15 +249,20 @@ class Cohort:
         against: dict[int, list[Json]] = {}
         for name in self._store.list(f"diverged/{self._generation:08d}/"):
             epoch = int(name.split("/")[2])
-            data = self._store.get(name) if epoch in committed else None
-            if data is not None:
-                against.setdefault(epoch, []).append(json.loads(data))
+            digests = self._objected(name) if epoch in committed else None
+            if digests is not None:
+                against.setdefault(epoch, []).append(digests)
         for epoch, said in sorted(against.items()):
             if len(said) > 1 and said[0] == said[1] != dict(committed[epoch]):
                 raise Divergent(
                     f"replica '{self.name}' has computed something else than two others in epoch {epoch}: "
-                    f"{told(said[0], committed[epoch])}. It had committed that epoch, and it is published; this replica has stopped"
+                    f"{difference(said[0], committed[epoch])}. It had committed that epoch, and it is published; this replica has stopped"
                 )
+
+    def _objected(self, name: str) -> Json | None:
+        """What a replica has computed that objects; None where it does not, or not any more."""
+        data = self._store.get(name)
+        return None if data is None else DIGESTS.read(data, name)["digests"]
 
     def _objection(self, epoch: int, name: str) -> str:
         return f"diverged/{self._generation:08d}/{epoch:012d}/{name}"
@@ -412,7 +418,7 @@ class Cohort:
 
     def _watch(self) -> None:
         # An event, not the clock's sleep: leaving must not wait for the next beat.
-        told = ""
+        difference = ""
         while not self._stop.wait(BEAT):
             try:
                 self.beat()
@@ -420,8 +426,8 @@ class Cohort:
             except Retryable:
                 continue  # the store is away: so it is for the others
             except Exception as error:  # whatever it is: a replica that says nothing any more is dead to the others
-                if str(error) != told:
-                    told = str(error)
+                if str(error) != difference:
+                    difference = str(error)
                     _LOG.exception(f"replica '{self.name}' cannot give a sign of life; it tries again")
 
 

@@ -16,19 +16,16 @@ import functools
 import os
 import sys
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 
-from meander.replicate.process import session_members
+from meander.processes import nice_session, session_members, threads_of
 
 LOWER, LOWEST = 10, 19
 SETTLED_AFTER = 5.0
 """Seconds at work."""
 LONGEST = 40.0
 """Seconds since the start."""
-_PROC = Path("/proc")
 
 
 @dataclass(frozen=True)
@@ -66,7 +63,7 @@ def _lower(leader: int) -> int:
     processes."""
     usual = 0
     with contextlib.suppress(OSError):
-        (_PROC / str(leader) / "autogroup").write_text(str(LOWER))
+        nice_session(leader, LOWER)
     with contextlib.suppress(OSError):
         usual = os.getpriority(os.PRIO_PROCESS, leader)
         if may_raise():
@@ -77,7 +74,7 @@ def _lower(leader: int) -> int:
 def _raise_again(leader: int, usual: int) -> bool:
     """A session and its processes as they were before. False where it is to be tried again: Linux allows ten changes per second."""
     try:
-        (_PROC / str(leader) / "autogroup").write_text("0")
+        nice_session(leader, 0)
     except BlockingIOError:
         return False
     except OSError:
@@ -86,7 +83,7 @@ def _raise_again(leader: int, usual: int) -> bool:
         if may_raise() and os.getpriority(os.PRIO_PROCESS, leader) >= min(LOWEST, usual + LOWER):
             for _ in range(2):  # also those that were being born
                 for pid in session_members(leader):
-                    for thread in _threads(pid):
+                    for thread in threads_of(pid):
                         _raise(thread, usual)
     return True
 
@@ -118,8 +115,3 @@ def _lower_and_raise() -> bool:
     except OSError:
         return False
     return True
-
-
-def _threads(pid: int) -> Iterator[int]:
-    with contextlib.suppress(OSError):
-        yield from (int(entry.name) for entry in (_PROC / str(pid) / "task").iterdir())

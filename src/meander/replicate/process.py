@@ -22,16 +22,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from meander.clock import SystemClock
-from meander.processes import ProcessId, stat
+import psutil
+
+from meander.processes import ProcessId, environment_of, is_member, words_of
 from meander.state.signs import parse
 
 ENDED = "MEANDER_REPLICA_ENDED"
 _MARK, _NUMBER = "MEANDER_REPLICA_OF", "MEANDER_REPLICA_PROCESS"
 _NUMBERED = ("/bin/sh", "-c", f'export {_NUMBER}=$$; exec "$@"', "replica")
 """Becomes the command behind it, which then has its own process number in its environment."""
-_LOOKS, _PAUSE = 20, 0.005
-_CLOCK = SystemClock()
 _TAIL_BYTES = 8192
 _SHOWN_LINES = 12
 
@@ -152,59 +151,25 @@ def last_lines(log: Path, count: int = _SHOWN_LINES) -> list[str]:
 
 
 def replicas_here(store: str) -> list[tuple[str, ProcessId]]:
-    """The replicas of a store that run on this system, by name, whatever they are doing; empty where there is no /proc.
+    """The replicas of a store that run on this system, by name, in any state.
 
-    All that a replica starts inherits its environment: the replica itself leads a session, and the process number there is its own. In its
-    very first moment it has no number there yet, and the command line that it was given: that is read first, since the number is there as
-    soon as the command line is another.
+    Every process that a replica starts inherits its environment. The replica itself leads a session,
+    and the process number in its environment is its own. In its first moment it has no number there
+    yet, and the command line that it was given. The command line is read first: the number is there
+    as soon as the command line is another.
     """
     found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        pid, words = int(entry.name), _read(entry / "cmdline").decode(errors="replace").split("\0")[:-1]
-        environment = _environment(entry)
-        of, command, name = (*_value(environment, _MARK).split(" ", 2), "", "", "")[:3]
-        is_it = _value(environment, _NUMBER) == str(pid) or command == _digest(*words)
-        if name and of == _digest(store) and is_it and _leads_session(pid):
+    for pid in psutil.pids():
+        words, environment = words_of(pid), environment_of(pid)
+        of, command, name = (*environment.get(_MARK, "").split(" ", 2), "", "", "")[:3]
+        is_it = environment.get(_NUMBER) == str(pid) or command == _digest(*words)
+        if name and of == _digest(store) and is_it and is_member(pid, pid):
             found.append((name, ProcessId.of(pid)))
     return sorted(found, key=lambda one: (one[0], one[1].pid))
 
 
-def _environment(entry: Path) -> list[bytes]:
-    """A process's environment. While it becomes another program it has none for a moment: then it is asked again."""
-    for _ in range(_LOOKS):
-        data = _read(entry / "environ")
-        if data:
-            return data.split(b"\0")
-        try:
-            os.readlink(entry / "exe")
-        except OSError:  # it is no program, or has ended
-            break
-        _CLOCK.sleep(_PAUSE)
-    return []
-
-
-def session_members(session: int) -> list[int]:
-    """The live processes of a session; empty where there is no /proc."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(IndexError):
-            fields = stat(int(entry.name))
-            if int(fields[3]) == session and fields[0] != "Z":
-                found.append(int(entry.name))
-    return found
-
-
-def _value(environment: Sequence[bytes], name: str) -> str:
-    return next((one.decode(errors="replace").partition("=")[2] for one in environment if one.startswith(f"{name}=".encode())), "")
-
-
-def _leads_session(pid: int) -> bool:
-    facts = stat(pid)
-    return len(facts) > 3 and int(facts[3]) == pid and facts[0] != "Z"
-
-
 def _digest(*words: str) -> str:
-    return hashlib.sha256("\0".join(words).encode()).hexdigest()[:16]
+    return hashlib.sha256(os.fsencode("\0".join(words))).hexdigest()[:16]
 
 
 def _kill_group(process: ProcessId) -> None:

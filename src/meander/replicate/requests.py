@@ -9,13 +9,15 @@ Every other object has one writer, so nothing is lost if two senders ask at once
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any
 
 from meander import errors
 from meander.clock import Clock
 from meander.errors import ConfigError, MeanderError, Retryable
+from meander.processes import ProcessId
+from meander.state import formats
+from meander.state.formats import ANSWER, KEY, WISH
 from meander.state.signs import FOLDER, SILENT_AFTER, parse
 from meander.state.stores.contract import Store
 
@@ -56,9 +58,33 @@ def asked(store: Store) -> dict[str, Json]:
     return {identity: parse(data) or {} for identity, data in found.items() if data is not None}
 
 
+def check_wish(wish: Json) -> None:
+    """Corrupted where a wish is of a format that cannot be read."""
+    WISH.check(wish.get(KEY), _ASKED)
+
+
+def wish(store: Store, identity: str, what: str, **more: Any) -> None:
+    store.put_if_absent(f"{_ASKED}{identity}", WISH.write({"do": what, **more}))
+
+
 def answer(store: Store, identity: str, said: Json) -> None:
-    store.put(f"{_ANSWERED}{identity}", json.dumps(said).encode())
+    store.put(f"{_ANSWERED}{identity}", ANSWER.write(said))
     store.delete(f"{_ASKED}{identity}")
+
+
+def answered(store: Store, identity: str) -> Json | None:
+    """The answer to a wish; None where there is none yet."""
+    said = parse(store.get(f"{_ANSWERED}{identity}"))
+    if said is not None:
+        store.delete(f"{_ANSWERED}{identity}")
+        ANSWER.check(said.pop(KEY, None), f"{_ANSWERED}{identity}")
+    return said
+
+
+def say(store: Store, term: int, number: int, process: ProcessId, at: float, replicas: list[Json]) -> None:
+    """A supervisor's sign of life, with what it knows."""
+    said = {"term": term, "number": number, **process.to_json(), "at": at, "replicas": replicas}
+    store.put(SUPERVISOR, formats.SUPERVISOR.write(said))
 
 
 def forget(store: Store) -> None:
@@ -89,6 +115,7 @@ def live_supervisor(store: Store, clock: Clock) -> Json | None:
         data = store.get(SUPERVISOR)
         said = None if data == first else parse(data)
         if said is not None and {"process", "host"} <= said.keys():
+            formats.SUPERVISOR.check(said.get(KEY), SUPERVISOR)
             return said
     return None
 
@@ -103,13 +130,12 @@ def ask(store: Store, clock: Clock, what: str, timeout: float, tell: Callable[[s
             "Start it again with the same `meander run ... --replicas N`: it takes up those that run"
         )
     identity = clock.new_id()
-    store.put_if_absent(f"{_ASKED}{identity}", json.dumps({"do": what, **more}).encode())
+    wish(store, identity, what, **more)
     tell(f"asked the supervisor (process {supervisor['process']} on {supervisor['host']}); waiting until it is done")
     until, heard, last = clock.monotonic() + timeout, clock.monotonic(), supervisor.get("number")
     while clock.monotonic() < until:
-        said = parse(store.get(f"{_ANSWERED}{identity}"))
+        said = answered(store, identity)
         if said is not None:
-            store.delete(f"{_ANSWERED}{identity}")
             if "error" in said:
                 raise raised(said)
             return said

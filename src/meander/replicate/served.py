@@ -4,16 +4,16 @@ their metrics are shown together."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
-
-from prometheus_client import CollectorRegistry
+from typing import TYPE_CHECKING, Any
 
 from meander.control.client import Client, NothingListens
-from meander.control.gathered import as_registry, as_text
 from meander.errors import MeanderError
 from meander.outcomes import Migrated, Rescaled
 from meander.replicate.reach import Reach
 from meander.settings import Strategy
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
 
 _STATUS_WITHIN = 5.0
 
@@ -48,8 +48,8 @@ class Served:
         done = self._reach.ask(lambda client: client.migrate(list(operators), executor, groups, strategy), whose)
         return Migrated(**{**done, "operators": tuple(done["operators"]), "failures": tuple(done["failures"])})
 
-    def modify_as_told(self, told: Mapping[str, Any], code: bytes | None = None) -> dict[str, Any]:
-        done = self._reach.ask(lambda client: client.modify_as_told(told, code))
+    def modify_as_data(self, data: Mapping[str, Any], code: bytes | None = None) -> dict[str, Any]:
+        done = self._reach.ask(lambda client: client.modify_as_data(data, code))
         return {name: value for name, value in done.items() if name != "dry_run"}
 
     def modifications(self) -> list[dict[str, Any]]:
@@ -66,10 +66,14 @@ class Served:
 
     def metrics(self) -> bytes:
         """Those of all replicas, each with the replica's name."""
+        from meander.control.gathered import as_text  # Prometheus' client, which writing a flow does not need
+
         return as_text(self._texts())
 
     def registries(self) -> Iterator[tuple[dict[str, str], CollectorRegistry]]:
         """The same, replica by replica, for a gateway."""
+        from meander.control.gathered import as_registry
+
         for name, text in self._texts().items():
             yield {"flow": self.name, "replica": name}, as_registry(text)
 

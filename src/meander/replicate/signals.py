@@ -9,7 +9,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import NoReturn
 
-_TOLD = (signal.SIGTERM, signal.SIGHUP)
+_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 
 class UntilSignalled:
@@ -30,9 +30,9 @@ class UntilSignalled:
         if threading.current_thread() is not threading.main_thread():
             return lambda: None
         if not self._users:
-            self._mine = [number for number in _TOLD if signal.getsignal(number) in (signal.SIG_DFL, self._unwind)]
+            self._mine = [number for number in _SIGNALS if signal.getsignal(number) in (signal.SIG_DFL, self._exit)]
             for number in self._mine:
-                signal.signal(number, self._unwind)
+                signal.signal(number, self._exit)
         self._users += 1
         ended: list[bool] = []
 
@@ -43,7 +43,7 @@ class UntilSignalled:
 
         return end
 
-    def _unwind(self, number: int, frame: FrameType | None) -> NoReturn:
+    def _exit(self, number: int, frame: FrameType | None) -> NoReturn:
         for one in self._mine:
             signal.signal(one, signal.SIG_IGN)
         sys.exit(128 + number)
@@ -53,7 +53,7 @@ class UntilSignalled:
         if self._users or threading.current_thread() is not threading.main_thread():
             return
         for number in self._mine:
-            if signal.getsignal(number) in (self._unwind, signal.SIG_IGN):  # and not something that was put there meanwhile
+            if signal.getsignal(number) in (self._exit, signal.SIG_IGN):  # and not something that was put there meanwhile
                 signal.signal(number, signal.SIG_DFL)
 
 

@@ -25,11 +25,24 @@ from meander.processes import ProcessId
 from meander.replicate.member import Change, Member, Steps, names
 from meander.replicate.priority import LowPriority
 from meander.replicate.process import Adopted, Child, Ended, last_lines, replicas_here
-from meander.replicate.requests import SUPERVISOR, answer, asked, claim_term, forget, live_supervisor, newest_term, raised, refusal
+from meander.replicate.requests import (
+    SUPERVISOR,
+    answer,
+    asked,
+    check_wish,
+    claim_term,
+    forget,
+    live_supervisor,
+    newest_term,
+    raised,
+    refusal,
+    say,
+)
 from meander.replicate.restarts import Death, Patience, Restarts
 from meander.state.log import newest_generation, read_manifest
 from meander.state.signs import SILENT_AFTER, Sighting, Watch, parse
 from meander.state.stores.contract import Store
+from meander.state.stores.opening import put_format
 
 OBSERVE_EVERY = 0.5
 STEP_EVERY = 0.1
@@ -100,6 +113,7 @@ class Supervisor:
         """Adopt the replicas of this store that run on this machine, and start those that are missing. Busy beside another supervisor."""
         if self._count < 1:
             raise ConfigError(f"replicas={self._count}: at least 1")
+        put_format(self._store, self._clock)
         last = newest_term(self._store)
         self._refuse_beside_another()
         self._term = last + 1
@@ -526,11 +540,11 @@ class Supervisor:
     def _say(self) -> None:
         """Write the supervisor's sign of life, with its records."""
         self._number += 1
-        said = {"term": self._term, "number": self._number, **ProcessId.mine().to_json(), "at": self._clock.now()}
-        self._store.put(SUPERVISOR, json.dumps({**said, "replicas": self.replicas()}).encode())
+        say(self._store, self._term, self._number, ProcessId.mine(), self._clock.now(), self.replicas())
 
     def _take_up(self, wish: dict[str, Any]) -> Future[list[str]]:
         try:
+            check_wish(wish)
             match wish:
                 case {"do": "add", "count": int(count)}:
                     return self.add(count)

@@ -5,27 +5,45 @@ Records are put once each: ``modifications/<id>.request``, ``.verdict``, and ``.
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
+from meander.state.formats import KEY, REQUEST, REVERSAL, VERDICT, Format
 from meander.state.stores.contract import Store
 
 Json = dict[str, Any]
+_ENDINGS = {REQUEST: "request", VERDICT: "verdict", REVERSAL: "reversal"}
 
 
-def read_record(store: Store, name: str) -> Json | None:
+FOLDER = "modifications/"
+
+
+def record_name(format: Format, identity: str) -> str:
+    """Where one of the three records of a modification is.
+
+    >>> record_name(VERDICT, "m1")
+    'modifications/m1.verdict'
+    """
+    return f"{FOLDER}{identity}.{_ENDINGS[format]}"
+
+
+def read_record(store: Store, format: Format, identity: str) -> Json | None:
+    """One of the records of a modification, without its format. None where it is not there."""
+    name = record_name(format, identity)
     data = store.get(name)
-    found: Json | None = None if data is None else json.loads(data)
+    if data is None:
+        return None
+    found = format.read(data, name)
+    del found[KEY]
     return found
 
 
 def read_history(store: Store) -> list[Json]:
     """All modifications that were ever tried, the oldest first."""
     found = []
-    for name in store.list("modifications/"):
-        if name.endswith(".request"):
-            stem = name.removesuffix(".request")
-            record = read_record(store, name) or {}
-            verdict = read_record(store, f"{stem}.verdict") or {"verdict": "not tried"}
-            found.append({**record, **verdict, **(read_record(store, f"{stem}.reversal") or {})})
+    for name in store.list(FOLDER):
+        if name.endswith(f".{_ENDINGS[REQUEST]}"):
+            identity = name.removeprefix(FOLDER).removesuffix(f".{_ENDINGS[REQUEST]}")
+            record = read_record(store, REQUEST, identity) or {}
+            verdict = read_record(store, VERDICT, identity) or {"verdict": "not tried"}
+            found.append({**record, **verdict, **(read_record(store, REVERSAL, identity) or {})})
     return sorted(found, key=lambda record: (record.get("at", 0.0), record.get("id", "")))

@@ -30,9 +30,12 @@ import json
 from collections.abc import Iterator
 
 from meander.clock import Clock
-from meander.errors import ConfigError, Corrupted, Fenced, MeanderError, Retryable, Unavailable
+from meander.errors import ConfigError, Fenced, MeanderError, Retryable, Unavailable
+from meander.state.formats import ENTRY, SNAPSHOT
 from meander.state.manifest import Json, Manifest
+from meander.state.signs import parse
 from meander.state.stores.contract import Store
+from meander.state.stores.opening import put_format
 
 SNAPSHOT_EVERY = 32
 _ATTEMPTS = 8
@@ -75,8 +78,9 @@ def snapshots(store: Store) -> list[tuple[int, int]]:
 
 
 def read_snapshot(store: Store, generation: int, position: int) -> Manifest | None:
-    data = store.get(snapshot_name(generation, position))
-    return None if data is None else Manifest.from_json(json.loads(data))
+    name = snapshot_name(generation, position)
+    data = store.get(name)
+    return None if data is None else Manifest.from_json(SNAPSHOT.read(data, name))
 
 
 def _read_manifest(store: Store, epoch: int | None) -> Manifest | None:
@@ -171,13 +175,7 @@ def _moves_on(store: Store) -> Retryable:
 
 def _read_entry(store: Store, generation: int, position: int) -> Json | None:
     data = store.get(entry_name(generation, position))
-    if data is None:
-        return None
-    try:
-        entry: Json = json.loads(data)
-    except ValueError as error:
-        raise Corrupted(f"log entry {entry_name(generation, position)} is not JSON ({error})") from error
-    return entry
+    return None if data is None else ENTRY.read(data, entry_name(generation, position))
 
 
 class Taken(MeanderError):
@@ -203,8 +201,10 @@ class Log:
     @staticmethod
     def take_over(store: Store, clock: Clock, key_groups: int = 128, shared: bool = False) -> Log:
         """Become the owner: seal the old generation's log. ``shared``: one of the owners; the generation is joined where it is shared."""
+        put_format(store, clock)
         while True:
             manifest = read_manifest(store)
+            _make_durable(store, manifest)
             if shared and manifest.shared:
                 return Log(store, clock, manifest)
             entry: Json = {
@@ -246,9 +246,7 @@ class Log:
 
     def news(self) -> Iterator[tuple[Json, Manifest, Manifest]]:
         """What replicas have appended: the entry, and the manifest before and after it. Fenced at the generation's end."""
-        while (entry := _read_entry(self._store, self.manifest.generation, self.manifest.position + 1)) is not None:
-            if entry["kind"] == "takeover":
-                raise self._fenced()
+        while (entry := self._read_next()) is not None:
             before, self.manifest = self.manifest, self.manifest.apply(entry)
             self._since_snapshot += 1
             yield entry, before, self.manifest
@@ -291,21 +289,28 @@ class Log:
         """Fenced where another generation has taken over. An entry of ours whose put was never answered does not say so."""
         for attempt in range(attempts):
             try:
-                entry = _read_entry(self._store, self.manifest.generation, self.manifest.position + 1)
-                break
+                self._read_next()
+                return
             except Retryable:
                 if attempt == attempts - 1:
                     raise
                 self._clock.sleep(0.1 * 2**attempt)
-        if entry is not None and entry["generation"] != self.manifest.generation:
-            raise self._fenced()
 
     def _not_alone(self, position: int) -> MeanderError:
         """Why the next position is taken, although nobody but us appends: it is sealed, or a put of ours arrived that was not answered."""
-        entry = _read_entry(self._store, self.manifest.generation, position)
-        if entry is None or entry["generation"] != self.manifest.generation:
+        if self._read_next() is None:
             return self._fenced()
         return Unavailable(f"store {self._store.url}: an entry of this run that was not answered is in the log, at position {position}")
+
+    def _read_next(self) -> Json | None:
+        """The entry behind ours. Fenced where it is another generation's, whatever its format: a newer Meander may have taken over."""
+        name = entry_name(self.manifest.generation, self.manifest.position + 1)
+        data = self._store.get(name)
+        if data is None:
+            return None
+        if (parse(data) or {}).get("generation", self.manifest.generation) != self.manifest.generation:
+            raise self._fenced()
+        return ENTRY.read(data, name)
 
     def _fenced(self) -> Fenced:
         return Fenced(
@@ -328,11 +333,22 @@ class Log:
         manifest = self.append({"kind": "names", "seen": names}) if names != self.manifest.seen else self.manifest
         name = snapshot_name(manifest.generation, manifest.position)
         try:
-            self._store.put_if_absent(name, json.dumps(manifest.to_json(), separators=(",", ":")).encode())
+            self._store.put_if_absent(name, SNAPSHOT.write(manifest.to_json()))
         except Retryable:
             return False
         self._since_snapshot = 0
         return True
+
+
+def _make_durable(store: Store, manifest: Manifest) -> None:
+    """Have the takeover that a log ends with be durable: its writer may have died before it was. Then a put of its name makes it so.
+
+    Any other entry at the end has the next one, the seal, in its folder, and is durable with that.
+    """
+    name = entry_name(manifest.generation - 1, manifest.position)
+    data = store.get(name) if manifest.generation else None
+    if data is not None:
+        store.put_if_absent(name, data)
 
 
 def _is_in_a_hole(store: Store, position: int) -> bool:
@@ -360,7 +376,7 @@ def _was_read(store: Store, position: int, nonce: str) -> bool | None:
 def _put_settled(store: Store, clock: Clock, name: str, entry: Json) -> bool:
     """Put an entry and know for certain whether it is ours that stands there. An error is ``refused`` where every try was."""
     doubt: Retryable | None = None
-    data = json.dumps(entry, separators=(",", ":")).encode()
+    data = ENTRY.write(entry)
     for attempt in range(_ATTEMPTS):
         try:
             if store.put_if_absent(name, data):

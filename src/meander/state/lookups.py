@@ -19,6 +19,7 @@ import polars as pl
 import pyarrow as pa
 
 from meander.errors import Corrupted
+from meander.state.formats import PIECE
 from meander.state.hashing import Hashes, hash_keys
 from meander.state.manifest import Json
 from meander.state.segment import HASH, to_arrow
@@ -52,6 +53,7 @@ def encode_pieces(table: pl.DataFrame, keys: Sequence[str], nulls_equal: bool) -
     for start in range(0, max(1, table.height), rows):
         taken = order[start : start + rows]
         found = to_arrow(pl.DataFrame([pl.Series(HASH, hashes[taken]), *table[taken]])).combine_chunks()
+        found = found.replace_schema_metadata(PIECE.metadata())
         out = pa.BufferOutputStream()
         with pa.ipc.new_file(out, found.schema) as writer:
             writer.write_table(found)
@@ -66,11 +68,14 @@ def check_of(piece: pa.Buffer | bytes) -> str:
 class LookupTable:
     """A stored table, opened."""
 
-    def __init__(self, pieces: Sequence[pa.Buffer], schema: Mapping[str, pl.DataType]) -> None:
+    def __init__(self, name: str, pieces: Sequence[pa.Buffer], schema: Mapping[str, pl.DataType]) -> None:
+        """``name`` is what the names of its pieces begin with."""
         self._schema = pl.Schema(schema)
         self._pieces: list[tuple[Hashes, pa.RecordBatch]] = []
-        for piece in pieces:
-            found = pa.ipc.open_file(piece).read_all().combine_chunks().to_batches()
+        for number, piece in enumerate(pieces):
+            reader = pa.ipc.open_file(piece)
+            PIECE.in_metadata(reader.schema.metadata, f"{name}.{number:04d}")
+            found = reader.read_all().combine_chunks().to_batches()
             if found:
                 self._pieces.append((found[0].column(HASH).to_numpy(), found[0].drop_columns([HASH])))
         missing = [c for _, batch in self._pieces for c in self._schema if c not in batch.schema.names]

@@ -31,7 +31,7 @@ their own, in ``unproven``, and what is above one of them stays in the store.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from meander.errors import Corrupted
@@ -177,7 +177,7 @@ class Manifest:
         if self.shared:
             moved = replace(moved, nonces=(*self.nonces[1 - NONCES :], entry["nonce"]))
         if kind == "takeover":
-            moved = replace(moved, shared=entry.get("shared", False), nonces=(), started=entry.get("now", self.started))
+            moved = replace(moved, shared="shared" in entry, nonces=(), started=entry["now"])
             return replace(moved, key_groups=entry.get("key_groups", self.key_groups))
         if kind == "epoch":
             return moved._after_epoch(entry)
@@ -201,9 +201,9 @@ class Manifest:
         if entry["epoch"] != self.epoch + 1:
             raise Corrupted(f"log entry {entry['position']} is epoch {entry['epoch']}, expected {self.epoch + 1}")
         # Forgotten before its own are added: an operator may begin anew under its old name.
-        forgets, restarts = set(entry.get("forgets", ())), set(entry.get("restarts", ()))
+        forgets, restarts = set(entry["forgets"]), set(entry["restarts"])
         tables = {name: table for name, table in self.tables.items() if name not in forgets}
-        for name, quiet in entry.get("quiet", {}).items():
+        for name, quiet in entry["quiet"].items():
             if name in tables:
                 tables[name] = replace(tables[name], quiet=quiet)
         for name, added in entry["tables"].items():
@@ -213,19 +213,19 @@ class Manifest:
             new = tuple(SegmentRef.from_json(s) for s in added["segments"])
             quiet = min(before.quiet, *(s.first_end for s in new)) if new else before.quiet
             tables[name] = replace(before, segments=alive + new, floor=floor, quiet=quiet)
-        for name in entry.get("drops", ()):
+        for name in entry["drops"]:
             if name in tables:
                 tables[name] = replace(tables[name].without({s.name for s in tables[name].segments}), floor=SOONEST, quiet=SOONEST)
-        for name, floor in entry.get("floors", {}).items():
+        for name, floor in entry["floors"].items():
             if name in tables:
                 tables[name] = replace(tables[name], floor=floor)
         for name, table in tables.items():
             if table.time is not None and (over := _over(table, kept_floor(name, table.floor, entry["plan"]))):
                 tables[name] = table.without(over)
         recent = {name: list(names) for name, names in self.recent.items() if name not in restarts}
-        for name, names in entry.get("seen", {}).items():
+        for name, names in entry["seen"].items():
             recent.setdefault(name, []).extend(names)
-        totals = {k: self.totals.get(k, 0) + entry["counts"].get(k, 0) for k in {*self.totals, *entry["counts"]}}
+        totals = {k: self.totals.get(k, 0) + entry["counts"].get(k, 0) for k in {**self.totals, **entry["counts"]}}
         return replace(
             self,
             epoch=entry["epoch"],
@@ -236,12 +236,12 @@ class Manifest:
             routing=entry["routing"],
             recent=recent,
             staged=entry["staged"],
-            batch=entry.get("batch") or self.batch,
+            batch=entry["batch"] or self.batch,
             totals=totals,
             now=entry["now"],
-            times=entry.get("times", {}),
-            flushed=entry.get("flushed", {}),
-            asked=entry.get("asked"),
+            times=entry["times"],
+            flushed=entry["flushed"],
+            asked=entry["asked"],
             by=entry.get("by"),
             trial=None,
         )
@@ -337,5 +337,6 @@ class Manifest:
         }
 
     @staticmethod
-    def from_json(fields: Json) -> Manifest:
-        return Manifest(**{**fields, "tables": tables_in(fields["tables"]), "nonces": tuple(fields.get("nonces", ()))})
+    def from_json(told: Json) -> Manifest:
+        known = {one.name: told[one.name] for one in fields(Manifest)}
+        return Manifest(**{**known, "tables": tables_in(told["tables"]), "nonces": tuple(told["nonces"])})

@@ -53,9 +53,9 @@ def encode_part(segment: Segment, groups: int, key_groups: int) -> pa.Buffer:
             blocks += mine
     blocks = blocks or [[without_rows(segment.schema)]]
     rows = sum(count for _, count, _, _ in chapters)
-    told = chapters if segment.chapters[0].first != SOONEST else ()
+    listed = chapters if segment.chapters[0].first != SOONEST else ()
     out = pa.BufferOutputStream()
-    with pa.ipc.new_file(out, indexed(segment.schema, rows, [_first_hash(block[0]) for block in blocks], told)) as writer:
+    with pa.ipc.new_file(out, indexed(segment.schema, rows, [_first_hash(block[0]) for block in blocks], listed)) as writer:
         for block in blocks:
             writer.write_batch(block[0] if len(block) == 1 else pa.concat_batches(block))
     return out.getvalue()

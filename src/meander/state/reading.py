@@ -12,11 +12,13 @@ import pyarrow.parquet
 
 from meander.aggregates import Agg
 from meander.errors import ConfigError, Corrupted
+from meander.state.formats import DEAD_LETTERS
 from meander.state.hashing import in_groups
 from meander.state.log import read_manifest
 from meander.state.manifest import Table
 from meander.state.segment import ALL, DELETED, HASH, LATEST, Segment, SegmentRef
-from meander.state.stores.contract import Store, open_store
+from meander.state.stores.contract import Store
+from meander.state.stores.opening import checked_store
 from meander.state.table import conform, merge_segments
 from meander.state.values import ValueTable, lists_by_key
 from meander.stored import stored
@@ -27,7 +29,7 @@ def read_dead_letters(store: str | Path) -> pa.Table:
 
     Example: ``md.read_dead_letters("state/").to_pylist()``.
     """
-    opened = open_store(store)
+    opened = checked_store(store)
     folder = opened.local("dead_letters")
     if folder is None:
         raise ConfigError(
@@ -37,7 +39,11 @@ def read_dead_letters(store: str | Path) -> pa.Table:
         raise ConfigError(f"store {opened.url}: there is no flow in it; give what was given to flow.start(...)")
     found = sorted(folder.glob("*.parquet")) if folder.exists() else []
     schema = pa.schema([("epoch", pa.int64()), *((n, pa.large_string()) for n in ("operator", "position", "reason", "content"))])
-    tables = [pyarrow.parquet.read_table(path).cast(schema) for path in found]
+    tables = []
+    for path in found:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            DEAD_LETTERS.in_metadata(file.metadata.metadata, path.name)
+            tables.append(file.read(schema.names).cast(schema))
     return pa.concat_tables(tables) if tables else schema.empty_table()
 
 

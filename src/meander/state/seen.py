@@ -6,10 +6,9 @@ files into one. A file that is large enough is never written again, so that what
 
 from __future__ import annotations
 
-import json
-
 from meander.clock import Clock
 from meander.errors import Corrupted
+from meander.state.formats import NAMES
 from meander.state.manifest import Manifest
 from meander.state.stores.contract import Store
 
@@ -38,7 +37,7 @@ def flush_seen(store: Store, clock: Clock, manifest: Manifest) -> dict[str, list
             merged = [name for file in small for name in _read(store, file)] + merged
             files[:] = [file for file in files if file not in small]
         target = f"seen/{source}/{manifest.generation:08d}-{manifest.position:012d}-{len(merged)}-{clock.new_id()}"
-        store.put(target, json.dumps(merged).encode())
+        store.put(target, NAMES.write({"names": merged}))
         files.append(target)
     return seen
 
@@ -52,5 +51,5 @@ def _read(store: Store, file: str) -> list[str]:
     data = store.get(file)
     if data is None:
         raise Corrupted(f"the names in '{file}' are named by the log but are not in store {store.url}")
-    names: list[str] = json.loads(data)
+    names: list[str] = NAMES.read(data, file)["names"]
     return names

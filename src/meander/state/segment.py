@@ -22,7 +22,6 @@ of the others (they may have been deleted since). Its ``ends`` say when its rows
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -34,6 +33,7 @@ import polars as pl
 import pyarrow as pa
 
 from meander.errors import Corrupted
+from meander.state.formats import SEGMENT
 from meander.state.hashing import Hashes
 
 HASH = "__hash"
@@ -49,7 +49,6 @@ SOONEST, LATEST = -(1 << 63), (1 << 63) - 1
 """The bounds of a chapter without bounds."""
 _FILTERED_ROWS = 1_000
 _3, _7 = np.uint64(3), np.uint64(7)
-_FORMAT = 2
 Times = npt.NDArray[np.int64]
 
 
@@ -172,11 +171,9 @@ class Segment:
     def __init__(self, name: str, buffer: pa.Buffer) -> None:
         try:
             reader = pa.ipc.open_file(buffer)
-            index = json.loads(reader.schema.metadata[b"meander"])
-        except (pa.ArrowException, KeyError, TypeError, ValueError) as error:
+        except pa.ArrowException as error:
             raise Corrupted(f"segment '{name}' cannot be read ({error}); the store was changed from outside, or lost data") from error
-        if index["format"] != _FORMAT:
-            raise Corrupted(f"segment '{name}' has format {index['format']}, this version reads {_FORMAT}: use the Meander that wrote it")
+        index = SEGMENT.in_metadata(reader.schema.metadata, name)
         self.name = name
         self.rows: int = index["rows"]
         self.schema: pa.Schema = reader.schema
@@ -405,18 +402,16 @@ def encode_batch(rows: pa.RecordBatch) -> pa.Buffer:
 
 def indexed(schema: pa.Schema, rows: int, firsts: Sequence[int], chapters: Sequence[Sequence[int]] = ()) -> pa.Schema:
     """A schema with a segment's index: how many rows it has, where its blocks begin, and its chapters."""
-    index = {"format": _FORMAT, "rows": rows, "firsts": [f"{first:x}" for first in firsts]}
-    if chapters:
-        index["chapters"] = [list(chapter) for chapter in chapters]
-    return schema.with_metadata({"meander": json.dumps(index)})
+    told = {"chapters": [list(chapter) for chapter in chapters]} if chapters else {}
+    return schema.with_metadata(SEGMENT.metadata(rows=rows, firsts=[f"{first:x}" for first in firsts], **told))
 
 
-def _chapters_of(firsts: Hashes, rows: int, told: Sequence[Sequence[int]]) -> tuple[Chapter, ...]:
-    if not told:
+def _chapters_of(firsts: Hashes, rows: int, listed: Sequence[Sequence[int]]) -> tuple[Chapter, ...]:
+    if not listed:
         return (Chapter(0, firsts, rows=rows),)
     found = []
     begin = 0
-    for blocks, count, first, last in told:
+    for blocks, count, first, last in listed:
         found.append(Chapter(begin, firsts[begin : begin + blocks], first, last, count))
         begin += blocks
     return tuple(found)

@@ -15,6 +15,7 @@ from typing import Any
 
 from meander.clock import Clock
 from meander.processes import ProcessId
+from meander.state.formats import KEY, SIGN
 from meander.state.stores.contract import Store
 
 FOLDER = "replicas/"
@@ -43,7 +44,7 @@ class Said:
     """The number of the step that its loop is in, if it is in one."""
 
     def to_bytes(self) -> bytes:
-        return json.dumps({**asdict(self), **self.process.to_json()}).encode()
+        return SIGN.write({**asdict(self), **self.process.to_json()})
 
     @classmethod
     def from_bytes(cls, data: bytes | None) -> Said | None:
@@ -57,7 +58,7 @@ class Said:
         said = parse(data)
         try:
             process = None if said is None else ProcessId.from_json(said)
-            if said is None or process is None:
+            if said is None or process is None or not SIGN.can_read(said):
                 return None
             at, leads, step = said.get("at"), said.get("leads"), said.get("step")
             return cls(
@@ -83,6 +84,11 @@ class Sign:
     data: bytes
     said: Said | None
     """What it says, or what it said when it could be read last. None where it never could."""
+
+    def check(self) -> None:
+        """Corrupted where it is of a format that cannot be read. For people: a replica sees that it changes, and needs no more."""
+        if self.said is None and (said := parse(self.data)) is not None and KEY in said:
+            SIGN.check(said[KEY], self.place)
 
     @property
     def epoch(self) -> int:

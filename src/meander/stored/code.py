@@ -22,6 +22,7 @@ import polars as pl
 
 from meander.errors import ConfigError, Corrupted
 from meander.plan.code import Code, code_of
+from meander.plan.reach import is_own
 from meander.stored.kinds import stored
 
 Json = dict[str, Any]
@@ -114,9 +115,7 @@ def is_users_own(name: str) -> bool:
     if name == "__main__" or any(name == package or name.startswith(f"{package}.") for package in _flows):
         return True
     path = getattr(sys.modules.get(name), "__file__", None)
-    if path is None or name.split(".")[0] == _OURS:
-        return False
-    return "site-packages" not in path and not path.startswith(sys.base_prefix)
+    return path is not None and is_own(name, path)
 
 
 @contextlib.contextmanager
@@ -133,20 +132,15 @@ def _flows_by_value() -> Iterator[None]:
             cloudpickle.unregister_pickle_by_value(module)
 
 
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Names our public functions and classes, and describes our objects, instead of pickling them."""
+class ByValue(cloudpickle.Pickler):  # type: ignore[misc]
+    """cloudpickle's, with two differences in classes that it packs by value.
 
-    def __init__(self, out: io.BytesIO, to_data: ToData) -> None:
-        super().__init__(out)
-        self._to_data = to_data
-        self._public = _public_names()
+    Members keep their order, by which a processor's variables are known: cloudpickle sorts them by name. And a class is a new one
+    wherever it is read. In the process that has packed it, cloudpickle would give the copies of its members to the class itself, whose
+    code then is another one, and its flow another flow.
+    """
 
     def reducer_override(self, thing: Any) -> Any:
-        """As cloudpickle has it, with two differences in classes.
-
-        Members keep their order, by which a processor's variables are known: cloudpickle sorts them by name. And a class is a new one
-        wherever it is read: cloudpickle would give its members to the class of the same process that it was made of.
-        """
         found = super().reducer_override(thing)
         if isinstance(thing, type) and isinstance(found, tuple) and len(found) > 2 and isinstance(found[2], tuple):
             members, slots = found[2]
@@ -155,6 +149,15 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             arguments = tuple(None if one is not None and one is tracked else one for one in found[1])
             found = (found[0], arguments, ({**ordered, **members}, slots), *found[3:])
         return found
+
+
+class _Pickler(ByValue):
+    """Names our public functions and classes, and describes our objects, instead of pickling them."""
+
+    def __init__(self, out: io.BytesIO, to_data: ToData) -> None:
+        super().__init__(out)
+        self._to_data = to_data
+        self._public = _public_names()
 
     def persistent_id(self, thing: Any) -> tuple[str, str] | None:
         if isinstance(thing, type | FunctionType):

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meander.coordinate.marks import Marks
+from meander.settings import StateMode
 from meander.state.hashing import Hashes
 from meander.state.segment import SegmentRef
 
@@ -47,7 +48,7 @@ class Common:
     slots: tuple[int, ...]
     """Tasks per level."""
     strict: bool = False
-    mode: str = "hybrid"
+    mode: StateMode = "hybrid"
     """Where reads of state go: see ``cache.reader``."""
     secret: str = ""
     """The secret that stewards of this run share."""

@@ -18,8 +18,8 @@ from meander.plan.schemas import did_you_mean
 from meander.state.log import no_such_epoch, read_manifest
 from meander.state.manifest import Manifest, Table, operator_of
 from meander.state.reading import map_segments, merge_rows, missing_segment, plan_name
-from meander.state.stores.contract import Store, open_store
-from meander.state.stores.folder import refuse_file
+from meander.state.stores.contract import Store
+from meander.state.stores.opening import checked_store
 from meander.stored.documents import read_document, write_document
 from meander.stored.values import Reader as Values
 from meander.stored.values import Writer
@@ -43,9 +43,7 @@ def read_state(store: str | Path, operator: str, epoch: int | None = None, run_c
 
     Example: ``md.read_state("state/", "totals").to_pandas()``.
     """
-    opened = open_store(store)
-    refuse_file(opened)
-    return read_operator(opened, operator, epoch, run_code)
+    return read_operator(checked_store(store), operator, epoch, run_code)
 
 
 def read_operator(store: Store, operator: str, epoch: int | None = None, run_code: bool = False) -> pa.Table:

@@ -67,7 +67,7 @@ class Rows:
         """The same rows with other columns."""
         return replace(self, frame=frame)
 
-    def told(self, column: str) -> Rows:
+    def with_sign(self, column: str) -> Rows:
         """The same rows as ones that have come, with a column that says what they were."""
         return replace(self, frame=self.frame.with_columns(pl.lit(self.sign, pl.Int8).alias(column)), sign=1)
 

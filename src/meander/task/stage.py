@@ -31,6 +31,7 @@ from meander.plan.operators import MapBatches, Union
 from meander.plan.processing import Side
 from meander.plan.sessions import GAP
 from meander.plan.windows import FOREVER, NEVER, show_duration
+from meander.state import formats
 from meander.state.hashing import Hashes, key_groups_of
 from meander.state.manifest import operator_of
 from meander.state.segment import HASH, SOONEST, Segment, SegmentRef, encode_segment, ends_of
@@ -174,7 +175,7 @@ class StageTask:
                 values[node.name] = [self._timed(node, rows, mine) for rows in inputs if rows.frame.height]
                 continue
             if isinstance(node.op, Changelog):
-                values[node.name] = [rows.told(node.op.column) for rows in inputs if rows.sign]
+                values[node.name] = [rows.with_sign(node.op.column) for rows in inputs if rows.sign]
                 continue
             dead: list[DeadLetter] = []
             gone: list[DeadLetter] = []  # of rows that were dead letters when they came
@@ -445,8 +446,8 @@ class StageTask:
         removed rows."""
         if node.name not in self.compiled.tables:
             return [self._publishable(node, some) for some in rows if some.sign >= 0]
-        told = [self._publishable(node, some) for some in rows if some.sign]
-        return [some.with_frame(signed(some.frame, some.sign)) for some in told]
+        with_sign = [self._publishable(node, some) for some in rows if some.sign]
+        return [some.with_frame(signed(some.frame, some.sign)) for some in with_sign]
 
     def _publishable(self, node: Node, rows: Rows) -> Rows:
         """Without the rows that a sink could not publish once they are committed."""
@@ -474,7 +475,7 @@ class StageTask:
                 self._stage(sink, whole, self.compiled.sinks[sink].sink.encode)
         if self._dead:
             self.report.count("dead_letters", len(self._dead))
-            self._stage(DEAD_LETTERS, dead_letter_frame(self.control.common.epoch, self._dead), encode_parquet)
+            self._stage(DEAD_LETTERS, dead_letter_frame(self.control.common.epoch, self._dead), encode_dead_letters)
         self._spend("stage", began)
         return self.report
 
@@ -510,6 +511,10 @@ def _as_planned(keyed: Stateful, frame: pl.DataFrame) -> pl.DataFrame:
     """The rows that leave an operator, with the types that the plan says. Slots whose types differ could be committed and not published."""
     assert frame.columns == keyed.schema.names(), f"'{keyed.name}' gives out {frame.columns}, and not {keyed.schema.names()}"
     return conform(frame, keyed.schema)
+
+
+def encode_dead_letters(frame: pl.DataFrame) -> bytes:
+    return encode_parquet(frame, formats.DEAD_LETTERS.metadata())
 
 
 def dead_letter_frame(epoch: int, letters: list[DeadLetter]) -> pl.DataFrame:

@@ -51,8 +51,8 @@ def check(
     plan = flow.plan()
     sources = {node.name: pl.Schema(node.op.source.schema()) for node in plan.nodes if isinstance(node.op, SourceOp)}
     if set(rows) != set(sources):
-        told = ", ".join(rows) or "nothing"
-        raise FlowError(f"check: rows are given of {told}; the sources of flow {plan.flow!r} are {', '.join(sources)}")
+        given_of = ", ".join(rows) or "nothing"
+        raise FlowError(f"check: rows are given of {given_of}; the sources of flow {plan.flow!r} are {', '.join(sources)}")
     frames = {name: frame_of(given, sources[name], f"source {name!r}") for name, given in rows.items()}
     random = np.random.default_rng(seed)
     whole: dict[str, pl.DataFrame] = {}

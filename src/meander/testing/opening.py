@@ -13,7 +13,7 @@ from typing import Any
 from meander.clock import Clock
 from meander.epochs.compaction import Compactor
 from meander.epochs.decision import EpochDone
-from meander.epochs.events import Listeners, Told
+from meander.epochs.events import EpochListener, Listeners
 from meander.epochs.loop import Loop
 from meander.epochs.modification import Modifier, at_start
 from meander.epochs.opening import choose, open_loop
@@ -39,6 +39,7 @@ class Opened:
 
     loop: Loop
     modifier: Modifier
+    runner: TaskRunner
     close: Callable[[], None]
     worker: Worker
     """Where its tasks run."""
@@ -76,7 +77,7 @@ def open_flow(
 
     tenure = Tenure(store, clock, Log.take_over(store, clock, settings.key_groups, join is not None))
     log, given = tenure.log, flow.plan()
-    chosen = choose(tenure, given, at_start(apply, given, request_id or clock.new_id()))
+    chosen = choose(tenure, given, at_start(apply, given, request_id or clock.new_id()), settings.same_code)
     terms = Terms(store.url, log.manifest.generation, settings.strict, digests=join is not None, small_epochs=settings.small_epochs)
     runner = TaskRunner(LocalJobs(worker), dict, chosen.program, terms=terms, clock=clock)
     cohort = None if join is None else join(log)
@@ -87,7 +88,7 @@ def open_flow(
         settings=settings,
         compactor=merges(store, log.manifest.key_groups),  # what the store was made with counts, not what is asked for now
         make_parts=parts_of,
-        events=Listeners([Told(listener)]),
+        events=Listeners([EpochListener(listener)]),
         siblings=None if cohort is None else partial(Follower, cohort=cohort, clock=clock),
     )
     loop = opened.loop
@@ -96,4 +97,4 @@ def open_flow(
         loop.close()
         runner.close()
 
-    return Opened(loop, opened.modifier, close, worker, cohort, opened.trial)
+    return Opened(loop, opened.modifier, runner, close, worker, cohort, opened.trial)

@@ -11,16 +11,19 @@ import polars as pl
 from meander.connect.memory import MemorySink
 from meander.connect.sink import Sink
 from meander.connect.source import Source
-from meander.coordinate.routing import check_slots, rebalance
+from meander.coordinate.migration import check_strategy
+from meander.coordinate.routing import check_slots
 from meander.epochs.folders import check_folders
 from meander.epochs.loop import Loop
+from meander.epochs.migration import Migration
+from meander.epochs.scaling import LoadMeter
 from meander.errors import ConfigError
 from meander.metrics import late_count
 from meander.plan.change.become import HasPlan
 from meander.plan.graph import Plan
 from meander.plan.operators import SinkOp
 from meander.plan.pickling import pack_plan, ship_user_modules
-from meander.settings import Settings
+from meander.settings import Settings, Strategy
 from meander.state.manifest import operator_of
 from meander.state.reading import read_dead_letters
 from meander.state.stores.contract import DirStore
@@ -124,11 +127,15 @@ class LocalRun:
             pass
         return self.epoch - before
 
-    def rescale(self, operator: str, parallelism: int) -> None:
-        """Give a stateful operator another number of slots, from the next epoch on: results must not depend on it."""
+    def rescale(self, operator: str, parallelism: int, strategy: Strategy = "hybrid") -> None:
+        """Give a stateful operator another number of slots, from the next epoch on: results must not depend on it.
+
+        Here nobody has a cache, so ``strategy`` decides about the steps alone in which key groups move.
+        """
         loop = self._loop()
         check_slots(loop.routing, operator, parallelism)
-        loop.reroute(operator, rebalance(loop.routing[operator], parallelism))
+        migration = Migration(loop, self._opened.runner, LoadMeter(), self.clock, needs_fetching=True)
+        migration.rescale(operator, parallelism, check_strategy(strategy), lambda switch: switch(), patience=0.0)
 
     def restart(self) -> None:
         """Start the flow again on its folder, as after a kill between two epochs: what was not stored is forgotten.

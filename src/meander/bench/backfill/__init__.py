@@ -90,7 +90,7 @@ def run(arguments: argparse.Namespace) -> Report:
                             settings[system] = {**settings_of(request), **tried}
                         say(f"round {number + 1} of {arguments.rounds}, {operator}, {span}, {system}: ", end="")
                         numbers = _run_one(request, arguments.timeout)
-                        say(_told(numbers))
+                        say(_words(numbers))
                         rounds.setdefault((system, operator, span), []).append(numbers)
     results: Results = {}
     for (system, operator, span), found in rounds.items():
@@ -206,7 +206,7 @@ def _on_disk(folder: Path) -> tuple[int, int]:
     return len(sizes), sum(sizes)
 
 
-def _told(numbers: Json) -> str:
+def _words(numbers: Json) -> str:
     if numbers["finished"]:
         return (
             f"epochs of {numbers['epoch_seconds'] * 1000:,.0f} ms, {numbers['files']:,.0f} files each; {numbers['rows_out']:,} rows, equal"

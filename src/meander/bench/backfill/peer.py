@@ -36,10 +36,10 @@ def run(request: BackfillRequest, progress: Callable[[int], None]) -> Json:
     writer = define(session, request).writeStream.outputMode("append").format("parquet").option("path", request.output)
     record.begin()
     query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
-    told = 0
+    reported = 0
     while not query.awaitTermination(1):
-        told = _put_down(query, record, told, progress)
-    _put_down(query, record, told, progress)
+        reported = _put_down(query, record, reported, progress)
+    _put_down(query, record, reported, progress)
     dropped = sum(
         state.get("numRowsDroppedByWatermark", 0) for report in query.recentProgress for state in json.loads(report.json)["stateOperators"]
     )
@@ -53,10 +53,10 @@ def settings_of(request: BackfillRequest) -> dict[str, str]:
     return {**peer_settings("spark-rocksdb", request.parallelism, request.memory), "spark.sql.session.timeZone": "UTC"}
 
 
-def _put_down(query: StreamingQuery, record: Record, told: int, progress: Callable[[int], None]) -> int:
+def _put_down(query: StreamingQuery, record: Record, reported: int, progress: Callable[[int], None]) -> int:
     batches = [json.loads(report.json) for report in query.recentProgress]
     batches = [batch for batch in batches if batch["numInputRows"]]
-    for batch in batches[told:]:
+    for batch in batches[reported:]:
         began = datetime.fromisoformat(batch["timestamp"].replace("Z", "+00:00")).timestamp()
         record.add({"end": began + batch["durationMs"]["triggerExecution"] / 1000, "rows_in": batch["numInputRows"]})
         progress(batch["batchId"] + 1)

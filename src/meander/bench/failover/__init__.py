@@ -24,6 +24,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 import meander as md
 from meander.bench.harness.latency import Change, Published, describe_change, longest_gap
 from meander.bench.harness.machine import machine_facts
@@ -32,15 +34,14 @@ from meander.bench.harness.report import Report, Table
 from meander.bench.harness.rounds import add_common_arguments, say, work_folder
 from meander.bench.harness.statistics import Json
 from meander.bench.load.steady import Feed, Sight, batch_name, drained, meander_names, timeline
+from meander.processes import session_members, words_of
 from meander.replicate.priority import LowPriority
-from meander.replicate.process import session_members
 from meander.state.signs import parse
 
 SYSTEMS = ("leaderless", "leader", "passive", "spark")
 FAULTS = ("driver", "executor", "pause")
 _SIGNS = 5.0
 """Seconds within which a leader can be seen."""
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -135,12 +136,7 @@ class Kept:
         return session_members(self.pid)
 
     def executors(self) -> list[int]:
-        found = []
-        for pid in self.members():
-            with contextlib.suppress(OSError):
-                if b"CoarseGrainedExecutorBackend" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                    found.append(pid)
-        return found
+        return [pid for pid in self.members() if any("CoarseGrainedExecutorBackend" in word for word in words_of(pid))]
 
     def signal(self, number: int) -> None:
         for pid in self.members():
@@ -235,11 +231,11 @@ class _System:
 
     def cost(self, seconds: float) -> Json:
         """The cores and the private memory that its processes use while nothing happens."""
-        before = {pid: ticks for one in self.kept for pid in one.members() if (ticks := _ticks(pid)) is not None}
+        before = {pid: spent for one in self.kept for pid in one.members() if (spent := _spent(pid)) is not None}
         self.rest(seconds)
-        spent = sum(ticks - before[pid] for pid in before if (ticks := _ticks(pid)) is not None) / _TICKS
+        cores = sum(spent - before[pid] for pid in before if (spent := _spent(pid)) is not None) / seconds
         memory = sum(anonymous_bytes(pid) or 0 for one in self.kept for pid in one.members())
-        return {"cores": round(spent / seconds, 3), "memory_bytes": memory, "processes": sum(len(one.members()) for one in self.kept)}
+        return {"cores": round(cores, 3), "memory_bytes": memory, "processes": sum(len(one.members()) for one in self.kept)}
 
     def close(self) -> None:
         self.feed.stop()
@@ -251,12 +247,13 @@ class _System:
             self._server.close()
 
 
-def _ticks(pid: int) -> int | None:
+def _spent(pid: int) -> float | None:
+    """Seconds that a process has been at work; None where it has ended."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
+        times = psutil.Process(pid).cpu_times()
+    except psutil.Error:
         return None
-    return int(fields[11]) + int(fields[12])
+    return float(times.user + times.system)
 
 
 def _measure(arguments: argparse.Namespace, name: str, faults: list[str], folder: Path) -> Json:

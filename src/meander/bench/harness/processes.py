@@ -1,4 +1,4 @@
-"""Processes of one session, as Linux shows them: to end what a benchmark started, and to see how much memory its workers hold.
+"""Processes of one session: to end what a benchmark started, and to see how much memory its workers hold.
 
 A benchmark's child leads a session of its own. Its JVM, Python workers and helpers stay in it, also those that make themselves a
 process group or lose their parent: so a session is what can be ended without touching anything else.
@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import signal
 import threading
-from pathlib import Path
 
-from meander.replicate.process import session_members
+import psutil
 
-_PROC = Path("/proc")
+from meander.processes import session_members, words_of
 
 
 def end_session(session: int) -> None:
@@ -28,16 +26,16 @@ def end_session(session: int) -> None:
         if not members:
             break
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(session, signal.SIGKILL)  # where there is no /proc, this is all that can be done
+        os.killpg(session, signal.SIGKILL)  # and those that may not be looked at
 
 
 def anonymous_bytes(pid: int) -> int | None:
     """The bytes of memory of a process that are not a mapped file; None if they cannot be known."""
     try:
-        found = re.search(r"^RssAnon:\s+(\d+) kB", (_PROC / str(pid) / "status").read_text(), re.MULTILINE)
-    except OSError:
+        memory = psutil.Process(pid).memory_info()
+    except psutil.Error:
         return None
-    return int(found.group(1)) * 1024 if found else None
+    return int(memory.rss - memory.shared) if hasattr(memory, "shared") else None
 
 
 class WorkerMemory:
@@ -65,10 +63,7 @@ class WorkerMemory:
         session = os.getsid(0)
         while not self._over.wait(self._every):
             for pid in session_members(session):
-                with contextlib.suppress(OSError):
-                    if b"pyspark.daemon" not in (_PROC / str(pid) / "cmdline").read_bytes():
-                        continue
-                    held = anonymous_bytes(pid)
-                    if held is not None:
-                        self.workers.add(pid)
-                        self.peak = max(self.peak or 0, held)
+                held = anonymous_bytes(pid) if "pyspark.daemon" in words_of(pid) else None
+                if held is not None:
+                    self.workers.add(pid)
+                    self.peak = max(self.peak or 0, held)

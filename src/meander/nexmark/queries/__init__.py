@@ -2,6 +2,9 @@
 
 A module has ``flow(tables, out)``: ``tables`` gives the source of each entity that the query reads, the generator's or files, ``out`` is
 where the results go. ``docs/nexmark.md`` says what exactly each query is, and when its results come.
+
+May import: what ``nexmark`` may.
+Begin with ``q1.py``, then ``q5.py``.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ def check_chains(before: Plan, after: Plan, fates: Mapping[str, Fate]) -> None:
     """FlowError where a modification keeps the state of a part of a chain, and not that of all of it."""
     for reader in after.nodes:
         former = next((n for n in before.nodes if n.name == reader.name), None)
-        if not (_is_told(after, reader) or (needs_signs(reader.op) and former is not None and _is_told(before, former))):
+        if not (_gets_removals(after, reader) or (needs_signs(reader.op) and former is not None and _gets_removals(before, former))):
             continue
         chain, was = _chain(after, reader), _chain(before, former)
         same = chain.keys() == was.keys() and all(
@@ -35,22 +35,22 @@ def check_chains(before: Plan, after: Plan, fates: Mapping[str, Fate]) -> None:
         stays = bool(was) and not reader.op.stateful
         if len(anew) == len(known) and not stays:
             continue
-        told = f"{reader.op.kind} {reader.name!r} gets removals from a stream of changes: it must have been given all removed rows, as "
+        opening = f"{reader.op.kind} {reader.name!r} gets removals from a stream of changes: it must have been given all removed rows, as "
         if len(anew) == len(known):
             kind = "table" if isinstance(reader.op, SinkOp) else "log"
             raise FlowError(
-                f"{told}they are now. It is a {kind}, and has earlier rows that would never be removed; "
+                f"{opening}they are now. It is a {kind}, and has earlier rows that would never be removed; "
                 f"give it another name, so that it is another {kind}"
             )
         stored = sorted(name for name in known if fates[name].kind != "created")
         kept = ", ".join(repr(name) for name in known if name not in anew)
         raise FlowError(
-            f"{told}they are now. With this change {kept} would continue stored state, and send removals of other rows; "
+            f"{opening}they are now. With this change {kept} would continue stored state, and send removals of other rows; "
             f"give drop_state={stored!r}, so that they begin anew together"
         )
 
 
-def _is_told(plan: Plan, node: Node) -> bool:
+def _gets_removals(plan: Plan, node: Node) -> bool:
     """Whether an operator gets removals from its input."""
     return needs_signs(node.op) and any(name in plan.changes for name in node.inputs)
 

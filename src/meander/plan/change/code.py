@@ -17,7 +17,7 @@ from meander.plan.pickling import leave_behind, pickled, ship_user_modules, unpi
 
 
 @dataclass(frozen=True)
-class Coded:
+class WithCode:
     """Changes, and the functions that go with them."""
 
     changes: tuple[Change, ...]
@@ -25,7 +25,7 @@ class Coded:
     guard: Any = None
 
 
-def pack_coded(changes: Sequence[Change], upgrade: Mapping[str, StateFunction] | None = None, guard: Any = None) -> bytes:
+def pack_changes(changes: Sequence[Change], upgrade: Mapping[str, StateFunction] | None = None, guard: Any = None) -> bytes:
     """FlowError where something cannot travel."""
     sent: list[Change] = []
     for change in changes:
@@ -36,9 +36,9 @@ def pack_coded(changes: Sequence[Change], upgrade: Mapping[str, StateFunction] |
         elif isinstance(change, Replace | Insert):
             ship_user_modules([change.op])
         sent.append(change)
-    coded = Coded(tuple(sent), dict(upgrade or {}), guard)
+    made = WithCode(tuple(sent), dict(upgrade or {}), guard)
     try:
-        return pickled(coded)
+        return pickled(made)
     except Exception as error:
         raise FlowError(
             f"the change cannot be sent ({type(error).__name__}: {error}); a lock, a connection or an open file that a function refers to "
@@ -46,7 +46,7 @@ def pack_coded(changes: Sequence[Change], upgrade: Mapping[str, StateFunction] |
         ) from error
 
 
-def unpack_coded(packed: bytes) -> Coded:
+def unpack_changes(packed: bytes) -> WithCode:
     """Runs code."""
     try:
         found = unpickle(packed)
@@ -55,6 +55,6 @@ def unpack_coded(packed: bytes) -> Coded:
             f"the code of the change cannot be read here ({type(error).__name__}: {error}); send it with the flow's versions of Python, "
             "Meander and Polars, and from functions whose imports are there, too"
         ) from error
-    if not isinstance(found, Coded):
+    if not isinstance(found, WithCode):
         raise ConfigError(f"the code of the change is of type {type(found).__name__}; send what meander itself packs")
     return found

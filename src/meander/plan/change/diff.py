@@ -6,6 +6,7 @@ Compares records (``Plan.record``), so that the plan that made the store need no
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 _SHOWN = 3
@@ -51,14 +52,18 @@ def differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
 def _parts(was: dict[str, Any], now: dict[str, Any]) -> str:
     """Which functions, classes and names are others, where that is more than the operator's own function."""
     old, new = was["code_parts"], now["code_parts"]
-    changed = [part for part in new if part in old and old[part] != new[part]]
-    came, gone = [part for part in new if part not in old], [part for part in old if part not in new]
     own = next(iter(new), None)
-    if changed == [own] or not (old and new) or own not in old:
-        changed = []
-    if not changed:  # another function under another name: nothing to compare it with
-        return "" if own not in old or not (came or gone) else f": it uses {_some(came)}" if came else f": it does not use {_some(gone)}"
-    return f": {_some([part for part in changed if part != own] or changed)} changed"
+    if own not in old:  # another function under another name: there is nothing to compare it with
+        return ""
+    if changed := [part for part in parts_that_differ(old, new) if part != own]:
+        return f": {_some(changed)} changed"
+    came, gone = [part for part in new if part not in old], [part for part in old if part not in new]
+    return f": it uses {_some(came)}" if came else f": it does not use {_some(gone)}" if gone else ""
+
+
+def parts_that_differ(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
+    """Functions, classes and names that both have, and that are not the same."""
+    return [part for part, digest in new.items() if part in old and old[part] != digest]
 
 
 def _some(parts: list[str]) -> str:

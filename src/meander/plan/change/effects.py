@@ -79,15 +79,15 @@ class Effects:
         }
 
     @classmethod
-    def from_json(cls, told: Mapping[str, Any]) -> Effects:
+    def from_json(cls, data: Mapping[str, Any]) -> Effects:
         """The effects that ``to_json`` wrote in another process, without the parts that only the
         flow's own process needs."""
-        columns = {name: tuple(found) for name, found in told["schemas"].items()}
-        state = {name: Fate(words) for name, words in told["state"].items()}
-        chance = {name: tuple(calls) for name, calls in told["chance"].items()}
-        named = (frozenset(told["restarts"]), frozenset(told["go_on"]))
-        said = (tuple(told["changes"]), tuple(told["plan"]), columns, state)
-        return cls(told["version"], *said, restarts=named[0], go_on=named[1], chance=chance)
+        columns = {name: tuple(found) for name, found in data["schemas"].items()}
+        state = {name: Fate(words) for name, words in data["state"].items()}
+        chance = {name: tuple(calls) for name, calls in data["chance"].items()}
+        named = (frozenset(data["restarts"]), frozenset(data["go_on"]))
+        said = (tuple(data["changes"]), tuple(data["plan"]), columns, state)
+        return cls(data["version"], *said, restarts=named[0], go_on=named[1], chance=chance)
 
     def __str__(self) -> str:
         lines = [f"plan version {self.version}"]

@@ -133,8 +133,8 @@ def layout_of(plan: Plan, name: str) -> Layout:
         return Layout("join of changes", rest={**does, "changes": " and ".join(sides) or "none", **came})
     if isinstance(node.op, JoinLatest):
         if node.op.times is None:  # what it keeps of the right has no time, and of the left nothing is kept
-            told = {"rows": "changes"} if node.inputs[1] in plan.changes else {}
-            rest = {"key": node.op.matching.describe(), "by": "arrival", "input": show_schema(inputs[1]), **told}
+            changing = {"rows": "changes"} if node.inputs[1] in plan.changes else {}
+            rest = {"key": node.op.matching.describe(), "by": "arrival", "input": show_schema(inputs[1]), **changing}
             return Layout("join_latest", rest=rest)
         return Layout("join_latest", rest={"key": node.op.matching.describe(), "by": str(node.op.times), **follows, **came})
     if node.inputs[0] in plan.changes:

@@ -37,7 +37,7 @@ class Settled:
     ends: Mapping[str, Operator]
     """Sources and sinks that are not the file's."""
     brought: dict[str, Brought]
-    told: tuple[str, ...]
+    notices: tuple[str, ...]
     """The places in the file that differ from those in force, in words."""
 
 
@@ -75,7 +75,7 @@ def settle(brought: Mapping[str, Brought], modified: Plan, given: Plan) -> Settl
     stored, mine = _ends(modified), _ends(given)
     does, says = modified.record()["operators"], given.record()["operators"]
     ends: dict[str, Operator] = {}
-    now, told = dict(brought), []
+    now, notices = dict(brought), []
     for name, one in brought.items():
         if name not in mine or name not in stored or not is_alike(does[name], says[name]):
             continue  # the file is older than it, and the stored plan has it
@@ -84,8 +84,8 @@ def settle(brought: Mapping[str, Brought], modified: Plan, given: Plan) -> Settl
             now[name] = {**one, "place": said, "agreed": True}
             continue
         ends[name], now[name] = stored[name], {**one, "agreed": False}
-        told.append(_words(name, stored[name], mine[name]))
-    return Settled(ends, now, tuple(told))
+        notices.append(_words(name, stored[name], mine[name]))
+    return Settled(ends, now, tuple(notices))
 
 
 def elsewhere(stored: Plan, given: Plan) -> dict[str, Operator]:

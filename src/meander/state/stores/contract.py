@@ -16,8 +16,9 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -185,6 +186,25 @@ class DirStore:
 _shared_memory: dict[str, Path] = {}
 
 
+class _Kind(NamedTuple):
+    """The class of a store that is made of its URL."""
+
+    module: str
+    name: str
+    extra: str = ""
+    """What has its client, of the extras in pyproject.toml."""
+
+
+_KINDS = {
+    "s3": _Kind("meander.state.stores.s3", "S3Store", "s3"),
+    "redis": _Kind("meander.state.stores.redis", "RedisStore", "redis"),
+    "rediss": _Kind("meander.state.stores.redis", "RedisStore", "redis"),
+    "throttled": _Kind("meander.state.stores.throttled", "ThrottledStore"),
+}
+"""By the scheme of a URL. To add a store, write it in a file of its own, and put it here: see docs/extending.md."""
+_OTHERS = ", ".join(f"{scheme}://…" for scheme in _KINDS if scheme != "throttled")
+
+
 def open_store(url: str | Path) -> Store:
     """The store at a URL: a path or ``file://…``, ``s3://bucket/prefix``, ``redis://host:port/db/prefix``, or ``memory://name`` (a folder
     in memory, gone with this process)."""
@@ -203,35 +223,23 @@ def open_store(url: str | Path) -> Store:
         return DirStore(_shared_memory[name])
     if parts.scheme == "file":
         return DirStore(parts.path)
-    if parts.scheme == "s3":
-        with _explained("s3"):
-            from meander.state.stores.s3 import S3Store
-
-            return S3Store(text)
-    if parts.scheme == "throttled":
-        from meander.state.stores.throttled import ThrottledStore
-
-        return ThrottledStore(text)
-    if parts.scheme in ("redis", "rediss"):
-        with _explained("redis"):
-            from meander.state.stores.redis import RedisStore
-
-            return RedisStore(text)
+    if parts.scheme in _KINDS:
+        return _open(_KINDS[parts.scheme], parts.scheme, text)
     if parts.scheme and "://" in text:
-        raise ConfigError(
-            f"store '{text}': there is no store for {parts.scheme}://; use a folder, file://…, s3://…, redis://… or memory://…"
-        )
+        raise ConfigError(f"store '{text}': there is no store for {parts.scheme}://; use a folder, file://…, memory://…, {_OTHERS}")
     return DirStore(text)
 
 
-@contextlib.contextmanager
-def _explained(extra: str) -> Iterator[None]:
+def _open(kind: _Kind, scheme: str, url: str) -> Store:
     """Clients are optional: a user without S3 needs no client for it."""
     try:
-        yield
+        made: Store = getattr(import_module(kind.module), kind.name)(url)
     except ModuleNotFoundError as error:
-        command = f"pip install 'meander-streaming[{extra}]'"
-        raise ConfigError(f"{extra}:// needs the package {error.name}; install it with: {command}") from error
+        if not kind.extra:
+            raise
+        command = f"pip install 'meander-streaming[{kind.extra}]'"
+        raise ConfigError(f"{scheme}:// needs the package {error.name}; install it with: {command}") from error
+    return made
 
 
 class Lock:
@@ -266,11 +274,11 @@ class Lock:
 
 
 def sweep_temporary(store: Store, folder: str) -> None:
-    """Remove the temporary files that processes left in a folder when they died inside a put.
+    """Remove the temporary files that processes left in a folder, or at the root (""), when they died inside a put.
 
     One of a live process is locked and stays, whichever generation it is of. Where locks do not reach its machine, its put
     finds the file gone: it fails, the name is not written, and the caller may try again.
     """
     root = store.local(folder)
     if root is not None:
-        sweep(root)
+        sweep(root, below=bool(folder))

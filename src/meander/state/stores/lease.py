@@ -12,7 +12,6 @@ run's next append fails (see ``log.py``).
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import socket
@@ -20,6 +19,7 @@ import threading
 
 from meander.clock import Clock
 from meander.errors import Busy, Retryable
+from meander.state.formats import KEY, LEASE
 from meander.state.signs import parse
 from meander.state.stores.contract import Store
 
@@ -68,7 +68,7 @@ class Lease:
             return  # then the next start waits for the lease's length
 
     def _put(self, number: int | None) -> None:
-        self._store.put(self._name, json.dumps({"owner": self._owner, "nonce": self._nonce, "number": number}).encode())
+        self._store.put(self._name, LEASE.write({"owner": self._owner, "nonce": self._nonce, "number": number}))
 
     def _renew(self) -> None:
         # An event, not the clock's sleep: a release must not wait for the next beat.
@@ -88,6 +88,8 @@ def live_owner(store: Store, generation: int, clock: Clock) -> str | None:
     A missing lease is watched, too: its owner may be between its takeover and its first beat.
     """
     first = now = store.get(_name(generation))
+    if (said := parse(first)) is not None:
+        LEASE.check(said.get(KEY), _name(generation))
     until = clock.monotonic() + SECONDS
     while now == first and not _is_released(now) and clock.monotonic() < until:
         clock.sleep(SECONDS / _LOOKS)
@@ -108,7 +110,8 @@ def refuse_beside_live(store: Store, generation: int, clock: Clock) -> None:
 
 
 def _is_released(data: bytes | None) -> bool:
-    return (parse(data) or {"number": 0}).get("number") is None
+    said = parse(data)
+    return said is not None and said.get("number") is None
 
 
 def _name(generation: int) -> str:

@@ -1,5 +1,9 @@
 """Stateful operators, one file each, behind one contract. This file has the table from plan
-operators to their implementations."""
+operators to their implementations.
+
+May import: what ``task`` may.
+Begin with ``contract.py``, then ``aggregate.py``.
+"""
 
 from __future__ import annotations
 

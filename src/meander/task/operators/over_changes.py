@@ -157,10 +157,10 @@ def values_of(agg: OverChanges, rows: pl.DataFrame, everyone: pl.DataFrame, dtyp
     """An aggregate's result for everyone, from the rows of its bag."""
     assert isinstance(agg, BagAggregate)
     if rows.height == 0:
-        return everyone.with_columns(agg.of_none(dtype).alias(agg.name)).get_column(agg.name)
+        return everyone.with_columns(agg.fold_none(dtype).alias(agg.name)).get_column(agg.name)
     grouped = rows.group_by(owner, maintain_order=True).agg(agg.of_values().cast(dtype), pl.lit(True).alias("__some"))
     joined = everyone.join(grouped, on=list(owner), how="left", nulls_equal=True, maintain_order="left")
-    none = pl.when(pl.col("__some").is_null()).then(agg.of_none(dtype)).otherwise(pl.col(agg.name))
+    none = pl.when(pl.col("__some").is_null()).then(agg.fold_none(dtype)).otherwise(pl.col(agg.name))
     return joined.select(none.alias(agg.name)).to_series()
 
 

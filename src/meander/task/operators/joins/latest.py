@@ -253,11 +253,11 @@ class LatestReader:
 
 def make_join_latest(place: Place, op: JoinLatest) -> Enriching:
     columns = (tuple(place.schema(0)), tuple(place.schema(1)))
-    told = {**place.common(op.matching.left_on), "matching": op.matching, "how": op.how, "columns": columns}
+    common = {**place.common(op.matching.left_on), "matching": op.matching, "how": op.how, "columns": columns}
     if op.times is None:
-        return ByArrival(**told, over_changes=place.node.inputs[1] in place.plan.changes)
+        return ByArrival(**common, over_changes=place.node.inputs[1] in place.plan.changes)
     first, second = place.time(0), place.time(1)
     assert first is not None
     assert second is not None
     follows = Timing(first.marks | second.marks, max(first.delay, second.delay))
-    return ByTime(**told, times=op.times, follows=follows, tolerance=op.tolerance)
+    return ByTime(**common, times=op.times, follows=follows, tolerance=op.tolerance)

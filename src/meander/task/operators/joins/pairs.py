@@ -377,10 +377,10 @@ class JoinReader:
 
 
 def make_join(place: Place, op: Join) -> Joining:
-    return Joining(**told(place, op))
+    return Joining(**common_fields(place, op))
 
 
-def told(place: Place, op: Join) -> dict[str, Any]:
+def common_fields(place: Place, op: Join) -> dict[str, Any]:
     """The arguments of a join of any kind."""
     schemas = [place.schema(side) for side in (0, 1)]
     left, right = (tuple(schema) for schema in schemas)

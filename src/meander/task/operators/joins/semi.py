@@ -25,7 +25,7 @@ from meander.state.table import Kept
 from meander.task.operators.contract import Emitted, Mask, Partial
 from meander.task.operators.joins.conditions import holds, refuse
 from meander.task.operators.joins.pairing import Keys, Numbers, distinct, have_partner, pair_up, stretches
-from meander.task.operators.joins.pairs import ARRIVAL, AT, Arrived, Found, Joining, Spans, told
+from meander.task.operators.joins.pairs import ARRIVAL, AT, Arrived, Found, Joining, Spans, common_fields
 from meander.task.operators.place import Place
 from meander.task.operators.workspace import Workspace
 
@@ -217,4 +217,4 @@ class Filtering(Joining):
 
 
 def make_filtering(place: Place, op: Join) -> Filtering:
-    return Filtering(**told(place, op), left=place.schema(0))
+    return Filtering(**common_fields(place, op), left=place.schema(0))

@@ -30,7 +30,7 @@ from meander.state.segment import HASH, SOONEST
 from meander.state.table import Kept
 from meander.task.operators.contract import Emitted, Intake, Mask, Partial
 from meander.task.operators.joins.pairing import Numbers, pair_up
-from meander.task.operators.joins.pairs import ARRIVAL, AT, Arrived, Found, Joining, Pairs, Side, Spans, told
+from meander.task.operators.joins.pairs import ARRIVAL, AT, Arrived, Found, Joining, Pairs, Side, Spans, common_fields
 from meander.task.operators.joins.semi import Filtering, Known
 from meander.task.operators.joins.windows import with_names
 from meander.task.operators.place import Place
@@ -250,7 +250,7 @@ class FilteringSessions(InSessions, Filtering):
 
 def make_session_join(place: Place, op: Join) -> InSessions:
     assert isinstance(op.window, Session)
-    known = told(place, op)
+    known = common_fields(place, op)
     timing, zoned = known["follows"], known["zoned"]
     assert isinstance(timing, Timing)
     known["follows"] = replace(timing, flushes=True)  # the pairs of an inner join wait for the close, too

@@ -24,7 +24,7 @@ from meander.state.segment import HASH
 from meander.state.table import Kept
 from meander.task.operators.contract import Mask
 from meander.task.operators.joins.pairing import Keys, distinct, pair_up
-from meander.task.operators.joins.pairs import ARRIVAL, AT, Arrived, Found, Joining, Pairs, Side, Spans, told
+from meander.task.operators.joins.pairs import ARRIVAL, AT, Arrived, Found, Joining, Pairs, Side, Spans, common_fields
 from meander.task.operators.joins.semi import Filtering, Known
 from meander.task.operators.place import Place
 from meander.task.operators.workspace import Workspace
@@ -252,5 +252,5 @@ def make_overlapping(place: Place, op: Join) -> Overlapping | FilteringOverlap:
     assert isinstance(op.window, Window)
     overlap = Overlap(op.window)
     if op.filters:
-        return FilteringOverlap(**told(place, op), left=place.schema(0), overlap=overlap)
-    return Overlapping(**told(place, op), overlap=overlap)
+        return FilteringOverlap(**common_fields(place, op), left=place.schema(0), overlap=overlap)
+    return Overlapping(**common_fields(place, op), overlap=overlap)

@@ -106,7 +106,7 @@ class Processing(Stateful):
     # -- one epoch ------------------------------------------------------------------------------------------------
 
     def work(self, workspace: Workspace, arrived: Sequence[Partial]) -> Emitted | None:
-        given = self._turn(workspace, arrived, self.wakeups.woken(workspace))
+        given = self._call_input(workspace, arrived, self.wakeups.woken(workspace))
         if given is None:
             return None
         workspace.lap("state read")
@@ -125,7 +125,7 @@ class Processing(Stateful):
         keys = [given.keys.get_column(key).gather(owners) for key in self.keys]
         return pl.DataFrame([*keys, *rows.get_columns()]), given.hashes[owners]
 
-    def _turn(self, workspace: Workspace, arrived: Sequence[Partial], woken: Sequence[pl.DataFrame]) -> CallInput | None:
+    def _call_input(self, workspace: Workspace, arrived: Sequence[Partial], woken: Sequence[pl.DataFrame]) -> CallInput | None:
         found = [self._by_key(workspace, arrived, side) for side in range(len(self.incoming))]
         some = [(one.keys, one.hashes) for one in found if one is not None]
         some += [(frame.select(self.keys), frame.get_column(HASH).to_numpy()) for frame in woken]

@@ -10,7 +10,7 @@ from tests.plan.streams import Nowhere, rows
 
 import meander as md
 from meander.errors import FlowError
-from meander.plan.change.as_json import changes_told
+from meander.plan.change.as_json import changes_from_json
 from meander.plan.change.modify import modify
 from meander.plan.graph import Plan
 
@@ -54,11 +54,11 @@ TOLD: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("case", TOLD)
 def test_changes_can_be_told_in_plain_data(case: str) -> None:
     told, expected = TOLD[case]
-    assert expected in str(modify(plan(), changes_told([told]))[1])
+    assert expected in str(modify(plan(), changes_from_json([told]))[1])
 
 
 def test_a_removal_needs_a_name_alone() -> None:
-    after, _ = modify(plan(), changes_told([{"change": "remove", "name": "positive", "operator": None, "after": None}]))
+    after, _ = modify(plan(), changes_from_json([{"change": "remove", "name": "positive", "operator": None, "after": None}]))
     assert "positive" not in after.schemas
 
 
@@ -76,7 +76,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "clock": ({"change": "replace", "name": "x", "operator": {"filter": "ts < now()"}}, "the time at which the flow was written"),
     "no SQL": ({"change": "replace", "name": "x", "operator": {"filter": "amount >"}}, "is not an SQL expression"),
     "no text": ({"change": "replace", "name": "x", "operator": {"filter": 7}}, "7 is not SQL text"),
-    "aggregate": ({"change": "replace", "name": "x", "operator": {"aggregate": {"n": "sun(amount)"}}}, "there are count, sum"),
+    "aggregate": ({"change": "replace", "name": "x", "operator": {"aggregate": {"n": "sun(amount)"}}}, "there are avg, collect, count"),
     "argument": ({"change": "replace", "name": "x", "operator": {"aggregate": {"n": "sum()"}}}, "sum takes 1 argument, and has 0"),
     "number": ({"change": "replace", "name": "x", "operator": {"aggregate": {"n": "top_k(a, many)"}}}, "'many' is not a number"),
     "unnamed": ({"change": "replace", "name": "x", "operator": {"aggregate": ["count()"]}}, "name every column"),
@@ -93,4 +93,4 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 def test_what_is_wrong_with_what_was_told_is_said(case: str) -> None:
     told, why = WRONG[case]
     with pytest.raises(FlowError, match=why):
-        changes_told([told])
+        changes_from_json([told])
