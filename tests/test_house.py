@@ -71,6 +71,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 LEAVES = {
     *("meander.state.hashing", "meander.state.formats"),
     *("meander.plan.code", "meander.plan.reach", "meander.plan.syntax", "meander.plan.schemas"),
+    *("meander.plan.content", "meander.plan.serial"),
 }
 PLAN_SEES_OF_CONNECT = {"meander.connect.source", "meander.connect.sink"}
 MAY_IMPORT_SPARK = {"on_spark", "bench"}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import array
 import ast
+import collections
+import dataclasses
 import functools
 import importlib
 import linecache
@@ -17,6 +20,8 @@ from types import ModuleType
 from typing import Any
 
 import cloudpickle
+import numpy as np
+import polars as pl
 import pytest
 
 from meander.plan.code import code_of, read_code
@@ -562,3 +567,112 @@ def test_a_plan_is_the_same_in_a_process_that_has_no_source_of_it(tmp_path: Path
     )
     done = subprocess.run([sys.executable, "-c", read, str(packed)], capture_output=True, text=True)
     assert done.stdout.split() == [own, own], done.stderr
+
+
+# -- values, and expressions -----------------------------------------------------------------------------------------
+
+
+class Slots:
+    __slots__ = ("rate",)
+
+    def __init__(self, rate: float) -> None:
+        self.rate = rate
+
+
+class Rates(dict[str, float]):
+    pass
+
+
+@dataclasses.dataclass
+class Limits:
+    most: int
+
+    def __post_init__(self) -> None:
+        self.twice = 2 * self.most if self.most < 100 else 7
+
+
+def limits(least: int) -> Limits:
+    found = Limits(200)
+    found.twice = least
+    return found
+
+
+def holding(value: Any) -> Any:
+    return lambda frame: (frame, value)
+
+
+VALUES = [
+    (Slots(1.0), Slots(2.0)),
+    (Rates(a=1), Rates(a=2)),
+    (Rates(a=1), {"a": 1}),
+    (limits(1), limits(2)),
+    (np.float64(1.5), np.float64(2.5)),
+    (np.int64(1), np.int64(2)),
+    (np.datetime64("2020-01-01"), np.datetime64("2021-01-01")),
+    (np.array([1, 2]), np.array([1, 3])),
+    (np.array([[1, 2]]), np.array([[1], [2]])),
+    (np.array(["a", None], dtype=object), np.array(["b", None], dtype=object)),
+    (np.vectorize(abs), np.vectorize(len)),
+    (bytearray(b"a"), bytearray(b"b")),
+    (collections.deque([1]), collections.deque([2])),
+    (collections.UserDict(a=1), collections.UserDict(a=2)),
+    (collections.defaultdict(lambda: 1), collections.defaultdict(lambda: 2)),
+    (array.array("i", [1]), array.array("i", [2])),
+    (pl.DataFrame({"a": [b"\xff"]}), pl.DataFrame({"a": [b"\xfe"]})),
+    (pl.DataFrame({"a": [float("nan")]}), pl.DataFrame({"a": [None]}, schema={"a": pl.Float64})),
+    (pl.lit(float("inf")), pl.lit(float("-inf"))),
+    (pl.col("a").map_batches(lambda s: s + 1), pl.col("a").map_batches(lambda s: s + 2)),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), VALUES)
+def test_other_values_are_other_code(one: Any, other: Any) -> None:
+    assert code_of(holding(one)) == code_of(holding(one)) != code_of(holding(other))
+
+
+UNORDERED = """
+import enum, warnings
+import polars as pl
+from meander.plan.code import read_code
+
+class Colour(enum.Enum):
+    RED = 1
+
+class Form(enum.Enum):
+    ROUND = 1
+
+class Size(enum.Enum):
+    BIG = 1
+
+RATE = 2
+
+def holding(value):
+    return lambda frame: (frame, value)
+
+def rate(x):
+    return x * RATE
+
+warnings.simplefilter("ignore")
+with_set = pl.col("a").map_elements(lambda x: x in {"a", "b", "c", "d", "e"}, return_dtype=pl.Boolean)
+with_helper = pl.col("a").map_elements(rate, return_dtype=pl.Int64)
+ALL = [holding({Colour.RED, Form.ROUND, Size.BIG}), holding(frozenset({Colour, Form, Size})), with_set, with_helper]
+if __name__ == "__main__":
+    from meander.plan.operators import Filter, WithColumns
+    ops = [Filter(with_set), WithColumns((with_helper,))]
+    print(*[read_code(one).digest for one in ALL], *[f"{op.canonical()}{op.code().digest}".replace(" ", "") for op in ops])
+"""
+
+
+def test_sets_and_functions_of_expressions_are_the_same_in_every_process(tmp_path: Path) -> None:
+    def said(seed: int, name: str, text: str) -> list[str]:
+        (tmp_path / name).write_text(text)
+        done = subprocess.run(
+            [sys.executable, str(tmp_path / name)], capture_output=True, text=True, env={"PYTHONHASHSEED": str(seed), "PATH": ""}
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.split()
+
+    first = said(1, "one.py", UNORDERED)
+    assert [said(seed, f"moved{seed}.py", "# moved\n\n" + UNORDERED) for seed in (2, 3, 4, 5)] == [first] * 4
+    edited = said(1, "edited.py", UNORDERED.replace("RATE = 2", "RATE = 3"))
+    assert [one == other for one, other in zip(first, edited, strict=True)] == [True, True, True, False, True, False]

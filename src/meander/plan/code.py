@@ -12,7 +12,9 @@ An operator that was pickled keeps the ``Code`` that it had where it was written
 
 from __future__ import annotations
 
+import array
 import ast
+import collections
 import dataclasses
 import datetime
 import decimal
@@ -29,10 +31,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from meander.plan import reach
+from meander.plan.content import content_digest
 from meander.plan.reach import Space
+from meander.plan.serial import functions_of, text_of_expression
 from meander.plan.syntax import definition_of, plain, text_of
 
 _SHORT = 32
@@ -40,6 +45,8 @@ _LARGEST_FRAME = 1 << 20
 _PLAIN = (bool, int, float, complex, str, bytes, types.NoneType, types.EllipsisType)
 _SHOWN = (decimal.Decimal, datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo, pathlib.PurePath, range, slice)
 _CONTAINERS = (list, dict, set, bytearray)
+_MAKERS = ("__init__", "__post_init__", "__new__")
+_CONTENT = (set, frozenset, tuple, list, dict, types.MappingProxyType, collections.deque, array.array, str, bytes, int, float, complex)
 # Whose functions are known by their names, also where one is the operator's own: their code follows their version.
 _BY_NAME = frozenset({*sys.stdlib_module_names, "meander", "polars", "pandas", "numpy", "pyarrow", "pyspark"})
 
@@ -113,15 +120,18 @@ class _Ref:
 class _Reading:
     """One operator's code, part by part in the order in which it is reached."""
 
-    def __init__(self, root: Any) -> None:
+    def __init__(self, root: Any, within: _Reading | None = None) -> None:
+        """``within`` is the reading that this one is a part of."""
         self.refs: list[_Ref] = []
         self.described: list[Any] = []
         self.compiled = False
         self._known: dict[Any, tuple[_Ref, Any]] = {}
-        self._within: set[int] = set()
+        self._within: set[int] = set() if within is None else set(within._within)
         first = next(_roots(root), None)
-        self._home = first.module if first is not None else ""
-        self._packages = {space.package for space in _roots(root)} - _BY_NAME
+        self._home: str = first.module if first is not None else ""
+        self._packages: set[str] = {space.package for space in _roots(root)} - _BY_NAME
+        if within is not None:
+            self._home, self._packages = within._home, within._packages
 
     def _is_own(self, space: Space) -> bool:
         return space.is_own() or space.package in self._packages or space.module == self._home
@@ -130,6 +140,8 @@ class _Reading:
 
     def value(self, value: Any, space: Space | None) -> Any:
         """A value as JSON: plain ones as they are, code as a reference, and never an address."""
+        if isinstance(value, np.generic):  # some are numbers of Python's, too
+            return ["numpy", str(value.dtype), self._numbers(value, space)]
         if isinstance(value, enum.Enum):
             return ["enum", self._kind(type(value), space), value.name]
         if type(value) in _PLAIN:
@@ -161,13 +173,39 @@ class _Reading:
             return self._text(value, None)[0]
         if isinstance(value, types.ModuleType):
             return ["module"] if self._is_own(Space(vars(value))) else ["named", value.__name__]
-        if isinstance(value, set | frozenset):  # their order changes from process to process
-            return [type(value).__name__, sorted((self.value(one, space) for one in value), key=repr)]
-        if isinstance(value, tuple | list):
-            return [type(value).__name__, [self.value(one, space) for one in value]]
-        if isinstance(value, dict | types.MappingProxyType):
-            return [type(value).__name__, [[self.value(k, space), self.value(v, space)] for k, v in value.items()]]
+        if isinstance(value, _CONTENT):
+            return self._contained(value, space)
         return self._object(value, space)
+
+    def _contained(self, value: Any, space: Space | None) -> Any:
+        """A container, or an object that is one, or a text or a number, of a class of its own."""
+        if isinstance(value, set | frozenset):
+            items: Any = [self.value(one, space) for one in self._in_order(value, space)]
+        elif isinstance(value, dict | types.MappingProxyType):
+            items = [[self.value(k, space), self.value(v, space)] for k, v in value.items()]
+        elif isinstance(value, tuple | list | collections.deque | array.array):
+            items = [self.value(one, space) for one in value]
+        else:
+            base: Any = next(base for base in (str, bytes, int, float, complex) if isinstance(value, base))
+            items = plain(base.__new__(base, value))
+        if isinstance(value, collections.defaultdict):
+            return ["defaultdict", items, self.value(value.default_factory, space)]
+        if isinstance(value, collections.deque):
+            items = [items, value.maxlen]
+        kind = self._kind(type(value), space)
+        return [kind, items, self._attributes(value, space)] if isinstance(kind, _Ref) else [type(value).__name__, items]
+
+    def _in_order(self, items: Iterable[Any], space: Space | None) -> list[Any]:
+        """What a set has, whose order changes from process to process. Each is read by itself: places of parts follow from the order."""
+
+        def alone(value: Any) -> str:
+            if type(value) in _PLAIN:
+                return json.dumps(plain(value))
+            reading = _Reading(value, self)
+            root = reading.value(value, space)
+            return json.dumps([root, *reading.described], default=lambda ref: [ref.number, ref.name])
+
+        return sorted(items, key=alone)
 
     def _object(self, value: Any, space: Space | None) -> Any:
         if (known := vars(type(value)).get("__stored__")) is not None:  # one of ours, by what stores say of it and not by its class
@@ -178,28 +216,48 @@ class _Reading:
         if isinstance(value, re.Pattern):
             return ["pattern", value.pattern if isinstance(value.pattern, str) else value.pattern.hex(), value.flags]
         if isinstance(value, pl.Expr):
-            return ["expression", value.meta.serialize(format="json")]
+            return ["expression", text_of_expression(value), [self.value(one, space) for one in functions_of(value)]]
         if isinstance(value, pl.DataType):
             return ["type", str(value)]
         if isinstance(value, pl.DataFrame | pl.Series):
-            frame = value.to_frame() if isinstance(value, pl.Series) else value
-            small = frame.estimated_size() <= _LARGEST_FRAME
-            return ["frame", str(frame.schema), _hash(frame.write_ndjson()) if small else frame.height]
+            return _frame(value.to_frame() if isinstance(value, pl.Series) else value)
+        if isinstance(value, np.ndarray):
+            return ["numpy", str(value.dtype), list(value.shape), self._numbers(value, space)]
+        if isinstance(value, bytearray | memoryview):
+            return [type(value).__name__, bytes(value).hex()]
+        if type(value).__module__ == "collections":  # UserDict, ChainMap and the like
+            return [kind, {name: self.value(one, space) for name, one in vars(value).items()}]
         if isinstance(value, types.SimpleNamespace):
             return ["namespace", self.value(vars(value), space)]
         if isinstance(value, types.BuiltinFunctionType) and not isinstance(value.__self__, types.ModuleType | types.NoneType):
             return ["method", value.__qualname__, self.value(value.__self__, space)]
         if isinstance(value, operator.itemgetter | operator.attrgetter | operator.methodcaller):
             return [kind, self.value(value.__reduce__()[1], space)]
-        if (wrapped := _wrapped(value)) is not None and callable(value):  # such as that of lru_cache
+        wrapped = value.pyfunc if isinstance(value, np.vectorize) else _wrapped(value)
+        if wrapped is not None and callable(value):  # such as that of lru_cache
             return ["wrapper", kind, self.value(wrapped, space)]
+        if isinstance(kind, _Ref):
+            return [kind, self._attributes(value, space)]
         if dataclasses.is_dataclass(value):
             return [kind, {one.name: self.value(getattr(value, one.name, None), space) for one in dataclasses.fields(value)}]
-        if isinstance(kind, _Ref):
-            changed = self._attributes_changed(type(value))
-            return [kind, {n: ["changes"] if n in changed else self.value(v, space) for n, v in getattr(value, "__dict__", {}).items()}]
         named = value if callable(value) and hasattr(value, "__qualname__") else type(value)
         return ["named", _package(named), named.__qualname__]
+
+    def _attributes(self, value: Any, space: Space | None) -> dict[str, Any]:
+        """Those that an object of a user's class was given, in ``__dict__`` and in slots."""
+        changed = self._attributes_changed(type(value))
+        of_classes = [member for base in reversed(type(value).__mro__) for member in vars(base).items()]
+        computed = {name for name, member in of_classes if isinstance(member, functools.cached_property)}
+        slots = {
+            name: one.__get__(value) for name, one in of_classes if isinstance(one, types.MemberDescriptorType) and _is_set(one, value)
+        }
+        given = {**slots, **{name: one for name, one in getattr(value, "__dict__", {}).items() if name not in computed}}
+        return {name: ["changes"] if name in changed else self.value(one, space) for name, one in given.items()}
+
+    def _numbers(self, value: np.generic | np.ndarray[Any, Any], space: Space | None) -> Any:
+        if value.dtype.hasobject:
+            return [self.value(one, space) for one in np.asarray(value).ravel().tolist()]
+        return hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
 
     # -- functions --------------------------------------------------------------------------------------------------
 
@@ -337,7 +395,9 @@ class _Reading:
         text = space.text()
         node = None if text is None else text.class_named(kind.__qualname__)
         members = {name: member for name, member in vars(kind).items() if _is_code(member) or isinstance(member, _DESCRIPTORS)}
-        if node is not None or dataclasses.is_dataclass(kind):  # what a decorator has made of the fields follows from them
+        if (
+            node is not None or dataclasses.is_dataclass(kind) or hasattr(kind, "_fields")
+        ):  # what a decorator has made of the fields follows from them
             members = {name: one for name, one in members.items() if not _is_generated(one)}
         members = {name: one for name, one in members.items() if name not in ("__weakref__", "__dict__", "__class__")}
         if node is not None and "<locals>" not in kind.__qualname__:
@@ -364,7 +424,7 @@ class _Reading:
         found: set[str] = set()
         for base in kind.__mro__:
             for name, member in vars(base).items():
-                if isinstance(member, types.FunctionType) and name != "__init__" and member.__code__.co_argcount:
+                if isinstance(member, types.FunctionType) and name not in _MAKERS and member.__code__.co_argcount:
                     node = definition_of(member.__code__, member.__globals__)
                     own = f"{member.__code__.co_varnames[0]}."
                     changed = set() if node is None else reach.changed_in(node)
@@ -409,6 +469,12 @@ def _roots(value: Any) -> Iterator[Space]:
             yield reach.space_of(kind, None)
 
 
+def _frame(frame: pl.DataFrame) -> Any:
+    """A table by its values; a large one, and one of objects, by its size."""
+    is_read = frame.estimated_size() <= _LARGEST_FRAME and "Object" not in str(frame.dtypes)
+    return ["frame", str(frame.schema), content_digest(frame) if is_read else frame.height]
+
+
 def _wrapped(value: Any) -> Any:
     """The function that a decorator has wrapped. Proxies answer to every name, so attributes are not asked for."""
     try:
@@ -429,6 +495,14 @@ def _shown(qualname: str) -> str:
 def _package(thing: Any) -> str:
     """The package of an installed thing. Versions move things between the modules of a package."""
     return str(getattr(thing, "__module__", None) or "").partition(".")[0]
+
+
+def _is_set(slot: types.MemberDescriptorType, value: Any) -> bool:
+    try:
+        slot.__get__(value)
+    except AttributeError:  # nobody has given it a value
+        return False
+    return True
 
 
 def _content(cell: types.CellType) -> Any:

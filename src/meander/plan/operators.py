@@ -23,6 +23,7 @@ from meander.plan.computed import check_row_local
 from meander.plan.expressions import one_space, parse
 from meander.plan.rowlocal import batch_dependence
 from meander.plan.schemas import KEY_TYPES, is_key_type, missing_column, show_schema
+from meander.plan.serial import functions_of, text_of_expression
 from meander.stored import stored
 
 BatchFunction = Callable[[pl.DataFrame], pl.DataFrame]
@@ -129,7 +130,7 @@ class Filter:
         return _serial((self.predicate,))
 
     def code(self) -> Code:
-        return NO_CODE
+        return _code((self.predicate,))
 
 
 @stored("with_columns", called={"exprs": "expressions"}, sql="sql")
@@ -158,7 +159,7 @@ class WithColumns:
         return _serial(self.exprs)
 
     def code(self) -> Code:
-        return NO_CODE
+        return _code(self.exprs)
 
 
 @stored("select", called={"exprs": "expressions"}, sql="sql")
@@ -195,7 +196,7 @@ class Select:
         return _serial(self.exprs)
 
     def code(self) -> Code:
-        return NO_CODE
+        return _code(self.exprs)
 
 
 @stored("map_batches", called={"fn": "function", "written": "code"})
@@ -437,7 +438,13 @@ def sql_text(op: Operator) -> str | None:
 
 
 def _serial(exprs: tuple[pl.Expr, ...]) -> str:
-    return "\n".join(expr.meta.serialize(format="json") for expr in exprs)
+    return "\n".join(map(text_of_expression, exprs))
+
+
+def _code(exprs: tuple[pl.Expr, ...]) -> Code:
+    """The code of the Python functions in expressions."""
+    found = [one for expr in exprs for one in functions_of(expr)]
+    return read_code(found) if found else NO_CODE
 
 
 def _no_frame(result: object) -> str:

@@ -33,6 +33,9 @@ _MICROSECOND = timedelta(microseconds=1)
 _OWN_WAYS = ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__getnewargs__", "__getnewargs_ex__", "__slots__", "__new__")
 """Methods by which a class decides how its objects are copied."""
 
+_WITH_CONTENT = (dict, list, set, frozenset, tuple, str, bytes, bytearray, int, float, complex, BaseException)
+"""Their objects have content beside their attributes."""
+
 
 class _NotPlain(Exception):
     """An object that is not only its attributes: some of them are shared, or have code of the user's.
@@ -220,8 +223,7 @@ def _is_plain(value: Any) -> bool:
         return False
     if not is_users_own(kind.__module__) or not hasattr(value, "__dict__"):
         return False
-    make: object = kind.__new__
-    if make is not object.__new__:  # a dict, a text or a number has content beside its attributes
+    if issubclass(kind, _WITH_CONTENT):
         return False
     return not any(way in vars(one) for one in kind.__mro__[:-1] for way in _OWN_WAYS if _is_of_users(one))
 
