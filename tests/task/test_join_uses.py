@@ -226,7 +226,7 @@ def test_a_file_that_changes_under_a_running_flow_is_an_error(tmp_path: Path) ->
     lookup = flow._nodes["cities"].op.lookup  # type: ignore[attr-defined]
     assert pickle.loads(pickle.dumps(lookup)).table().equals(CITIES)
     CITIES[:1].write_csv(tmp_path / "cities.csv")
-    with pytest.raises(BadInput, match="not what it was"):
+    with pytest.raises(BadInput, match="has changed since the flow was written"):
         pickle.loads(pickle.dumps(lookup)).table()
 
 

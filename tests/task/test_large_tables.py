@@ -178,13 +178,14 @@ def test_another_frame_is_another_flow_and_what_a_function_makes_is_taken_as_it_
     with pytest.raises(md.ConfigError, match="this one differs"):
         Local(flow_of(OTHERS), tmp_path / "a")
 
-    made = [CITIES]
-    table = lambda: made[0]  # noqa: E731
+    cities = tmp_path / "cities.arrow"
+    CITIES.write_ipc(cities)
+    table = lambda: pl.read_ipc(cities)  # noqa: E731  # what a function carries counts as its code; what it reads does not
     out = md.parquet(tmp_path / "out")
     first = Local(flow_of(table, out=out), tmp_path / "b")
     first.step()
     old = objects(tmp_path / "b")
-    made[0] = OTHERS
+    OTHERS.write_ipc(cities)
     again = Local(flow_of(table, 12, out=out), tmp_path / "b")
     again.run()
     assert published(tmp_path / "out") == {e: expected(e, CITIES if e == 1 else OTHERS) for e in range(1, 13)}

@@ -38,12 +38,12 @@ def recognise(store: Store, manifest: Manifest, given: Plan, same_code: bool | S
         return given
     nearest = given
     for digest, record in _candidates(store, stored):
-        told = _with_its_code(store, given, record, named)
+        recognised = _with_its_code(store, given, record, named)
         if digest == stored["digest"]:
-            nearest = told
-        if told.digest() == digest or _is_of_another_version(store, stored, told, digest, record):
+            nearest = recognised
+        if recognised.digest() == digest or _is_of_another_version(store, stored, recognised, digest, record):
             _note(store, given, record, named)
-            return told.known_as(digest)
+            return recognised.known_as(digest)
         if applied and digest == stored["digest"]:
             _note(store, given, record, named)
     return nearest
@@ -60,14 +60,14 @@ def _candidates(store: Store, stored: Json) -> Iterator[tuple[str, Json]]:
 
 def _named(given: Plan, same_code: bool | Sequence[str]) -> frozenset[str]:
     """The operators whose code is said to be the same."""
-    coded = [node.name for node in given.nodes if node.code.digest]
+    with_code = [node.name for node in given.nodes if node.code.digest]
     if isinstance(same_code, bool):
-        return frozenset(coded if same_code else ())
+        return frozenset(with_code if same_code else ())
     names = [same_code] if isinstance(same_code, str) else list(same_code)
     for name in names:
-        if name not in coded:
-            there = f"; those that have are {', '.join(coded)}" if coded else ""
-            raise ConfigError(f"same_code: there is no operator {name!r} with Python code{did_you_mean(name, coded)}{there}")
+        if name not in with_code:
+            there = f"; those that have are {', '.join(with_code)}" if with_code else ""
+            raise ConfigError(f"same_code: there is no operator {name!r} with Python code{did_you_mean(name, with_code)}{there}")
     return frozenset(names)
 
 
@@ -84,8 +84,8 @@ def _with_its_code(store: Store, given: Plan, record: Json, named: frozenset[str
 def _changed_code(given: Plan, record: Json) -> dict[str, Code]:
     """The recorded code of the operators whose code was changed since."""
     operators = record["operators"]
-    coded = [node for node in given.nodes if node.code.digest and operators.get(node.name, {}).get("code")]
-    return {node.name: Code.recorded(operators[node.name]) for node in coded if operators[node.name]["code"] != node.code.digest}
+    with_code = [node for node in given.nodes if node.code.digest and operators.get(node.name, {}).get("code")]
+    return {node.name: Code.recorded(operators[node.name]) for node in with_code if operators[node.name]["code"] != node.code.digest}
 
 
 def _note(store: Store, given: Plan, record: Json, named: frozenset[str]) -> None:

@@ -85,7 +85,7 @@ def choices(splits: tuple[tuple[str, Split], ...], offsets: Mapping[str, Json], 
 def difference(theirs: Mapping[str, str], ours: Mapping[str, str]) -> str:
     """The operators whose output differs, in the order of the plan, as text.
 
-    >>> told({"clean": "1", "out": "2"}, {"clean": "3", "out": "4"})
+    >>> difference({"clean": "1", "out": "2"}, {"clean": "3", "out": "4"})
     "operator 'clean' gave out other rows (and so did 'out' behind it)"
     """
     different = [name for name in {**theirs, **ours} if theirs.get(name) != ours.get(name)]

@@ -168,7 +168,7 @@ class Manifest:
     trial: Json | None = None
     """The replica that tries a change of the plan with the next epoch, and for how long the others let it."""
     nonces: tuple[str, ...] = ()
-    """Of a shared generation's last entries, up to this position: whether an entry was read by anybody can be told by its nonce."""
+    """Of a shared generation's last entries, up to this position: whether an entry was read by anybody is known by its nonce."""
 
     def apply(self, entry: Json) -> Manifest:
         """The manifest after one more entry."""
@@ -337,6 +337,6 @@ class Manifest:
         }
 
     @staticmethod
-    def from_json(told: Json) -> Manifest:
-        known = {one.name: told[one.name] for one in fields(Manifest)}
-        return Manifest(**{**known, "tables": tables_in(told["tables"]), "nonces": tuple(told["nonces"])})
+    def from_json(data: Json) -> Manifest:
+        known = {one.name: data[one.name] for one in fields(Manifest)}
+        return Manifest(**{**known, "tables": tables_in(data["tables"]), "nonces": tuple(data["nonces"])})

@@ -134,7 +134,7 @@ class Block:
     def series(self, name: str) -> pl.Series:
         if name not in self._series:
             column = self.batch.column(name)
-            if pa.types.is_dictionary(column.type):  # the values of an Enum are told by the field, and not by its array
+            if pa.types.is_dictionary(column.type):  # the values of an Enum are in the field, and not in its array
                 self._series[name] = pl.DataFrame(pl.from_arrow(self.batch.select([name]))).to_series()
             else:
                 self._series[name] = pl.Series(name, column)
@@ -402,8 +402,8 @@ def encode_batch(rows: pa.RecordBatch) -> pa.Buffer:
 
 def indexed(schema: pa.Schema, rows: int, firsts: Sequence[int], chapters: Sequence[Sequence[int]] = ()) -> pa.Schema:
     """A schema with a segment's index: how many rows it has, where its blocks begin, and its chapters."""
-    told = {"chapters": [list(chapter) for chapter in chapters]} if chapters else {}
-    return schema.with_metadata(SEGMENT.metadata(rows=rows, firsts=[f"{first:x}" for first in firsts], **told))
+    by_time = {"chapters": [list(chapter) for chapter in chapters]} if chapters else {}
+    return schema.with_metadata(SEGMENT.metadata(rows=rows, firsts=[f"{first:x}" for first in firsts], **by_time))
 
 
 def _chapters_of(firsts: Hashes, rows: int, listed: Sequence[Sequence[int]]) -> tuple[Chapter, ...]:
