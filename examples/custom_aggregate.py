@@ -72,7 +72,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="meander-funds-") as store:
         with flow.start(store=store, trigger=None) as run:
             done = run.process_available()
-        state = pl.DataFrame(md.read_state(store, "funds")).sort("key")
+        state = pl.DataFrame(md.read_state(store, "funds", run_code=True)).sort("key")
     print(f"{done.rows_in:,} rows in {done.epochs} epochs, {out.frame().height} rows out")
     rows = md.generator("key_value", events=EVENTS, keys=FUNDS, seed=3).read({"partition": 0, "start": 0, "count": EVENTS}).frame
     at_once = rows.with_columns(*GROWTH).group_by("key").agg(pl.col("growth").log().mean().exp().alias("at_once"))

@@ -269,7 +269,7 @@ class _Reading:
 
         def describe() -> Any:
             text, node = self._text(code, space)
-            changed = set() if node is None else reach.changed_in(node)
+            changed = frozenset[str]() if node is None else reach.changed_in(node)
             cells = {name: _content(cell) for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True)}
             names = code.co_varnames[: code.co_argcount]
             defaults = dict(zip(reversed(names), reversed(function.__defaults__ or ()), strict=False))
@@ -299,7 +299,7 @@ class _Reading:
         self.compiled = True
         return _bytecode(code), None
 
-    def _carried(self, name: str, value: Any, changed: set[str], space: Space) -> Any:
+    def _carried(self, name: str, value: Any, changed: frozenset[str], space: Space) -> Any:
         """A value that a function carries, without the content of one that the function changes."""
         is_changed = name in changed or any(path.startswith(f"{name}.") for path in changed)
         by_itself = isinstance(value, _CONTAINERS) or (hasattr(value, "__dict__") and not callable(value))
@@ -427,7 +427,7 @@ class _Reading:
                 if isinstance(member, types.FunctionType) and name not in _MAKERS and member.__code__.co_argcount:
                     node = definition_of(member.__code__, member.__globals__)
                     own = f"{member.__code__.co_varnames[0]}."
-                    changed = set() if node is None else reach.changed_in(node)
+                    changed = frozenset[str]() if node is None else reach.changed_in(node)
                     found |= {path.removeprefix(own) for path in changed if path.startswith(own)}
         return found
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from meander.plan.syntax import Text, text_in
+from meander.plan.syntax import LAST_NODES, Text, text_in
 
 _OURS = __name__.partition(".")[0]
 _STDLIB = tuple({sysconfig.get_paths()[name] + "/" for name in ("stdlib", "platstdlib")})
@@ -98,22 +98,23 @@ def space_of(kind: type, hint: Space | None) -> Space:
     return Space(vars(module) if module is not None else {"__name__": kind.__module__})
 
 
-def loaded(code: types.CodeType) -> set[str]:
+def loaded(code: types.CodeType) -> frozenset[str]:
     """The names of its module that code reads, also in functions within it."""
-    found: set[str] = set()
-    for step in dis.get_instructions(code):
-        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
-            found.add(step.argval)
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            found |= loaded(constant)
-    return found
+    return _global_names(code)[0]
 
 
-def stored(code: types.CodeType) -> set[str]:
+def stored(code: types.CodeType) -> frozenset[str]:
     """The names of its module that code gives another value: ``global n``."""
-    found = {step.argval for step in dis.get_instructions(code) if step.opname in ("STORE_GLOBAL", "DELETE_GLOBAL")}
-    return found.union(*(stored(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)))
+    return _global_names(code)[1]
+
+
+@functools.lru_cache(maxsize=LAST_NODES)
+def _global_names(code: types.CodeType) -> tuple[frozenset[str], frozenset[str]]:
+    steps = list(dis.get_instructions(code))
+    inside = [_global_names(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)]
+    read = {step.argval for step in steps if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    changed = {step.argval for step in steps if step.opname in ("STORE_GLOBAL", "DELETE_GLOBAL")}
+    return frozenset(read.union(*(one for one, _ in inside))), frozenset(changed.union(*(one for _, one in inside)))
 
 
 def chains_of(code: types.CodeType) -> Iterator[tuple[str, ...]]:
@@ -131,8 +132,13 @@ def chains_of(code: types.CodeType) -> Iterator[tuple[str, ...]]:
             yield from chains_of(constant)
 
 
-def chains_in(node: ast.AST) -> Iterator[tuple[str, ...]]:
+@functools.lru_cache(maxsize=LAST_NODES)
+def chains_in(node: ast.AST) -> frozenset[tuple[str, ...]]:
     """Names with their attributes: ``("helpers", "rate")`` and ``("x",)`` of ``helpers.rate(x)``."""
+    return frozenset(_chains(node))
+
+
+def _chains(node: ast.AST) -> Iterator[tuple[str, ...]]:
     if isinstance(node, ast.Name):
         yield (node.id,)
         return
@@ -145,7 +151,7 @@ def chains_in(node: ast.AST) -> Iterator[tuple[str, ...]]:
             yield (root.id, *reversed(parts))
             return
     for child in ast.iter_child_nodes(node):
-        yield from chains_in(child)
+        yield from _chains(child)
 
 
 def imported_in(node: ast.AST, space: Space) -> dict[str, tuple[types.ModuleType, str]]:
@@ -155,17 +161,22 @@ def imported_in(node: ast.AST, space: Space) -> dict[str, tuple[types.ModuleType
     They are imported for that, as they are when the function runs.
     """
     found: dict[str, tuple[types.ModuleType, str]] = {}
-    for one in ast.walk(node):
+    for one in _imports_in(node):
         if isinstance(one, ast.Import):
             for alias in one.names:
                 package, module = own_module(alias.name.partition(".")[0]), own_module(alias.name)
                 if package is not None and module is not None:
                     found[alias.asname or package.__name__] = (module if alias.asname else package), ""
-        elif isinstance(one, ast.ImportFrom) and (origin := own_module(absolute(one, space))) is not None:
+        elif (origin := own_module(absolute(one, space))) is not None:
             for alias in one.names:
                 inner = own_module(f"{origin.__name__}.{alias.name}") if not hasattr(origin, alias.name) else None
                 found[alias.asname or alias.name] = (origin, alias.name) if inner is None else (inner, "")
     return found
+
+
+@functools.lru_cache(maxsize=LAST_NODES)
+def _imports_in(node: ast.AST) -> tuple[ast.Import | ast.ImportFrom, ...]:
+    return tuple(one for one in ast.walk(node) if isinstance(one, ast.Import | ast.ImportFrom))
 
 
 def absolute(statement: ast.ImportFrom, space: Space) -> str:
@@ -192,7 +203,8 @@ def own_module(name: str) -> types.ModuleType | None:
         return None
 
 
-def changed_in(node: ast.AST) -> set[str]:
+@functools.lru_cache(maxsize=LAST_NODES)
+def changed_in(node: ast.AST) -> frozenset[str]:
     """Names whose values code changes: ``cache`` of ``cache[k] = v``, ``self.n`` of ``self.n += 1``,
     ``nonlocal n``."""
     found: set[str] = set()
@@ -203,7 +215,7 @@ def changed_in(node: ast.AST) -> set[str]:
             found.update(_path(one))
         elif isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute) and one.func.attr in _CHANGES:
             found.update(_path(one.func.value))
-    return found
+    return frozenset(found)
 
 
 def _path(node: ast.AST) -> Iterator[str]:

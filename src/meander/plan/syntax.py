@@ -24,6 +24,8 @@ _FUTURE = __future__.annotations.compiler_flag
 # What only some versions of Python have, what says nothing of what the code does, and what is looked at where it stands.
 _SKIPPED = {"ctx", "kind", "type_comment", "type_params", "annotation", "returns", "type_ignores"}
 _LAST_TEXTS = 64
+LAST_NODES = 4_096
+"""Of trees that have been read: a plan's code is read when it is made and when it is stored, each time from the same trees."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +38,12 @@ class Text:
 
     def definition(self, code: types.CodeType) -> Definition | None:
         """Where in the text this code is from; None where the text does not make this code."""
+        known = self._found.get(id(code))
+        if known is None:
+            known = self._found[id(code)] = code, self._find(code)
+        return known[1]
+
+    def _find(self, code: types.CodeType) -> Definition | None:
         found = [one for one in self._codes.get(code.co_qualname, ()) if is_same(one, code)]
         there = [one for one in found if one.co_firstlineno == code.co_firstlineno and _spans(one) == _spans(code)]
         nodes = [self._node(one) for one in there or found]
@@ -43,6 +51,11 @@ class Text:
             return None
         # Several lambdas of one line may be the same code: then they must be the same text, too.
         return nodes[0] if len({text_of(node) for node in nodes if node is not None}) == 1 else None
+
+    @functools.cached_property
+    def _found(self) -> dict[int, tuple[types.CodeType, Definition | None]]:
+        """What was looked up already, by the number of the code object, which is held so that no other one gets its number."""
+        return {}
 
     @functools.cached_property
     def _codes(self) -> dict[str, list[types.CodeType]]:
@@ -53,12 +66,27 @@ class Text:
 
     def class_named(self, qualname: str) -> ast.ClassDef | None:
         """The one class of this name; None where there are several, or none."""
-        found = [node for name, node in _named(self.tree, "") if name == qualname]
+        found = self._classes.get(qualname, ())
         return found[0] if len(found) == 1 else None
+
+    @functools.cached_property
+    def _classes(self) -> dict[str, list[ast.ClassDef]]:
+        found: dict[str, list[ast.ClassDef]] = {}
+        for name, node in _named(self.tree, ""):
+            found.setdefault(name, []).append(node)
+        return found
 
     def binding(self, name: str) -> list[ast.stmt]:
         """The statements at module level that bind a name or change its value."""
-        return [statement for statement in _of_level(self.tree.body) if name in _bound(statement)]
+        return self._bindings.get(name, [])
+
+    @functools.cached_property
+    def _bindings(self) -> dict[str, list[ast.stmt]]:
+        found: dict[str, list[ast.stmt]] = {}
+        for statement in _of_level(self.tree.body):
+            for name in _bound(statement):
+                found.setdefault(name, []).append(statement)
+        return found
 
     @functools.cached_property
     def _definitions(self) -> dict[tuple[str, int], list[Definition]]:
@@ -102,11 +130,25 @@ def definition_of(code: types.CodeType, names: Mapping[str, Any]) -> Definition 
 def text_in(file: str, names: Mapping[str, Any], flags: int = 0) -> Text | None:
     """The text of a file, a notebook's cell, or a module in an archive; None where there is none."""
     lines = linecache.getlines(file, dict(names) if "__loader__" in names else None)
-    return _compiled("".join(lines), file, flags) if lines else None
+    return _compiled(_Lines(lines), file, flags) if lines else None
+
+
+class _Lines:
+    """A file's lines, the same where they are the same list: ``linecache`` makes another list when it has read a file again."""
+
+    def __init__(self, lines: list[str]) -> None:
+        self.lines = lines
+
+    def __hash__(self) -> int:
+        return id(self.lines)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Lines) and self.lines is other.lines
 
 
 @functools.lru_cache(maxsize=_LAST_TEXTS)
-def _compiled(source: str, file: str, flags: int) -> Text | None:
+def _compiled(lines: _Lines, file: str, flags: int) -> Text | None:
+    source = "".join(lines.lines)
     try:
         tree = ast.parse(source, file)
         code = compile(source, file, "exec", flags, dont_inherit=True)
@@ -195,6 +237,7 @@ def _targets(node: ast.expr) -> Iterator[str]:
         yield from _targets(node.value)
 
 
+@functools.lru_cache(maxsize=LAST_NODES)
 def text_of(node: ast.AST) -> str:
     """A tree as text. Of a function it has the arguments and the body, without name and decorators.
 
