@@ -17,14 +17,6 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "meander"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
-NOT_YET = {
-    *(f"epochs/{name}.py" for name in ("modification", "resumption")),
-    *(f"plan/{name}.py" for name in ("code", "operators", "reach", "pickling")),
-    *(f"state/{name}.py" for name in ("history", "log", "manifest", "signs")),
-    *("flow.py", "run.py", "replicate/handle.py", "task/reading.py", "testing/running.py"),
-}
-"""Files that have not been rewritten yet. A file that has been is taken off this list."""
-
 BEGIN = r"(?:^|(?<=[.!?:;] )|(?<=[.!?]\*\* ))"
 HEADLESS = re.compile(
     BEGIN
@@ -68,7 +60,6 @@ def test_public_docstrings_are_written_in_sentences_with_subjects() -> None:
     found = [
         f"{file.relative_to(ROOT)}, {name}: {sentence}"
         for file in sorted(PACKAGE.rglob("*.py"))
-        if str(file.relative_to(PACKAGE)) not in NOT_YET
         for name, text in docstrings(file)
         for sentence in headless(text)
     ]

@@ -236,7 +236,8 @@ class Stream(NoTable):
         return self.key_by(*columns).deduplicate(ttl, name)
 
     def changes(self, column: str = "change", name: str | None = None) -> Stream:
-        """What has become of a stream of changes, as rows of their own: 1 in ``column`` for one that has come, -1 for one that is gone.
+        """The changes of a stream of changes, as rows of their own: 1 in ``column`` for an added
+        row, -1 for a removed one.
 
         A row that is gone equals, in every other column, one that had come. So the table that the stream stands for is, whatever the order,
         ``SELECT * EXCLUDE change FROM log GROUP BY ALL HAVING sum(change) > 0``. How many rows there are on the way depends on how the
@@ -540,8 +541,8 @@ class ConnectedStreams(NoTable):
     def process(self, processor: Processor | type[Processor], name: str | None = None) -> Stream:
         """Python code with one state per key for the rows of both: a processor with ``on_events`` and ``on_other_events``.
 
-        In an epoch a key's due timers come first, then its rows of the left, then those of the other. What leaves is as of every processor;
-        the key's columns have the names of the left.
+        In an epoch a key's due timers come first, then its rows of the left, then those of the
+        other. The output is as for every processor; the key's columns have the names of the left.
 
         Example: ``orders.key_by("id").connect(payments.key_by("order")).process(Match, name="matched")``.
         """
@@ -571,8 +572,9 @@ class WindowedStream(NoTable):
 
         Sessions can grow and become one: what comes out of a key later replaces what came out before and begins within it.
 
-        What comes again replaces what it was: aggregates and ``top`` behind it are told which rows are gone, and so is ``changes()``.
-        Example: ``orders.window(md.tumbling("10s")).aggregate(md.count())``.
+        A window that comes again replaces its former rows: aggregates, ``top`` and ``changes()``
+        behind it get the removals. Example:
+        ``orders.window(md.tumbling("10s")).aggregate(md.count())``.
         """
         if isinstance(self.spec, CountWindow):
             only_full(emit, lateness, f"window after {self.stream.name!r}")

@@ -91,9 +91,9 @@ class Run(Modifiable):
     def process_available(self, flush: bool = False) -> Progress:
         """Process all input there is, then return what was processed since the last such call (or the start).
 
-        What comes during the call may be left for the next one.
-        ``flush`` closes what is still open in event time; a flow without event time has nothing open. Rows that come later for what it
-        has closed are late.
+        Input that comes during the call may be left for the next one. ``flush`` closes what is
+        still open in event time; a flow without event time has nothing open. Rows that come later
+        for what it has closed are late.
 
         Example: ``print(run.process_available().rows_in)``.
         """
@@ -214,7 +214,7 @@ class Run(Modifiable):
         self._between_epochs(lambda: self._placement.evacuate(str(executor)), timeout)
 
     def status(self) -> dict[str, Any]:
-        """What the flow is doing, as plain data. From any thread.
+        """The status of the flow, as plain data. From any thread.
 
         ``stages`` are numbered from 1, with their operators, slots and recent rates; ``operators`` are the stateful ones, with their
         state and their key-group map (``routing``: the slot of every key group); ``executors`` say how many slots each has.
@@ -262,9 +262,10 @@ class Run(Modifiable):
     ) -> Server:
         """Let the flow be asked and changed over HTTP until it is stopped: ``/status``, ``/scale``, ``/metrics``; ``/docs`` lists all.
 
-        On another host than loopback changes need ``token``, sent as a bearer token; without one that is refused. ``port=0`` takes a free
-        one; the result's ``url`` says which. ``on_stop`` is what ``POST /stop`` does instead of ``stop()``. Who brings ``code_token``
-        may change the flow, and send Python code that it runs; without one nobody can.
+        On another host than loopback changes need ``token``, sent as a bearer token; without one
+        that is refused. ``port=0`` takes a free one; the result's ``url`` says which. ``on_stop``
+        is what ``POST /stop`` does instead of ``stop()``. Requests with ``code_token`` may change
+        the flow, and send Python code that it runs; without a code token no request can send code.
 
         Example: ``run.serve(port=9008).url``.
         """
@@ -476,7 +477,7 @@ def start(
     apply: bool | Mapping[str, Any] = False,
     **options: Any,
 ) -> Run:
-    """What ``Flow.start`` does: see there."""
+    """Start a flow, as ``Flow.start`` documents."""
     known = set(Settings.__dataclass_fields__)
     unknown = sorted(set(options) - known)
     if unknown:

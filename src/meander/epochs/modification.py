@@ -2,7 +2,8 @@
 
 Two records per modification, each put once: ``modifications/<id>.request`` before the epoch that tries it, ``modifications/<id>.verdict``
 after. Neither decides anything, the epoch's log entry does: it names the modification in its plan. A modification whose verdict a
-crash has swallowed gets it at the next start; one that was never committed has a request alone, and can be asked for again.
+crash has swallowed gets it at the next start; a modification that was never committed has a
+request alone, and can be asked for again.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ MakeParts = Callable[[Compiled], Parts]
 
 @dataclass(frozen=True)
 class Request:
-    """What somebody asks for."""
+    """A requested modification."""
 
     id: str
     changes: tuple[Change, ...]
@@ -74,7 +75,8 @@ class Request:
 
 
 def at_start(apply: bool | Mapping[str, Any], plan: Plan, identity: str) -> Request | None:
-    """What ``flow.start(..., apply=...)`` asks for: that the flow that the store holds becomes this one. None where it asks for nothing."""
+    """The request of ``flow.start(..., apply=...)``: the flow in the store becomes this one. None
+    where it asks for nothing."""
     if isinstance(apply, bool):
         return at_start({}, plan, identity) if apply else None
     if not isinstance(apply, Mapping):
@@ -147,11 +149,12 @@ class Modifier(LoopEvents):
         loop.events.add(self)
 
     def dry_run(self, changes: Iterable[Change], rules: StateRules) -> Effects:
-        """What a modification would do. FlowError where it cannot be."""
+        """The effects that a modification would have. FlowError where it cannot be."""
         return self._plan(tuple(changes), rules).effects
 
     def known(self, request_id: str) -> Modified | None:
-        """What has become of a request of this id, where that is known. Rejected where it was rejected."""
+        """The result of the request with this id, if it is known. Rejected where it was
+        rejected."""
         if not _ID.fullmatch(request_id):
             raise ConfigError(f"request_id={request_id!r}: use letters, digits, '_', '-' and '.', up to 100 of them")
         verdict = read_record(self._store, VERDICT, request_id)
@@ -166,7 +169,7 @@ class Modifier(LoopEvents):
     def request(
         self, identity: str, changes: Iterable[Change], rules: StateRules, author: str, guard: Guard | None, patience: float
     ) -> Request:
-        """What somebody asks for, as data."""
+        """The request as data."""
         return Request(identity, tuple(changes), rules, author, guard, patience)
 
     def propose(self, request: Request) -> Trial:
@@ -311,7 +314,7 @@ class Modifier(LoopEvents):
             self._note(VERDICT, plan["modification"], verdict="in force", version=plan["version"], epoch=plan["since"], seconds=None)
 
     def history(self) -> list[Json]:
-        """All modifications, the oldest first: who asked for what, and what has become of it."""
+        """All modifications, the oldest first: author, changes and result."""
         return read_history(self._store)
 
     # -- pieces ---------------------------------------------------------------------------------------------------

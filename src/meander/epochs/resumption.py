@@ -37,7 +37,7 @@ class Resumed(NamedTuple):
 
 
 def put_plan(store: Store, compiled: Compiled) -> None:
-    """What readers, and flows that differ, need to know of a plan."""
+    """Put the records of a plan that readers, and starts of other flows, need."""
     readers = {name: keyed.reader() for name, keyed in compiled.keyed.items()}
     store.put_if_absent(plan_name(compiled.digest), write_readers(compiled.plan.flow, readers))
     store.put_if_absent(plan_record_name(compiled.digest), RECORD.write(compiled.plan.record()))
@@ -54,7 +54,8 @@ def put_started(store: Store, plan: Plan, stored: Json) -> None:
 
 
 def plan_before(store: Store, manifest: Manifest, given: Plan) -> tuple[Plan, Json] | None:
-    """What an edited file is to be applied to: the plan in force. None where the file can be started as it is.
+    """The plan in force, to which an edited file is applied. None where the file can be started as
+    it is.
 
     The second result as in ``resume_plan``.
     """

@@ -1,10 +1,11 @@
-"""What counts as the code of an operator, and a digest of it.
+"""The code of an operator: the parts that count, and a digest of them.
 
 The same code has the same digest in every process and in every version of Python.
 
 A function is its source as a syntax tree (``plan.syntax``), and the values that it carries: defaults, closure, what a partial or a
-bound method holds. What it reaches by name counts too, and what that reaches: functions and classes of the user's own modules
-by their code, other names of these modules by the statements that bind them. Docs: "What counts as code" in modifications.md.
+bound method holds. The names that it refers to count too, and the names that those refer to: functions and classes of
+the user's own modules by their code, other names of these modules by the statements that bind
+them. Docs: "What counts as code" in modifications.md.
 
 Where the source is not that of the code that runs, bytecode takes its place, and ``Code.compiled`` says of which Python.
 An operator that was pickled keeps the ``Code`` that it had where it was written (``Plan``): elsewhere there may be no source.
@@ -53,7 +54,7 @@ _BY_NAME = frozenset({*sys.stdlib_module_names, "meander", "polars", "pandas", "
 
 @dataclass(frozen=True)
 class Code:
-    """What tells one operator's code from another's."""
+    """The identity of an operator's code."""
 
     digest: str = ""
     """Empty where there is no code."""

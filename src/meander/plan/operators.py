@@ -30,7 +30,7 @@ BatchFunction = Callable[[pl.DataFrame], pl.DataFrame]
 
 
 class Operator(Protocol):
-    """What every operator of a plan is."""
+    """The protocol of a plan's operators."""
 
     kind: ClassVar[str]
     stateful: ClassVar[bool]
@@ -179,7 +179,8 @@ class Select:
         return _check(self.exprs, schema, self.kind, name, select=True)
 
     def name_of(self, column: str) -> str | None:
-        """What a column of the input is called behind it; None where it is not there. Under its old name there may be another one."""
+        """The name of an input column in the output; None if the output does not have it. Under its
+        old name there may be another one."""
         plain = [expr for expr in self.exprs if expr.meta.root_names() == [column] and expr.meta.undo_aliases().meta.is_column()]
         names = [expr.meta.output_name() for expr in plain]
         return column if column in names else next(iter(names), None)
@@ -248,7 +249,8 @@ class MapBatches:
         return dataclasses.replace(self, schema=schema, learned=self.learned or self.schema is None)
 
     def apply(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """What the function makes of a frame; FlowError where that is not what was planned: no row is to blame for it."""
+        """The function's result for a frame; FlowError if it has other columns than planned: no row
+        is to blame for that."""
         # A shallow copy, so that a function that assigns columns in place does not change the caller's frame.
         result = self.fn(frame.clone())
         if not isinstance(result, pl.DataFrame):

@@ -1,6 +1,6 @@
-"""Pickles of plans: what goes from one process to another of the same version. What is stored is data: see ``documents.py``.
+"""Pickles of plans: messages from one process to another of the same version. Stores hold documents: see ``documents.py``.
 
-Unpickling runs code. Whoever calls ``unpickle`` trusts where the bytes come from: the driver, or a caller who may run code.
+Unpickling runs code. Call ``unpickle`` only with bytes of the driver, or of a caller who may run code.
 """
 
 from __future__ import annotations
@@ -82,5 +82,5 @@ def ship_user_modules(operators: Sequence[Any]) -> None:
 
 
 def unpickle(packed: bytes) -> Any:
-    """What was pickled. Runs code that is in the bytes."""
+    """The pickled object. Runs code that is in the bytes."""
     return pickle.loads(packed)

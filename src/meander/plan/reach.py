@@ -1,4 +1,4 @@
-"""What code reaches by name: modules, their names, and whose they are.
+"""The names that code refers to: modules, their contents, and whether they are the user's own.
 
 A module is the *user's own* where it is neither of Python, nor installed, nor a module of this package. Called by ``plan.code``,
 and by ``plan.pickling``, which sends code of such modules along.

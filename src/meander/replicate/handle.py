@@ -50,7 +50,8 @@ _LOOK_EVERY = 0.05
 class Replicas(Modifiable):
     """Several processes that run one flow, each on a Spark of its own: ask them, change them, change their number, stop them.
 
-    What changes the flow (``rescale``, ``modify``, ``apply`` and so on) is asked of one replica, and in force for all.
+    Changes of the flow (``rescale``, ``modify``, ``apply`` and so on) are sent to one replica, and
+    are in force for all.
 
     This process has no Spark; a thread of it watches the replicas and brings back what dies. They end with it, also where it is told to end
     (SIGTERM, a closed terminal), unless it is killed: then they go on, and the next ``flow.start`` on the store takes them up.
@@ -81,7 +82,7 @@ class Replicas(Modifiable):
         return self._supervisor.replicas()
 
     def status(self) -> dict[str, Any]:
-        """What the flow is doing, as plain data: ``replicas.status()["epoch"]``."""
+        """The status of the flow, as plain data: ``replicas.status()["epoch"]``."""
         manifest = read_manifest(self._store)
         return {
             "flow": self.name,
@@ -198,7 +199,8 @@ class Replicas(Modifiable):
         return not self._thread.is_alive()
 
     def stop(self) -> None:
-        """Let every replica finish its epoch and end; one that does not within half a minute is killed, which loses and doubles nothing.
+        """Let every replica finish its epoch and end; a replica that does not end within half a
+        minute is killed, which loses and doubles nothing.
 
         Raises what the flow failed with, unless another call has done so.
 
@@ -279,7 +281,8 @@ def names_of(given: str | Sequence[str]) -> list[str]:
 def start_replicas(
     flow: Planned, store: str | Path, replicas: Any, spark: Any = None, clock: Clock | None = None, **options: Any
 ) -> Replicas:
-    """What ``Flow.start(..., replicas=n)`` does: see there. ``spark`` is the master of each replica's own Spark, or its settings."""
+    """Start replicas, as ``Flow.start(..., replicas=n)`` documents. ``spark`` is the master of each
+    replica's own Spark, or its settings."""
     from meander.plan.pickling import pack_whole  # knows how functions travel
 
     if isinstance(replicas, bool) or not isinstance(replicas, int) or replicas < 1:

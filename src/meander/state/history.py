@@ -1,4 +1,4 @@
-"""The modifications of a flow, as its store remembers them: who asked for what, and what has become of it.
+"""The modifications of a flow, as its store remembers them: author, changes and result.
 
 Records are put once each: ``modifications/<id>.request``, ``.verdict``, and ``.reversal`` where one was taken back later.
 """

@@ -147,7 +147,8 @@ def readable_epochs(store: Store) -> range:
 
 
 def no_such_epoch(store: Store, epoch: int) -> ConfigError:
-    """What to tell a caller whose epoch cannot be read: whether it ever was there, and what can be read instead."""
+    """The error for an epoch that cannot be read: it says whether the epoch was ever there, and
+    which epochs can be read."""
     epochs, newest = readable_epochs(store), read_manifest(store).epoch
     what = f"epoch {epoch} is not retained any more" if 0 <= epoch < newest else f"there is no epoch {epoch}"
     if not newest:
@@ -245,7 +246,8 @@ class Log:
         return after
 
     def news(self) -> Iterator[tuple[Json, Manifest, Manifest]]:
-        """What replicas have appended: the entry, and the manifest before and after it. Fenced at the generation's end."""
+        """Entries that other replicas have appended, each with the manifest before and after it.
+        Fenced at the generation's end."""
         while (entry := self._read_next()) is not None:
             before, self.manifest = self.manifest, self.manifest.apply(entry)
             self._since_snapshot += 1
@@ -324,8 +326,8 @@ class Log:
     def snapshot(self, names: Json) -> bool:
         """Write the manifest down whole, if the store answers: whether it did. It says nothing that the log does not.
 
-        One that is not written, or not known to be, is written again when it is asked for again: it stays due. The log is whole
-        without it, so nothing fails and nothing waits.
+        A snapshot that was not written, or may not have been, stays due and is written with the
+        next call. The log is whole without it, so nothing fails and nothing waits.
 
         ``names`` are the files that hold the recent names from now on. They get an entry of their own: a file that only a
         snapshot knew of would be swept by a successor.

@@ -133,7 +133,7 @@ def _over(table: Table, floor: int) -> set[str]:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a flow is after one log entry."""
+    """The state of a flow after one log entry."""
 
     generation: int = 0
     position: int = -1

@@ -1,7 +1,8 @@
 """The signs of life that replicas leave in the store: the one place that writes and reads them.
 
-A replica writes ``replicas/<generation>/<name>`` twice a second, with a number that grows. Whoever looks twice knows by their own clock
-whether it lives: what has not changed for ``SILENT_AFTER`` seconds is silent. Machines' clocks need not agree.
+A replica writes ``replicas/<generation>/<name>`` twice a second, with a number that grows. A reader
+that looks twice finds out by its own clock whether the replica lives: a sign that has not changed
+for ``SILENT_AFTER`` seconds is silent. Machines' clocks need not agree.
 
 A sign that cannot be read ages like any other: that it is there says nothing, only that it changes does.
 """
@@ -28,7 +29,7 @@ LONGEST_LOOK = 1.0
 
 @dataclass(frozen=True)
 class Said:
-    """What a replica says of itself."""
+    """The content of a replica's sign."""
 
     number: int
     epoch: int
@@ -154,7 +155,8 @@ def place_of(generation: int, name: str) -> str:
 
 
 def read_signs(store: Store, generation: int | None = None, known: Iterable[Sign] = ()) -> list[Sign]:
-    """The signs of a generation, or of the newest that has some. One that cannot be read says what it said when it was ``known``."""
+    """The signs of a generation, or of the newest that has some. A sign that cannot be read has its
+    last ``known`` content."""
     places: dict[int, list[str]] = {}
     for place in store.list(FOLDER if generation is None else place_of(generation, "")):
         parts = place.split("/")
@@ -181,7 +183,8 @@ def parse(data: bytes | None) -> dict[str, Any] | None:
 
 
 def keeper(alive: Iterable[Sign]) -> str | None:
-    """Who keeps house among those that live: the leader or, where replicas have none, the first by name.
+    """The living replica that merges and removes segments: the leader or, without a leader, the
+    first by name.
 
     Of two that believe that they lead, the one with the later candidature has replaced the other.
     """

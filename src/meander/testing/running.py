@@ -99,7 +99,8 @@ class LocalRun:
 
     @property
     def counts(self) -> dict[str, int]:
-        """What was counted so far, as ``run.status`` has it: ``rows_in``, ``rows_out``, ``dead_letters``, ``late_rows``."""
+        """The counters so far, as in ``run.status``: ``rows_in``, ``rows_out``, ``dead_letters``,
+        ``late_rows``."""
         totals = self._opened.loop.log.manifest.totals
         return {name: totals.get(name, 0) for name in ("rows_in", "rows_out", "dead_letters", "late_rows")}
 
@@ -165,7 +166,8 @@ class LocalRun:
         return pl.DataFrame(pl.from_arrow(read_dead_letters(self.folder))).sort("epoch", "operator", "position")
 
     def close(self) -> None:
-        """The run ends. What is in it can be looked at, and the folder can be run again."""
+        """The run ends. Its state and counters can still be read, and the folder can be run
+        again."""
         if not self._closed:
             self._closed = True
             self._opened.close()
