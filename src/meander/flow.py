@@ -236,8 +236,7 @@ class Stream(NoTable):
         return self.key_by(*columns).deduplicate(ttl, name)
 
     def changes(self, column: str = "change", name: str | None = None) -> Stream:
-        """The changes of a stream of changes, as rows of their own: 1 in ``column`` for an added
-        row, -1 for a removed one.
+        """A stream of changes as rows of their own: 1 in ``column`` for an added row, -1 for a removed one.
 
         A row that is gone equals, in every other column, one that had come. So the table that the stream stands for is, whatever the order,
         ``SELECT * EXCLUDE change FROM log GROUP BY ALL HAVING sum(change) > 0``. How many rows there are on the way depends on how the
@@ -573,8 +572,7 @@ class WindowedStream(NoTable):
         Sessions can grow and become one: what comes out of a key later replaces what came out before and begins within it.
 
         A window that comes again replaces its former rows: aggregates, ``top`` and ``changes()``
-        behind it get the removals. Example:
-        ``orders.window(md.tumbling("10s")).aggregate(md.count())``.
+        behind it get the removals. Example: ``orders.window(md.tumbling("10s")).aggregate(md.count())``.
         """
         if isinstance(self.spec, CountWindow):
             only_full(emit, lateness, f"window after {self.stream.name!r}")
