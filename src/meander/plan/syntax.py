@@ -130,10 +130,10 @@ def definition_of(code: types.CodeType, names: Mapping[str, Any]) -> Definition 
 def text_in(file: str, names: Mapping[str, Any], flags: int = 0) -> Text | None:
     """The text of a file, a notebook's cell, or a module in an archive; None where there is none."""
     lines = linecache.getlines(file, dict(names) if "__loader__" in names else None)
-    return _compiled(_Lines(lines), file, flags) if lines else None
+    return _compiled(_ByIdentity(lines), file, flags) if lines else None
 
 
-class _Lines:
+class _ByIdentity:
     """A file's lines, the same where they are the same list: ``linecache`` makes another list when it has read a file again."""
 
     def __init__(self, lines: list[str]) -> None:
@@ -143,11 +143,11 @@ class _Lines:
         return id(self.lines)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Lines) and self.lines is other.lines
+        return isinstance(other, _ByIdentity) and self.lines is other.lines
 
 
 @functools.lru_cache(maxsize=_LAST_TEXTS)
-def _compiled(lines: _Lines, file: str, flags: int) -> Text | None:
+def _compiled(lines: _ByIdentity, file: str, flags: int) -> Text | None:
     source = "".join(lines.lines)
     try:
         tree = ast.parse(source, file)
