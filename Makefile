@@ -37,7 +37,7 @@ test: $(STAMP) ## all tests but the slow and the long ones
 	@$(JAVA) $(BIN)/python -m pytest -m "not slow and not long" -n $(WORKERS) --dist worksteal $(ARGS)
 
 .PHONY: test-fast
-test-fast: $(STAMP) ## the tests that need no Java and take no time: below a minute
+test-fast: $(STAMP) ## the tests that need no Java and take no time: a minute and a half
 	@$(BIN)/python -m pytest -m "not spark and not many and not slow and not long" -n $(WORKERS) --dist worksteal $(ARGS)
 
 .PHONY: test-servers
