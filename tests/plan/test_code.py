@@ -676,3 +676,25 @@ def test_sets_and_functions_of_expressions_are_the_same_in_every_process(tmp_pat
     assert [said(seed, f"moved{seed}.py", "# moved\n\n" + UNORDERED) for seed in (2, 3, 4, 5)] == [first] * 4
     edited = said(1, "edited.py", UNORDERED.replace("RATE = 2", "RATE = 3"))
     assert [one == other for one, other in zip(first, edited, strict=True)] == [True, True, True, False, True, False]
+
+
+class Weighing:
+    """Reaches a class, a constant and a function of this module."""
+
+    def weigh(self, x: int) -> str:
+        return textwrap.dedent(UNORDERED) + holding_of(x)
+
+
+def holding_of(x: int) -> str:
+    return f"{x} of {len(HELPERS)}"
+
+
+def test_a_file_is_not_walked_again_for_code_that_was_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start reads the code of a plan several times: to make it, and to store each function."""
+    first = read_code(Weighing())
+    assert {"Weighing", "Weighing.weigh()", "holding_of()", "HELPERS"} <= set(first.parts)
+    walked: list[ast.AST] = []
+    real = ast.iter_child_nodes
+    monkeypatch.setattr(ast, "iter_child_nodes", lambda node: walked.append(node) or real(node))
+    assert read_code(Weighing()) == first
+    assert not walked

@@ -39,7 +39,7 @@ from meander.plan import reach
 from meander.plan.content import content_digest
 from meander.plan.reach import Space
 from meander.plan.serial import functions_of, text_of_expression
-from meander.plan.syntax import definition_of, plain, text_of
+from meander.plan.syntax import Text, definition_of, plain, text_of
 
 _SHORT = 32
 _LARGEST_FRAME = 1 << 20
@@ -364,7 +364,7 @@ class _Reading:
             return ["changes"] if rebound else self.value(value, space) if _is_fixed(value) else ["other", type(value).__qualname__]
         if not self._is_own(space):
             return ["named", space.package, name]
-        if text is not None and _is_stale(statements, name, value, text.tree):
+        if text is not None and _is_stale(statements, name, value, text):
             return self.value(value, space) if _is_fixed(value) else ["other", type(value).__qualname__]
 
         def describe() -> Any:
@@ -535,7 +535,7 @@ def _is_fixed(value: Any) -> bool:
     return isinstance(value, (*_PLAIN, enum.Enum, re.Pattern, *_SHOWN))
 
 
-def _is_stale(statements: list[ast.stmt], name: str, value: Any, tree: ast.Module) -> bool:
+def _is_stale(statements: list[ast.stmt], name: str, value: Any, text: Text) -> bool:
     """Whether a text says another value than the module has, because it was edited since.
 
     A name that functions rebind may have any value."""
@@ -544,7 +544,7 @@ def _is_stale(statements: list[ast.stmt], name: str, value: Any, tree: ast.Modul
         return False
     if isinstance(first, ast.Assign) and not all(isinstance(target, ast.Name) for target in first.targets):
         return False
-    if any(isinstance(node, ast.Global) and name in node.names for node in ast.walk(tree)):
+    if name in text.rebound:
         return False
     try:
         return bool(ast.literal_eval(first.value) != value)

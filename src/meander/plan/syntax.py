@@ -89,6 +89,11 @@ class Text:
         return found
 
     @functools.cached_property
+    def rebound(self) -> frozenset[str]:
+        """The names of the module that functions in it give other values."""
+        return frozenset(name for node in ast.walk(self.tree) if isinstance(node, ast.Global) for name in node.names)
+
+    @functools.cached_property
     def _definitions(self) -> dict[tuple[str, int], list[Definition]]:
         """By name and first line, which of a decorated function is that of its first decorator."""
         found: dict[tuple[str, int], list[Definition]] = {}
